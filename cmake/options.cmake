@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+# Flags that every target of this project is compiled with.
+add_library(mica_options INTERFACE)
+target_compile_options(mica_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
+  $<$<CONFIG:Release>:-O2> -fstack-protector-strong)
+target_compile_definitions(mica_options INTERFACE $<$<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${MICA_SANITIZE}>>>:_FORTIFY_SOURCE=2>)
+target_include_directories(mica_options INTERFACE
+  ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
+if(MICA_SANITIZE)
+  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})
+endif()

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/plan.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include "api/validate.h"
+#include "base/status.h"
+#include "cpu/cpu.h"
+
+namespace mica {
+namespace {
+
+mica_status resolve(const mica_attention& a, mica_pass pass, Problem& problem, const Backend*& backend) {
+  if (const mica_status status = validate(a, pass, problem); status != MICA_OK) return status;
+  backend = find_backend(a.device.backend);
+  if (!backend) return MICA_ERROR_INVALID;
+  const i32 count = backend->device_count();
+  if (count == 0) return MICA_ERROR_NO_DEVICE;
+  if (a.device.ordinal < 0 || a.device.ordinal >= count)
+    return fail(MICA_ERROR_NO_DEVICE, "device.ordinal is %d, want 0 to %d (backend %s)", a.device.ordinal, count - 1,
+                backend->name);
+  return MICA_OK;
+}
+
+// Free plans, linked through their own storage.
+union FreePlan {
+  FreePlan* next;
+  Plan plan;
+};
+std::mutex free_mutex;
+FreePlan* free_plans = nullptr;
+int free_count = 0;
+constexpr int kKeptPlans = 64;
+
+}  // namespace
+
+const Backend* find_backend(i32 backend) {
+  if (backend == MICA_CPU) return &cpu_backend();
+  fail(MICA_ERROR_INVALID, "device.backend is %d, want MICA_CPU (0)", backend);
+  return nullptr;
+}
+
+mica_status make_plan(const mica_attention& attention, mica_pass pass, Plan& plan) {
+  const mica_status status = resolve(attention, pass, plan.problem, plan.backend);
+  if (status != MICA_OK) return status;
+  plan.device = attention.device.ordinal;
+  plan.num_splits = 1;
+  plan.workspace_bytes = 0;
+  plan.kernel[0] = 0;
+  return plan.backend->plan(plan);
+}
+
+mica_status list_kernels(const mica_attention& attention, mica_pass pass, KernelVisitor visit, void* context) {
+  Problem problem;
+  const Backend* backend = nullptr;
+  if (const mica_status status = resolve(attention, pass, problem, backend); status != MICA_OK) return status;
+  backend->list_kernels(problem, attention.device.ordinal, visit, context);
+  return MICA_OK;
+}
+
+Plan* acquire_plan() {
+  {
+    const std::lock_guard lock(free_mutex);
+    if (free_plans) {
+      FreePlan* plan = free_plans;
+      free_plans = plan->next;
+      --free_count;
+      return &plan->plan;
+    }
+  }
+  void* storage = std::malloc(sizeof(FreePlan));
+  return static_cast<Plan*>(storage);
+}
+
+void release_plan(Plan* plan) {
+  FreePlan* freed = reinterpret_cast<FreePlan*>(plan);
+  const std::lock_guard lock(free_mutex);
+  if (free_count >= kKeptPlans) {
+    std::free(freed);
+    return;
+  }
+  freed->next = free_plans;
+  free_plans = freed;
+  ++free_count;
+}
+
+}  // namespace mica

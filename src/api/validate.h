@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every argument check of the library.
+#pragma once
+
+#include "core/problem.h"
+#include "mica/mica.h"
+
+namespace mica {
+
+// Checks the whole description and normalises it. On failure the message names the field, what it got, what it wants.
+mica_status validate(const mica_attention& attention, mica_pass pass, Problem& problem);
+
+// Nulls, alignment and workspace of a call. Looks at no memory behind the pointers.
+mica_status validate_bindings(const Problem& problem, const mica_bindings& bindings, size_t workspace_bytes,
+                              size_t workspace_alignment);
+
+}  // namespace mica

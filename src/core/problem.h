@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Problem: one attention call, normalised and validated. A POD that every backend reads; it holds no address.
+#pragma once
+
+#include "core/types.h"
+
+namespace mica {
+
+// Element strides. For q, k, v, o and their gradients the axes are (batch or page, row, head, dim).
+// Axes of size 1 have stride 0, so that indexing broadcasts.
+struct Tensor {
+  i32 dtype;  // mica_dtype; MICA_NONE: absent
+  i32 alignment;
+  i64 shape[4];
+  i64 stride[4];
+};
+
+struct Problem {
+  i32 pass;   // mica_pass
+  i32 dtype;  // of q, k and v
+  i32 batch;  // sequences
+  i32 heads_q, heads_k;
+  i32 group;  // heads_q / heads_k: query heads that share a key head
+  i32 dim_qk, dim_v;
+
+  // The longest a sequence can be by the shapes: correctness rests on these.
+  i32 max_len_q, max_len_k;
+  // The longest by the caller's hints (else the same): tiles, splits and kernels are chosen by these.
+  i32 hint_len_q, hint_len_k;
+  i64 total_q, total_k;  // rows of the packed tensors; batch * max_len otherwise
+  i32 slots_k;           // k.shape[0]: cache slots, or pages
+  i32 page_size;         // 0: not paged
+  i32 max_pages;         // block_table.shape[1]
+  u32 vectors;           // mica_vectors
+  i32 len_new;           // rows that append writes; 0: none
+  i32 rotary_dim;        // 0: none
+  i32 rotary_interleaved;
+  i32 rotary_positions;
+
+  i32 causal;        // 1: window_right is 0
+  i32 bottom_right;  // the diagonal: 1: shift = len_k - len_q; 0: shift = 0
+  i32 window_left;   // MICA_MAX_SEQLEN: unlimited
+  i32 window_right;
+  float scale;    // resolved, never 0
+  float softcap;  // 0: none
+  float dropout;  // probability of dropping
+  i32 rng_from_memory;
+
+  i32 num_splits;  // 0: choose
+  i32 deterministic;
+  i32 batch_invariant;
+
+  Tensor q, k, v, o, lse, probs;
+  Tensor boolean, alibi, bias, sinks;
+  Tensor block_table, k_new, v_new, rotary_cos, rotary_sin;
+  Tensor d_o, d_lse, dq, dk, dv, d_bias, d_sinks;
+};
+
+}  // namespace mica

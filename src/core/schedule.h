@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who does which tile: split-KV ranges, the tiles of packed sequences, heavy-first order.
+#pragma once
+
+#include "core/mask.h"
+#include "core/sequence.h"
+
+namespace mica {
+
+// Split-KV is a schedule: each split takes a range of key tiles and writes a partial result.
+// length_tiles > 0 fixes the length of a split (batch-invariant); else the tiles found are dealt evenly to num_splits.
+struct Splits {
+  i32 num_splits;
+  i32 length_tiles;
+};
+
+// A query tile of one sequence.
+struct QueryTile {
+  i32 batch;
+  i32 tile;  // within the sequence
+};
+
+}  // namespace mica
+
+namespace MICA_NS {
+
+using mica::QueryTile;
+using mica::Splits;
+
+// The key tiles [begin, end) of one split of the tiles [0, num_tiles) of a sequence. The boundaries follow from the
+// length found at run time, so that a long cache holding few keys still keeps every split busy.
+MICA_HD Range split_tiles(const Splits& s, i32 num_tiles, i32 split) {
+  const i32 length = s.length_tiles > 0 ? s.length_tiles : ceil_div(max_of(num_tiles, 1), s.num_splits);
+  const i32 begin = i32(min_of<i64>(i64(split) * length, num_tiles));
+  return Range{begin, i32(min_of<i64>(i64(begin) + length, num_tiles))};
+}
+
+// How many splits keep `workers` busy: none when there is work enough, else as many as add whole waves of at least
+// min_tiles key tiles each.
+MICA_HD i32 choose_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_tiles, i32 max_splits) {
+  if (work_items >= workers || num_tiles <= min_tiles) return 1;
+  const i64 wanted = ceil_div<i64>(workers, max_of<i64>(work_items, 1));
+  const i64 possible = max_of(num_tiles / max_of(min_tiles, 1), 1);
+  return i32(clamp_to<i64>(min_of(wanted, possible), 1, max_splits));
+}
+
+// Packed sequences: sequence b owns tiles from tile_begin(b) on, which needs only cu_seqlens[b]; ceil(total / tile) +
+// batch tiles serve any division of the rows, a few of them empty.
+MICA_HD i32 packed_tile_begin(i32 rows_before, i32 b, i32 tile_q) { return rows_before / tile_q + b; }
+
+MICA_HD i64 packed_tile_count(i64 total_q, i32 batch, i32 tile_q) { return ceil_div<i64>(total_q, tile_q) + batch; }
+
+MICA_HD QueryTile find_packed_tile(const i32* cu_seqlens_q, i32 batch, i64 total_q, i32 tile_q, i32 index) {
+  i32 low = 0, high = batch - 1;  // the last b whose tile_begin is at most index
+  while (low < high) {
+    const i32 middle = low + (high - low + 1) / 2;
+    const i32 rows = i32(clamp_to<i64>(cu_seqlens_q[middle], 0, total_q));
+    if (packed_tile_begin(rows, middle, tile_q) <= index)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  const i32 rows = i32(clamp_to<i64>(cu_seqlens_q[low], 0, total_q));
+  return QueryTile{low, index - packed_tile_begin(rows, low, tile_q)};
+}
+
+// Causal tiles get heavier towards the end: deal them from the last to the first.
+MICA_HD i32 heavy_first(i32 index, i32 count, bool last_is_heavy) { return last_is_heavy ? count - 1 - index : index; }
+
+}  // namespace MICA_NS

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a product q.k to a score: scale, softcap, ALiBi, additive bias, in this order; value and derivative.
+// Scores are kept times log2(e) ("log2 units"), so that the softmax is exp2 and one multiplication is saved.
+//
+// M is the arithmetic: float on a GPU, a Highway vector on the CPU, double in a test. It gives a type V and static
+// functions set(float), add, sub, mul, mul_add(a, b, c) = a * b + c, max, abs, exp2, log2, tanh, div, and
+// select_if_equal(a, b, yes, no).
+#pragma once
+
+#include "core/problem.h"
+
+namespace mica {
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kLn2 = 0.69314718055994530942f;
+
+// Uniform over a call.
+struct Score {
+  float scale;       // d score / d product without softcap
+  float scale_log2;  // scale * log2(e)
+  float inverse_cap;   // scale / softcap
+  float cap_log2;      // softcap * log2(e); 0: no softcap
+};
+
+}  // namespace mica
+
+namespace MICA_NS {
+
+using mica::kLn2;
+using mica::kLog2E;
+using mica::Score;
+
+MICA_HD Score score_of(const mica::Problem& p) {
+  Score s;
+  s.scale = p.scale;
+  s.scale_log2 = p.scale * kLog2E;
+  s.inverse_cap = p.softcap > 0 ? p.scale / p.softcap : 0.0f;
+  s.cap_log2 = p.softcap * kLog2E;
+  return s;
+}
+
+// Scale and softcap.
+template <class M>
+MICA_HD typename M::V score_of_product(const Score& s, typename M::V product) {
+  if (s.cap_log2 == 0) return M::mul(product, M::set(s.scale_log2));
+  return M::mul(M::tanh(M::mul(product, M::set(s.inverse_cap))), M::set(s.cap_log2));
+}
+
+// d score / d product, the score in natural units.
+template <class M>
+MICA_HD typename M::V score_derivative(const Score& s, typename M::V product) {
+  if (s.cap_log2 == 0) return M::set(s.scale);
+  const typename M::V t = M::tanh(M::mul(product, M::set(s.inverse_cap)));
+  return M::mul(M::set(s.scale), M::sub(M::set(1.0f), M::mul(t, t)));
+}
+
+// distance = i + shift - j; slope_log2 = slope * log2(e).
+template <class M>
+MICA_HD typename M::V add_alibi(typename M::V score_log2, typename M::V slope_log2, typename M::V distance) {
+  return M::sub(score_log2, M::mul(slope_log2, M::abs(distance)));
+}
+
+template <class M>
+MICA_HD typename M::V add_bias(typename M::V score_log2, typename M::V bias) {
+  return M::mul_add(bias, M::set(kLog2E), score_log2);
+}
+
+}  // namespace MICA_NS
