@@ -29,11 +29,7 @@ typedef enum mica_pass { MICA_FORWARD = 0, MICA_BACKWARD = 1 } mica_pass;
 
 /* Causal: key j is visible to query i if j <= i + shift.
  * BOTTOM_RIGHT: shift = keys - queries (the last query sees every key). TOP_LEFT: shift = 0. */
-typedef enum mica_causal {
-  MICA_CAUSAL_NONE = 0,
-  MICA_CAUSAL_BOTTOM_RIGHT = 1,
-  MICA_CAUSAL_TOP_LEFT = 2
-} mica_causal;
+typedef enum mica_causal { MICA_CAUSAL_NONE = 0, MICA_CAUSAL_BOTTOM_RIGHT = 1, MICA_CAUSAL_TOP_LEFT = 2 } mica_causal;
 
 /* Where the diagonal of a window and of ALiBi lies. FROM_CAUSAL is enough when causal is set. */
 typedef enum mica_diagonal {
@@ -44,12 +40,12 @@ typedef enum mica_diagonal {
 
 /* The int32 vectors that the bindings will carry, in the backend's memory; a bit each. */
 typedef enum mica_vectors {
-  MICA_CU_SEQLENS_Q = 1,    /* [batch + 1] first row of each sequence in q; q is packed */
-  MICA_CU_SEQLENS_K = 2,    /* [batch + 1] the same for k and v (paged: only their differences count) */
-  MICA_SEQUSED_Q = 4,       /* [batch] rows of each query sequence that are in use */
-  MICA_SEQUSED_K = 8,       /* [batch] keys in use, before append; also known as cache_seqlens */
+  MICA_CU_SEQLENS_Q = 1,     /* [batch + 1] first row of each sequence in q; q is packed */
+  MICA_CU_SEQLENS_K = 2,     /* [batch + 1] the same for k and v (paged: only their differences count) */
+  MICA_SEQUSED_Q = 4,        /* [batch] rows of each query sequence that are in use */
+  MICA_SEQUSED_K = 8,        /* [batch] keys in use, before append; also known as cache_seqlens */
   MICA_CACHE_BATCH_IDX = 16, /* [batch] which k.shape[0] slot a sequence uses */
-  MICA_CACHE_LEFTPAD = 32   /* [batch] keys to skip at the start of each sequence */
+  MICA_CACHE_LEFTPAD = 32    /* [batch] keys to skip at the start of each sequence */
 } mica_vectors;
 
 #endif

@@ -27,9 +27,9 @@ extern "C" {
 #define MICA_UNLIMITED (-1)
 
 /* Limits of every backend; validation names the field that exceeds one. */
-#define MICA_MAX_DIM_QK 576         /* head dimension of q and k */
-#define MICA_MAX_DIM_V 512          /* head dimension of v and o */
-#define MICA_MAX_SEQLEN 536870912   /* 2^29 rows in one sequence */
+#define MICA_MAX_DIM_QK 576       /* head dimension of q and k */
+#define MICA_MAX_DIM_V 512        /* head dimension of v and o */
+#define MICA_MAX_SEQLEN 536870912 /* 2^29 rows in one sequence */
 
 typedef struct mica_device {
   int32_t backend; /* mica_backend */
@@ -78,7 +78,7 @@ typedef struct mica_sequences {
 /* New keys and values, written into k and v (in place) at seqused_k, then attended to. Rotary turns q and k_new by the
  * position of their slot: q row i by seqused_k + i when causal or windowed, else by seqused_k. */
 typedef struct mica_append {
-  mica_tensor k_new;      /* (batch, new rows, hk, dim) */
+  mica_tensor k_new; /* (batch, new rows, hk, dim) */
   mica_tensor v_new;
   mica_tensor rotary_cos; /* (positions, rotary_dim / 2, 1, 1), q's type or fp32 */
   mica_tensor rotary_sin;
@@ -101,7 +101,7 @@ typedef struct mica_control {
 /* Backward computes the gradients whose descriptions are present; q, k, v, o, lse and d_o are its inputs. */
 typedef struct mica_gradients {
   mica_tensor d_o;
-  mica_tensor d_lse;   /* fp32, as lse; absent: no gradient comes in through lse */
+  mica_tensor d_lse; /* fp32, as lse; absent: no gradient comes in through lse */
   mica_tensor dq, dk, dv;
   mica_tensor d_bias;  /* the shape of bias, broadcast axes summed */
   mica_tensor d_sinks; /* (hq, 1, 1, 1) */
@@ -127,10 +127,12 @@ typedef struct mica_attention {
 } mica_attention;
 
 /* mica_attention a = MICA_ATTENTION_INIT;  no mask, unlimited window, scale 1/sqrt(dim), CPU. */
-#define MICA_ATTENTION_INIT                                                \
-  {                                                                        \
-    .struct_bytes = sizeof(mica_attention), .abi_version = MICA_ABI_VERSION, \
-    .mask = {.window_left = MICA_UNLIMITED, .window_right = MICA_UNLIMITED } \
+#define MICA_ATTENTION_INIT                                                            \
+  {                                                                                    \
+    .struct_bytes = sizeof(mica_attention), .abi_version = MICA_ABI_VERSION, .mask = { \
+      .window_left = MICA_UNLIMITED,                                                   \
+      .window_right = MICA_UNLIMITED                                                   \
+    }                                                                                  \
   }
 
 /* Pointers into the memory of the plan's device. What the description calls absent is ignored. */
@@ -140,8 +142,8 @@ typedef struct mica_bindings {
   const void* q;
   void* k; /* written only by append */
   void* v;
-  void* o;       /* forward writes it, backward reads it */
-  float* lse;    /* likewise */
+  void* o;    /* forward writes it, backward reads it */
+  float* lse; /* likewise */
   float* probs;
   const void* boolean_mask;
   const void* bias;
@@ -187,7 +189,8 @@ MICA_API const char* mica_plan_kernel(const mica_plan* plan);
 /* Into how many key ranges the plan splits the work at most (1: not at all). */
 MICA_API int32_t mica_plan_splits(const mica_plan* plan);
 
-/* Checks nulls, alignment and workspace size. The CPU also checks the values of the int32 vectors; a GPU clamps them. */
+/* Checks nulls, alignment and workspace size. The CPU also checks the values of the int32 vectors; a GPU clamps them.
+ */
 MICA_API mica_status mica_execute(const mica_plan* plan, const mica_bindings* bindings);
 
 /* Calls visit for every kernel of the device's backend: why_not is "" for those that could run the problem, the first

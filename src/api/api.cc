@@ -48,7 +48,8 @@ mica_status mica_execute(const mica_plan* plan, const mica_bindings* bindings) {
   return status == MICA_OK ? p.backend->execute(p, *bindings) : status;
 }
 
-mica_status mica_list_kernels(const mica_attention* attention, mica_pass pass, mica_kernel_visitor visit, void* context) {
+mica_status mica_list_kernels(const mica_attention* attention, mica_pass pass, mica_kernel_visitor visit,
+                              void* context) {
   if (!attention) return fail(MICA_ERROR_INVALID, "attention is null, want a description");
   if (!visit) return fail(MICA_ERROR_INVALID, "visit is null, want a function");
   return mica::list_kernels(*attention, pass, visit, context);

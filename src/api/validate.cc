@@ -11,8 +11,8 @@
 namespace mica {
 namespace {
 
-#define MICA_RETURN_IF_FAILED(expression)                              \
-  do {                                                                 \
+#define MICA_RETURN_IF_FAILED(expression)                                             \
+  do {                                                                                \
     if (const mica_status status_ = (expression); status_ != MICA_OK) return status_; \
   } while (0)
 
@@ -75,7 +75,8 @@ mica_status check_shape(const char* name, const Tensor& t, const Want (&want)[4]
   for (int axis = 0; axis < 4; ++axis) {
     const i64 got = t.shape[axis];
     const Want& w = want[axis];
-    const bool fits = got == w.size || (w.fit == Fit::kBroadcast && got == 1) || (w.fit == Fit::kAtLeast && got > w.size);
+    const bool fits =
+        got == w.size || (w.fit == Fit::kBroadcast && got == 1) || (w.fit == Fit::kAtLeast && got > w.size);
     if (fits) continue;
     const char* prefix = w.fit == Fit::kBroadcast ? "1 or " : (w.fit == Fit::kAtLeast ? "at least " : "");
     return invalid("%s.shape[%d] is %lld, want %s%lld (%s)", name, axis, (long long)got, prefix, (long long)w.size,
@@ -184,9 +185,10 @@ mica_status Validation::qkv() {
 
 mica_status Validation::sequences() {
   const mica_sequences& s = a.sequences;
-  constexpr u32 kKnown = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K | MICA_SEQUSED_Q | MICA_SEQUSED_K | MICA_CACHE_BATCH_IDX |
-                         MICA_CACHE_LEFTPAD;
-  if (s.vectors & ~kKnown) return invalid("sequences.vectors is 0x%x, want bits of mica_vectors (0x%x)", s.vectors, kKnown);
+  constexpr u32 kKnown = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K | MICA_SEQUSED_Q | MICA_SEQUSED_K |
+                         MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
+  if (s.vectors & ~kKnown)
+    return invalid("sequences.vectors is 0x%x, want bits of mica_vectors (0x%x)", s.vectors, kKnown);
   p.vectors = s.vectors;
   const bool packed_q = has(MICA_CU_SEQLENS_Q), packed_k = has(MICA_CU_SEQLENS_K), paged = present(s.block_table);
   if (s.batch < 0) return invalid("sequences.batch is %lld, want 0 or more", (long long)s.batch);
@@ -204,18 +206,15 @@ mica_status Validation::sequences() {
     MICA_RETURN_IF_FAILED(check_tensor("sequences.block_table", s.block_table, p.block_table));
     if (p.block_table.dtype != MICA_INT32)
       return invalid("sequences.block_table.dtype is %s, want int32", dtype_name(p.block_table.dtype));
-    MICA_RETURN_IF_FAILED(check_shape("sequences.block_table", p.block_table,
-                                      {{batch, "= sequences.batch"},
-                                       {p.block_table.shape[1], "any"},
-                                       {1, "unused"},
-                                       {1, "unused"}}));
+    MICA_RETURN_IF_FAILED(
+        check_shape("sequences.block_table", p.block_table,
+                    {{batch, "= sequences.batch"}, {p.block_table.shape[1], "any"}, {1, "unused"}, {1, "unused"}}));
     if (p.k.shape[1] < 1) return invalid("k.shape[1] is 0, want 1 or more (the page size)");
     if (p.block_table.shape[1] > MICA_MAX_SEQLEN || p.k.shape[1] > MICA_MAX_SEQLEN ||
         p.block_table.shape[1] * p.k.shape[1] > MICA_MAX_SEQLEN)
       return invalid("sequences.block_table.shape[1] is %lld, want at most 2^29 keys in all its pages of %lld",
                      (long long)p.block_table.shape[1], (long long)p.k.shape[1]);
-    if (p.k.shape[0] < 1 && batch * p.block_table.shape[1] > 0)
-      return invalid("k.shape[0] is 0, want 1 or more pages");
+    if (p.k.shape[0] < 1 && batch * p.block_table.shape[1] > 0) return invalid("k.shape[0] is 0, want 1 or more pages");
     if (has(MICA_CACHE_BATCH_IDX))
       return invalid("sequences.vectors has cache_batch_idx, which block_table makes meaningless");
     p.page_size = i32(p.k.shape[1]);
@@ -239,7 +238,8 @@ mica_status Validation::lengths() {
   const mica_sequences& s = a.sequences;
   const bool packed_q = has(MICA_CU_SEQLENS_Q), packed_k = has(MICA_CU_SEQLENS_K) && p.page_size == 0;
   const i64 limit = packed_q ? 2147483647 : MICA_MAX_SEQLEN;
-  if (p.q.shape[1] > limit) return invalid("q.shape[1] is %lld, want at most %lld", (long long)p.q.shape[1], (long long)limit);
+  if (p.q.shape[1] > limit)
+    return invalid("q.shape[1] is %lld, want at most %lld", (long long)p.q.shape[1], (long long)limit);
   const i64 limit_k = packed_k ? 2147483647 : MICA_MAX_SEQLEN;
   if (p.k.shape[1] > limit_k)
     return invalid("k.shape[1] is %lld, want at most %lld", (long long)p.k.shape[1], (long long)limit_k);
@@ -263,7 +263,8 @@ mica_status Validation::lengths() {
 }
 
 // A tensor with q's axes and another last dimension: o and the gradients of q's side.
-mica_status Validation::same_as_q(const char* name, const mica_tensor& t, Tensor& out, i64 dim, const char* dim_meaning) {
+mica_status Validation::same_as_q(const char* name, const mica_tensor& t, Tensor& out, i64 dim,
+                                  const char* dim_meaning) {
   MICA_RETURN_IF_FAILED(check_tensor(name, t, out));
   MICA_RETURN_IF_FAILED(check_float_dtype(name, out.dtype, p.dtype));
   MICA_RETURN_IF_FAILED(check_dense_last(name, t));
@@ -278,11 +279,9 @@ mica_status Validation::same_as_q(const char* name, const mica_tensor& t, Tensor
 mica_status Validation::rows_by_heads(const char* name, const mica_tensor& t, Tensor& out) {
   MICA_RETURN_IF_FAILED(check_tensor(name, t, out));
   if (out.dtype != MICA_FP32) return invalid("%s.dtype is %s, want fp32", name, dtype_name(out.dtype));
-  return check_shape(name, out,
-                     {{p.q.shape[0], "= q.shape[0]"},
-                      {p.heads_q, "= q.shape[2]"},
-                      {p.q.shape[1], "= q.shape[1]"},
-                      {1, "unused"}});
+  return check_shape(
+      name, out,
+      {{p.q.shape[0], "= q.shape[0]"}, {p.heads_q, "= q.shape[2]"}, {p.q.shape[1], "= q.shape[1]"}, {1, "unused"}});
 }
 
 // mask, bias, their gradient and probs: (batch, hq, sq, sk). Packed or paged lengths are not known here: what lies
@@ -340,10 +339,12 @@ mica_status Validation::band() {
   p.bottom_right = diagonal == MICA_DIAGONAL_BOTTOM_RIGHT;
   p.window_left = i32(m.window_left == MICA_UNLIMITED ? MICA_MAX_SEQLEN : min_of<i64>(m.window_left, MICA_MAX_SEQLEN));
   p.window_right =
-      p.causal ? 0 : i32(m.window_right == MICA_UNLIMITED ? MICA_MAX_SEQLEN : min_of<i64>(m.window_right, MICA_MAX_SEQLEN));
+      p.causal ? 0
+               : i32(m.window_right == MICA_UNLIMITED ? MICA_MAX_SEQLEN : min_of<i64>(m.window_right, MICA_MAX_SEQLEN));
   if (present(m.boolean)) {
     MICA_RETURN_IF_FAILED(pairs("mask.boolean", m.boolean, p.boolean, Fit::kBroadcast));
-    if (p.boolean.dtype != MICA_BOOL) return invalid("mask.boolean.dtype is %s, want bool", dtype_name(p.boolean.dtype));
+    if (p.boolean.dtype != MICA_BOOL)
+      return invalid("mask.boolean.dtype is %s, want bool", dtype_name(p.boolean.dtype));
   }
   return MICA_OK;
 }
@@ -358,11 +359,9 @@ mica_status Validation::score() {
   if (present(s.alibi)) {
     MICA_RETURN_IF_FAILED(check_tensor("score.alibi", s.alibi, p.alibi));
     if (p.alibi.dtype != MICA_FP32) return invalid("score.alibi.dtype is %s, want fp32", dtype_name(p.alibi.dtype));
-    MICA_RETURN_IF_FAILED(check_shape("score.alibi", p.alibi,
-                                      {{p.batch, "the batch", Fit::kBroadcast},
-                                       {p.heads_q, "= q.shape[2]"},
-                                       {1, "unused"},
-                                       {1, "unused"}}));
+    MICA_RETURN_IF_FAILED(check_shape(
+        "score.alibi", p.alibi,
+        {{p.batch, "the batch", Fit::kBroadcast}, {p.heads_q, "= q.shape[2]"}, {1, "unused"}, {1, "unused"}}));
   }
   if (present(s.bias)) {
     MICA_RETURN_IF_FAILED(pairs("score.bias", s.bias, p.bias, Fit::kBroadcast));
@@ -373,8 +372,8 @@ mica_status Validation::score() {
     MICA_RETURN_IF_FAILED(check_tensor("score.sinks", s.sinks, p.sinks));
     if (!is_float(p.sinks.dtype))
       return invalid("score.sinks.dtype is %s, want fp32, fp16 or bf16", dtype_name(p.sinks.dtype));
-    MICA_RETURN_IF_FAILED(check_shape(
-        "score.sinks", p.sinks, {{p.heads_q, "= q.shape[2]"}, {1, "unused"}, {1, "unused"}, {1, "unused"}}));
+    MICA_RETURN_IF_FAILED(check_shape("score.sinks", p.sinks,
+                                      {{p.heads_q, "= q.shape[2]"}, {1, "unused"}, {1, "unused"}, {1, "unused"}}));
   }
   return MICA_OK;
 }
@@ -386,7 +385,8 @@ mica_status Validation::append() {
     return invalid("append.%s is absent, want it together with append.%s", present(n.k_new) ? "v_new" : "k_new",
                    present(n.k_new) ? "k_new" : "v_new");
   if (present(n.rotary_cos) != present(n.rotary_sin))
-    return invalid("append.%s is absent, want it together with append.%s", present(n.rotary_cos) ? "rotary_sin" : "rotary_cos",
+    return invalid("append.%s is absent, want it together with append.%s",
+                   present(n.rotary_cos) ? "rotary_sin" : "rotary_cos",
                    present(n.rotary_cos) ? "rotary_cos" : "rotary_sin");
   if (present(n.rotary_cos) && !present(n.k_new))
     return invalid("append.rotary_cos is given, want append.k_new with it (rotary turns q and the new keys)");
@@ -401,11 +401,9 @@ mica_status Validation::append() {
   if (p.v_new.dtype != p.dtype)
     return invalid("append.v_new.dtype is %s, want %s (= q.dtype)", dtype_name(p.v_new.dtype), dtype_name(p.dtype));
   const i64 rows = p.k_new.shape[1];
-  MICA_RETURN_IF_FAILED(check_shape("append.k_new", p.k_new,
-                                    {{p.batch, "the batch"},
-                                     {rows, "any"},
-                                     {p.heads_k, "= k.shape[2]"},
-                                     {p.dim_qk, "= k.shape[3]"}}));
+  MICA_RETURN_IF_FAILED(
+      check_shape("append.k_new", p.k_new,
+                  {{p.batch, "the batch"}, {rows, "any"}, {p.heads_k, "= k.shape[2]"}, {p.dim_qk, "= k.shape[3]"}}));
   MICA_RETURN_IF_FAILED(check_shape("append.v_new", p.v_new,
                                     {{p.batch, "the batch"},
                                      {rows, "= append.k_new.shape[1]"},
@@ -430,12 +428,13 @@ mica_status Validation::append() {
                    dtype_name(p.rotary_cos.dtype));
   const i64 positions = p.rotary_cos.shape[0], half = p.rotary_cos.shape[1];
   if (half < 1 || 2 * half > p.dim_qk)
-    return invalid("append.rotary_cos.shape[1] is %lld, want 1 to %d (half the rotary dimension, at most q.shape[3] / 2)",
-                   (long long)half, p.dim_qk / 2);
+    return invalid(
+        "append.rotary_cos.shape[1] is %lld, want 1 to %d (half the rotary dimension, at most q.shape[3] / 2)",
+        (long long)half, p.dim_qk / 2);
   // A query row may stand past the last key when fewer keys are new than queries; positions are clamped there.
   if (positions < p.max_len_k || positions > 2147483647)
-    return invalid("append.rotary_cos.shape[0] is %lld, want at least %d (the capacity of the cache)", (long long)positions,
-                   p.max_len_k);
+    return invalid("append.rotary_cos.shape[0] is %lld, want at least %d (the capacity of the cache)",
+                   (long long)positions, p.max_len_k);
   const Want rotary[4] = {{positions, "= append.rotary_cos.shape[0]"},
                           {half, "= append.rotary_cos.shape[1]"},
                           {1, "unused"},
@@ -484,7 +483,8 @@ mica_status Validation::gradients() {
   if (p.page_size > 0 || has(MICA_CACHE_BATCH_IDX))
     return fail(MICA_ERROR_UNSUPPORTED, "%s is given, but two sequences may share keys there: no gradient is defined",
                 p.page_size > 0 ? "sequences.block_table" : "cache_batch_idx");
-  if (!present(g.d_o)) return invalid("gradients.d_o.dtype is absent, want %s (= q.dtype) or fp32", dtype_name(p.dtype));
+  if (!present(g.d_o))
+    return invalid("gradients.d_o.dtype is absent, want %s (= q.dtype) or fp32", dtype_name(p.dtype));
   MICA_RETURN_IF_FAILED(same_as_q("gradients.d_o", g.d_o, p.d_o, p.dim_v, "= v.shape[3]"));
   if (present(g.d_lse)) MICA_RETURN_IF_FAILED(rows_by_heads("gradients.d_lse", g.d_lse, p.d_lse));
   if (present(g.dq)) {
@@ -528,9 +528,8 @@ mica_status Validation::gradients() {
     MICA_RETURN_IF_FAILED(check_tensor("gradients.d_sinks", g.d_sinks, p.d_sinks));
     if (!is_float(p.d_sinks.dtype))
       return invalid("gradients.d_sinks.dtype is %s, want fp32, fp16 or bf16", dtype_name(p.d_sinks.dtype));
-    MICA_RETURN_IF_FAILED(
-        check_shape("gradients.d_sinks", p.d_sinks,
-                    {{p.heads_q, "= q.shape[2]"}, {1, "unused"}, {1, "unused"}, {1, "unused"}}));
+    MICA_RETURN_IF_FAILED(check_shape("gradients.d_sinks", p.d_sinks,
+                                      {{p.heads_q, "= q.shape[2]"}, {1, "unused"}, {1, "unused"}, {1, "unused"}}));
     MICA_RETURN_IF_FAILED(check_no_overlap("gradients.d_sinks", p.d_sinks));
   }
   if (!present(g.dq) && !present(g.dk) && !present(g.dv) && !present(g.d_bias) && !present(g.d_sinks))
@@ -572,8 +571,8 @@ mica_status validate(const mica_attention& a, mica_pass pass, Problem& p) {
 mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t workspace_bytes,
                               size_t workspace_alignment) {
   if (x.struct_bytes != sizeof(mica_bindings))
-    return invalid("bindings.struct_bytes is %u, want %zu (sizeof(mica_bindings); use MICA_BINDINGS_INIT)", x.struct_bytes,
-                   sizeof(mica_bindings));
+    return invalid("bindings.struct_bytes is %u, want %zu (sizeof(mica_bindings); use MICA_BINDINGS_INIT)",
+                   x.struct_bytes, sizeof(mica_bindings));
   if (x.abi_version != MICA_ABI_VERSION)
     return invalid("bindings.abi_version is %u, want %u (use MICA_BINDINGS_INIT)", x.abi_version, MICA_ABI_VERSION);
   struct Bound {

@@ -18,7 +18,7 @@ struct Plan {
   i32 device;
   i32 num_splits;  // at most this many; 1: not split
   size_t workspace_bytes;
-  char kernel[64];  // "cpu/avx512/forward"
+  char kernel[64];                               // "cpu/avx512/forward"
   alignas(16) unsigned char backend_data[1024];  // the backend's own choices (tiles, threads, functions)
 };
 

@@ -2,9 +2,9 @@
 // Dropout bits: Philox 4x32 with 7 rounds, a counter per cell of 2 x 8 elements, the same bits on every backend.
 //
 // The cell follows the tensor cores' accumulator: a thread of an m16n8 product holds rows g and g + 8, columns 2t and
-// 2t + 1 of each 8 columns, so over 32 columns it holds 16 elements: one Philox block of 16 bytes. Element k compares the
-// 16 bits that start at byte k (cyclic) with the keep threshold: windows overlap by a byte, so a block serves 16 elements
-// and yet each is kept with a probability exact to 2^-16.
+// 2t + 1 of each 8 columns, so over 32 columns it holds 16 elements: one Philox block of 16 bytes. Element k compares
+// the 16 bits that start at byte k (cyclic) with the keep threshold: windows overlap by a byte, so a block serves 16
+// elements and yet each is kept with a probability exact to 2^-16.
 #pragma once
 
 #include "core/types.h"
@@ -38,9 +38,7 @@ MICA_HD DropoutCell dropout_cell(u32 i, u32 j) {
 }
 
 // Kept with probability threshold / 2^16.
-MICA_HD u32 keep_threshold(float dropout_probability) {
-  return u32((1.0f - dropout_probability) * 65536.0f + 0.5f);
-}
+MICA_HD u32 keep_threshold(float dropout_probability) { return u32((1.0f - dropout_probability) * 65536.0f + 0.5f); }
 
 // U is the arithmetic of 32-bit words: a type W and static functions set(u32), bit_xor, mul_low, mul_high.
 template <class U>

@@ -16,10 +16,10 @@ constexpr float kLn2 = 0.69314718055994530942f;
 
 // Uniform over a call.
 struct Score {
-  float scale;       // d score / d product without softcap
-  float scale_log2;  // scale * log2(e)
-  float inverse_cap;   // scale / softcap
-  float cap_log2;      // softcap * log2(e); 0: no softcap
+  float scale;        // d score / d product without softcap
+  float scale_log2;   // scale * log2(e)
+  float inverse_cap;  // scale / softcap
+  float cap_log2;     // softcap * log2(e); 0: no softcap
 };
 
 }  // namespace mica

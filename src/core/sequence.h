@@ -97,8 +97,8 @@ MICA_HD i64 key_row_offset(const SequenceTable& t, const Sequence& s, i32 b, i32
   if (t.page_size == 0) return s.k_slot * stride_slot + (s.k_begin + j) * stride_row;
   const i32 position = s.leftpad + j;
   const i32 page_index = position / t.page_size;
-  const i32 page = clamp_to(
-      t.block_table[b * t.block_table_stride_batch + page_index * t.block_table_stride_page], 0, t.slots_k - 1);
+  const i32 page = clamp_to(t.block_table[b * t.block_table_stride_batch + page_index * t.block_table_stride_page], 0,
+                            t.slots_k - 1);
   return page * stride_slot + i64(position - page_index * t.page_size) * stride_row;
 }
 

@@ -20,7 +20,8 @@ MICA_HD SoftmaxState<M> empty_state() {
   return SoftmaxState<M>{M::set(-infinity()), M::set(0.0f)};
 }
 
-// What to subtract from scores before exp2: the maximum, but 0 while no key was visible (so that -inf - max is not NaN).
+// What to subtract from scores before exp2: the maximum, but 0 while no key was visible (so that -inf - max is not
+// NaN).
 template <class M>
 MICA_HD typename M::V reference_of(typename M::V max) {
   return M::select_if_equal(max, M::set(-infinity()), M::set(0.0f), max);

@@ -4,8 +4,8 @@
 
 #include "mica/enums.h"
 
-// Functions of the core live in MICA_NS. The CPU backend compiles them once per instruction set, each time under another
-// namespace, so that the linker can never keep the AVX-512 copy of an inline function for the whole program.
+// Functions of the core live in MICA_NS. The CPU backend compiles them once per instruction set, each time under
+// another namespace, so that the linker can never keep the AVX-512 copy of an inline function for the whole program.
 #ifndef MICA_NS
 #define MICA_NS mica
 #endif
@@ -121,7 +121,7 @@ MICA_HD u16 float_to_fp16(float x) {
   const u32 magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return u16(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return u16(sign | 0x7c00u);  // rounds to 65536 or above
-  if (magnitude < 0x38800000u) {  // subnormal half: let the float adder round at 2^-24
+  if (magnitude < 0x38800000u) {                             // subnormal half: let the float adder round at 2^-24
     const float shifted = float_of(magnitude) + float_of(0x3f000000u);
     return u16(sign | (bits_of(shifted) - 0x3f000000u));
   }
