@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per PTX instruction; the section of the PTX manual stands above each.
+#pragma once
+
+#include "core/types.h"
+
+#define MICA_DEVICE __device__ __forceinline__
+
+namespace mica {
+
+// 9.7.9.25 cvta: a generic address of shared memory as the 32-bit address that ldmatrix and cp.async take.
+MICA_DEVICE u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+
+// 9.7.9.25.3 cp.async: 16 bytes; those past source_bytes arrive as zeros.
+MICA_DEVICE void cp_async_16(u32 destination, const void* source, i32 source_bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(destination), "l"(source),
+               "r"(source_bytes)
+               : "memory");
+}
+// 9.7.9.25.3.2 cp.async.commit_group
+MICA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+// 9.7.9.25.3.3 cp.async.wait_group: until at most `pending` groups of this thread are in flight.
+template <int pending>
+MICA_DEVICE void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+}
+
+// 9.7.14.5.15 ldmatrix: four 8 x 8 matrices of 16-bit elements; lane l gives the row address l % 8 of matrix l / 8.
+MICA_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+MICA_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// 9.7.3.21 ex2
+MICA_DEVICE float ex2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+// 9.7.3.20 lg2
+MICA_DEVICE float lg2_approx(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+// 9.7.3.22 tanh: relative error 2^-11, finer than a score rounded to a half type.
+MICA_DEVICE float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 9.7.9.22 cvt: two floats to a packed pair, `low` in the lower half.
+struct Bf16 {};
+struct Fp16 {};
+template <class T>
+MICA_DEVICE u32 pack(float low, float high);
+template <>
+MICA_DEVICE u32 pack<Bf16>(float low, float high) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+template <>
+MICA_DEVICE u32 pack<Fp16>(float low, float high) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+// 9.7.14.5.8 mma m16n8k16: c (16 x 8, fp32) += a (16 x 16) * b (16 x 8).
+template <class T>
+MICA_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
+template <>
+MICA_DEVICE void mma_m16n8k16<Bf16>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+MICA_DEVICE void mma_m16n8k16<Fp16>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+}  // namespace mica

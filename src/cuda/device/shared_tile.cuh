@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A (rows, dim) tile of 16-bit elements in shared memory, swizzled in chunks of 16 bytes so that eight rows of one
+// column lie in eight different bank groups: ldmatrix then never conflicts.
+#pragma once
+
+#include "device/ptx.cuh"
+
+namespace mica {
+
+template <int dim>
+struct SharedTile {
+  static_assert(dim % 32 == 0);
+  static constexpr int kRowBytes = dim * 2;
+  static constexpr int kChunks = dim / 8;
+  // Rows that are a multiple of 128 bytes start at bank 0: three bits of the row choose the chunk. Rows of 64 (mod 128)
+  // bytes alternate between two halves by themselves: two bits are enough.
+  static constexpr bool kWide = kRowBytes % 128 == 0;
+
+  static MICA_DEVICE int swizzle(int row) { return kWide ? row & 7 : (row >> 1) & 3; }
+  static MICA_DEVICE u32 offset(int row, int chunk) { return row * kRowBytes + ((chunk ^ swizzle(row)) << 4); }
+
+  // From the address of (row, chunk) with chunk 0 or 1 to that of (row, chunk + 2 * step).
+  static MICA_DEVICE u32 step(u32 address, int step) {
+    constexpr int kLow = kWide ? 127 : 63;
+    return (address ^ ((step * 32) & kLow)) + ((step * 32) & ~kLow);
+  }
+};
+
+// Copies rows [0, rows) of a global tile; rows past valid_rows and columns past valid_dim arrive as zeros.
+template <int dim, int rows, int threads>
+MICA_DEVICE void load_tile(u32 shared, const u16* global, i64 stride_row, i32 valid_rows, i32 valid_dim) {
+  using Tile = SharedTile<dim>;
+  constexpr int kTotal = rows * Tile::kChunks;
+  const int thread = threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < (kTotal + threads - 1) / threads; ++i) {
+    const int index = i * threads + thread;
+    if (kTotal % threads != 0 && index >= kTotal) break;
+    const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+    const bool inside = row < valid_rows && chunk * 8 < valid_dim;
+    cp_async_16(shared + Tile::offset(row, chunk), inside ? global + row * stride_row + chunk * 8 : global,
+                inside ? 16 : 0);
+  }
+}
+
+}  // namespace mica

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a kernel is given: PODs that the host fills and the device reads, and the shared-memory sizes both must agree
+// on.
+#pragma once
+
+#include "core/mask.h"
+#include "core/random.h"
+#include "core/schedule.h"
+#include "core/score.h"
+#include "core/sequence.h"
+
+namespace mica {
+
+// A tensor with q's axes. Strides count elements.
+struct RowsArg {
+  void* data;
+  i64 stride_batch, stride_row, stride_head;
+};
+
+// A tensor over (batch, head, query, key): mask, bias, probs. Outside its shape: hidden, or 0. Broadcast axes: stride
+// 0.
+struct PairsArg {
+  void* data;  // null: absent
+  i32 dtype;
+  i32 rows, keys;  // shape[2], shape[3]; 2^31 - 1 where they broadcast
+  i64 stride_batch, stride_head, stride_row, stride_key;
+};
+
+struct DropoutArg {
+  u64 seed, offset;
+  const i64* rng_state;  // {seed, offset}; null: by value
+  u32 threshold;         // core/random.h; 65536 when nothing is dropped
+  float rescale;         // 1 / (1 - probability)
+};
+
+struct BandArg {
+  i32 bottom_right, window_left, window_right;
+};
+
+// Why a row of the kernel table exists: its plain variant serves what needs none of these.
+enum Feature : u32 {
+  kFeatureSoftcap = 1,
+  kFeatureAlibi = 2,
+  kFeatureBias = 4,
+  kFeatureBoolean = 8,
+  kFeatureDropout = 16,
+  kFeatureProbs = 32,
+  kFeaturePaged = 64,
+  kFeatureUnaligned = 128,  // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
+  kFeatureFp32Output = 256,
+};
+
+struct ForwardParams {
+  RowsArg q, k, v, o;
+  float* lse;  // null: not wanted
+  i64 lse_stride_batch, lse_stride_head, lse_stride_row;
+  SequenceTable sequences;
+  i32 batch, heads_q, group;
+  i32 dim_qk, dim_v;
+  i32 tiles_q;  // per head: ceil(max_len_q / tile_q), or packed_tile_count
+  i32 packed_q;
+  u32 features;  // Feature
+  BandArg band;
+  Score score;
+  const void* sinks;  // (heads_q)
+  i32 sinks_dtype;
+  i64 sinks_stride;
+  const float* alibi;
+  i64 alibi_stride_batch, alibi_stride_head;
+  PairsArg bias, boolean, probs;
+  DropoutArg dropout;
+  // Split-KV: partial results (num_splits, batch, heads_q, rows, dim_v) fp32, and their LSE in log2 units.
+  Splits splits;
+  float* partial_o;    // null: not split
+  float* partial_lse;  // (num_splits, batch, heads_q, rows)
+  i64 partial_rows;    // rows of one head: packed total, or batch slots' rows
+};
+
+// Bytes of dynamic shared memory of forward_sm80: Q, then `stages` of K and of V; O leaves through Q's room.
+MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  const i32 q = tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2;
+  return q + stages * tile_k * (dim_qk + dim_v) * 2;
+}
+
+}  // namespace mica
