@@ -4,7 +4,7 @@
 import re
 
 PATH = "src/cuda/kernels.def"
-COLUMNS = ("name", "role", "file", "targets", "dtype", "dim_qk", "dim_v", "tile_q", "tile_k", "warps", "stages", "variant")
+COLUMNS = ("name", "role", "file", "targets", "dtype", "dim_qk", "dim_v", "tile_q", "tile_k", "warps", "stages", "blocks", "variant")
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3}  # mica_dtype
 VARIANTS = {"PLAIN": 0, "FULL": 1}
 
@@ -18,7 +18,7 @@ class Row:
         self.why = why
         for column, field in zip(COLUMNS, fields):
             setattr(self, column, field)
-        for column in COLUMNS[5:11]:
+        for column in COLUMNS[5:12]:
             setattr(self, column, int(getattr(self, column)))
         for column, known in (("dtype", DTYPES), ("variant", VARIANTS)):
             if getattr(self, column) not in known:
@@ -39,6 +39,7 @@ class Row:
             f"-DMICA_TILE_K={self.tile_k}",
             f"-DMICA_WARPS={self.warps}",
             f"-DMICA_STAGES={self.stages}",
+            f"-DMICA_BLOCKS={self.blocks}",
             f"-DMICA_FULL={VARIANTS[self.variant]}",
         ]
 
