@@ -7,6 +7,15 @@ target_compile_definitions(mica_options INTERFACE $<$<AND:$<CONFIG:Release>,$<NO
 target_include_directories(mica_options INTERFACE
   ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
 if(MICA_SANITIZE)
-  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g1)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})
+endif()
+
+# A second build of the same files is a copy (not for zig, which ccache does not know).
+find_program(MICA_CCACHE ccache)
+mark_as_advanced(MICA_CCACHE)
+if(MICA_CCACHE AND NOT CMAKE_CROSSCOMPILING AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${MICA_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${MICA_CCACHE})
 endif()

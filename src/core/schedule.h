@@ -48,8 +48,12 @@ MICA_HD i32 choose_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_ti
 // batch tiles serve any division of the rows, a few of them empty.
 MICA_HD i32 packed_tile_begin(i32 rows_before, i32 b, i32 tile_q) { return rows_before / tile_q + b; }
 
-MICA_HD i64 packed_tile_count(i64 total_q, i32 batch, i32 tile_q) { return ceil_div<i64>(total_q, tile_q) + batch; }
+MICA_HD i64 packed_tile_count(i64 total_q, i32 batch, i32 tile_q) {
+  return batch == 0 ? 0 : ceil_div<i64>(total_q, tile_q) + batch;
+}
 
+// Whatever cu_seqlens holds, the batch is one that exists and the tile is not negative: where the sequence's first row
+// lies past the tile, the tile is one past every row.
 MICA_HD QueryTile find_packed_tile(const i32* cu_seqlens_q, i32 batch, i64 total_q, i32 tile_q, i32 index) {
   i32 low = 0, high = batch - 1;  // the last b whose tile_begin is at most index
   while (low < high) {
@@ -61,7 +65,8 @@ MICA_HD QueryTile find_packed_tile(const i32* cu_seqlens_q, i32 batch, i64 total
       high = middle - 1;
   }
   const i32 rows = i32(clamp_to<i64>(cu_seqlens_q[low], 0, total_q));
-  return QueryTile{low, index - packed_tile_begin(rows, low, tile_q)};
+  const i32 tile = index - packed_tile_begin(rows, low, tile_q);
+  return QueryTile{low, tile >= 0 ? tile : i32(ceil_div<i64>(total_q, tile_q))};
 }
 
 // Causal tiles get heavier towards the end: deal them from the last to the first.

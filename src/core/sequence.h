@@ -18,7 +18,7 @@ struct SequenceTable {
   const i32* block_table;  // (batch, max_pages)
   i64 block_table_stride_batch, block_table_stride_page;
   i64 total_q, total_k;
-  i32 slot_len_q, slot_len_k;  // rows of a dense slot; paged: max_pages * page_size
+  i32 slot_len_q, slot_len_k;  // the longest a sequence can be; rows of a dense slot; paged: max_pages * page_size
   i32 slots_k;                 // cache slots or pages
   i32 page_size, max_pages;    // 0: not paged
   i32 len_new;                 // rows that append adds
@@ -64,7 +64,8 @@ MICA_HD Sequence sequence_of(const SequenceTable& t, i32 b) {
   if (t.cu_seqlens_q) {
     s.q_slot = 0;
     s.q_begin = clamp_to<i64>(t.cu_seqlens_q[b], 0, t.total_q);
-    s.slot_len_q = i32(clamp_to<i64>(t.cu_seqlens_q[b + 1], s.q_begin, t.total_q) - s.q_begin);
+    const i64 end = clamp_to<i64>(t.cu_seqlens_q[b + 1], s.q_begin, t.total_q);
+    s.slot_len_q = i32(min_of<i64>(end - s.q_begin, t.slot_len_q));
   }
   s.len_q = t.seqused_q ? clamp_to(t.seqused_q[b], 0, s.slot_len_q) : s.slot_len_q;
 
@@ -78,7 +79,7 @@ MICA_HD Sequence sequence_of(const SequenceTable& t, i32 b) {
       s.slot_len_k = i32(clamp_to<i64>(end - begin, 0, t.slot_len_k));
     } else {
       s.k_begin = clamp_to<i64>(begin, 0, t.total_k);
-      s.slot_len_k = i32(clamp_to<i64>(end, s.k_begin, t.total_k) - s.k_begin);
+      s.slot_len_k = i32(min_of<i64>(clamp_to<i64>(end, s.k_begin, t.total_k) - s.k_begin, t.slot_len_k));
     }
   } else if (t.cache_batch_idx) {
     s.k_slot = clamp_to(t.cache_batch_idx[b], 0, t.slots_k - 1);

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door. Each target installs what it needs (tools/bootstrap.sh), configures by a CMake preset and runs.
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+BOOTSTRAP := tools/bootstrap.sh
+# $(call build,preset[,targets]): configures once, then builds; ninja shows the progress.
+build = { [ -f $(1)/build.ninja ] || cmake --preset $(2) ; } && cmake --build $(1) --parallel $(JOBS) $(if $(3),--target $(3))
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test test-all bench format lint cross-x86_64 cross-aarch64 install clean help
+
+build: ## build the library, the command and the tests into build/
+	@$(BOOTSTRAP) build test
+	@$(call build,build,release)
+
+demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
+	@$(BOOTSTRAP) build
+	@$(call build,build,release)
+	@mkdir -p out
+	build/bin/mica demo --plot out/demo.svg
+
+test: ## the tests, in a few minutes
+	@$(BOOTSTRAP) build test
+	@JOBS=$(JOBS) tools/test.sh fast
+
+test-all: ## also the long ones and all sanitizers; writes docs/test-all.md
+	@$(BOOTSTRAP) build test lint
+	@JOBS=$(JOBS) tools/test.sh all
+
+bench: ## time every case, beside PyTorch where pip has it
+	@$(BOOTSTRAP) build bench
+	@$(call build,build,release)
+	build/bin/mica bench
+
+format: ## format every source file
+	@$(BOOTSTRAP) lint
+	git ls-files '*.h' '*.hpp' '*.c' '*.cc' '*.inc' '*.cu' '*.cuh' | xargs clang-format -i
+
+lint: ## formatting, clang-tidy, include layers
+	@$(BOOTSTRAP) build test lint
+	@$(call build,build,release)
+	tools/lint.sh
+
+cross-x86_64 cross-aarch64: cross-%: ## the same for another architecture, with zig, into build-<architecture>/
+	@$(BOOTSTRAP) build test
+	@$(call build,build-$*,cross-$*)
+
+install: build ## install into PREFIX (default /usr/local)
+	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))
+
+clean: ## remove what was built; .venv stays
+	rm -rf build build-* out
+
+help: ## this list
+	@grep -E '^[a-z][a-z0-9_ -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 28

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <climits>
+#include <map>
+#include <random>
+#include <vector>
+
+namespace {
+
+TEST(Schedule, SplitsPartitionTheTiles) {
+  for (int num_tiles = 0; num_tiles <= 70; ++num_tiles)
+    for (int num_splits = 1; num_splits <= 20; ++num_splits)
+      for (int length_tiles = 0; length_tiles <= 9; ++length_tiles) {
+        const mica::Splits splits{num_splits, length_tiles};
+        int next = 0;
+        for (int split = 0; split < num_splits; ++split) {
+          const mica::Range r = mica::split_tiles(splits, num_tiles, split);
+          ASSERT_EQ(r.begin, next);
+          ASSERT_LE(r.begin, r.end);
+          if (length_tiles > 0) {
+            ASSERT_LE(r.end - r.begin, length_tiles);
+            // A split's place does not depend on how many tiles there are.
+            if (r.begin < r.end) {
+              ASSERT_EQ(r.begin, split * length_tiles);
+            }
+          } else {
+            ASSERT_LE(r.end - r.begin, (num_tiles + num_splits - 1) / num_splits);
+          }
+          next = r.end;
+        }
+        if (length_tiles == 0 || num_splits * length_tiles >= num_tiles) {
+          ASSERT_EQ(next, num_tiles);
+        }
+      }
+}
+
+TEST(Schedule, SplitsOfTheLongestSequence) {
+  const int num_tiles = 1 << 29;
+  for (const int num_splits : {1, 3, 255, 256}) {
+    int next = 0;
+    for (int split = 0; split < num_splits; ++split) {
+      const mica::Range r = mica::split_tiles(mica::Splits{num_splits, 0}, num_tiles, split);
+      ASSERT_EQ(r.begin, next);
+      next = r.end;
+    }
+    ASSERT_EQ(next, num_tiles);
+  }
+  const mica::Range past = mica::split_tiles(mica::Splits{256, INT_MAX}, num_tiles, 255);
+  EXPECT_EQ(past.begin, num_tiles);
+  EXPECT_EQ(past.end, num_tiles);
+}
+
+TEST(Schedule, ChosenSplitsKeepWorkersBusyWithWholePieces) {
+  for (int work_items = 0; work_items <= 20; ++work_items)
+    for (int num_tiles = 0; num_tiles <= 40; ++num_tiles)
+      for (const int workers : {1, 2, 7, 16, 132})
+        for (const int min_tiles : {0, 1, 4})
+          for (const int max_splits : {1, 3, 128}) {
+            const int splits = mica::choose_splits(work_items, num_tiles, workers, min_tiles, max_splits);
+            ASSERT_GE(splits, 1);
+            ASSERT_LE(splits, max_splits);
+            if (work_items >= workers) {
+              ASSERT_EQ(splits, 1);
+            }
+            if (splits > 1) {
+              ASSERT_GE(num_tiles, splits * min_tiles);
+              ASSERT_LE(splits, num_tiles);
+              ASSERT_LT((splits - 1) * work_items, workers);  // one fewer would leave a worker idle
+            }
+          }
+}
+
+// All ways to give up to four sequences up to five rows each.
+template <class Visit>
+void for_every_division(Visit visit) {
+  for (int batch = 1; batch <= 4; ++batch) {
+    std::vector<int> lengths(batch, 0);
+    for (;;) {
+      std::vector<int> cu_seqlens(1, 0);
+      for (const int length : lengths) cu_seqlens.push_back(cu_seqlens.back() + length);
+      visit(cu_seqlens);
+      int axis = 0;
+      while (axis < batch && ++lengths[axis] > 5) lengths[axis++] = 0;
+      if (axis == batch) break;
+    }
+  }
+}
+
+TEST(Schedule, PackedTilesFindEachTileOfEachSequenceOnce) {
+  for_every_division([](const std::vector<int>& cu_seqlens) {
+    const int batch = int(cu_seqlens.size()) - 1;
+    for (const int unowned : {0, 1, 5})  // rows of q after the last sequence
+      for (int tile_q = 1; tile_q <= 6; ++tile_q) {
+        const int total = cu_seqlens.back() + unowned;
+        std::map<std::pair<int, int>, int> seen;
+        const int count = int(mica::packed_tile_count(total, batch, tile_q));
+        for (int index = 0; index < count; ++index) {
+          const mica::QueryTile t = mica::find_packed_tile(cu_seqlens.data(), batch, total, tile_q, index);
+          ASSERT_GE(t.batch, 0);
+          ASSERT_LT(t.batch, batch);
+          ASSERT_GE(t.tile, 0);
+          ++seen[{t.batch, t.tile}];
+        }
+        for (const auto& [tile, times] : seen) ASSERT_EQ(times, 1);
+        for (int b = 0; b < batch; ++b)
+          for (int row = cu_seqlens[b]; row < cu_seqlens[b + 1]; row += tile_q)
+            ASSERT_EQ((seen[{b, (row - cu_seqlens[b]) / tile_q}]), 1)
+                << "sequence " << b << " row " << row - cu_seqlens[b] << " tile_q " << tile_q;
+      }
+  });
+}
+
+TEST(Schedule, NoSequenceNoTile) { EXPECT_EQ(mica::packed_tile_count(100, 0, 16), 0); }
+
+// A device cannot refuse cu_seqlens: whatever it holds, a tile names a sequence that exists and no row before it, and
+// no two tiles that hold rows are the same.
+TEST(Schedule, HostileDivisionsStayInside) {
+  std::mt19937 random(2);
+  const int hostile[] = {INT_MIN, -1, 0, 1, 2, 3, 7, 19, 20, 21, 1000, INT_MAX};
+  for (int trial = 0; trial < 100000; ++trial) {
+    const int batch = 1 + int(random() % 5), tile_q = 1 + int(random() % 8), total = int(random() % 21);
+    std::vector<int> cu_seqlens;
+    for (int b = 0; b <= batch; ++b) cu_seqlens.push_back(hostile[random() % 12]);
+    std::map<std::pair<int, int>, int> seen;
+    const int count = int(mica::packed_tile_count(total, batch, tile_q));
+    for (int index = 0; index < count; ++index) {
+      const mica::QueryTile t = mica::find_packed_tile(cu_seqlens.data(), batch, total, tile_q, index);
+      ASSERT_GE(t.batch, 0);
+      ASSERT_LT(t.batch, batch);
+      ASSERT_GE(t.tile, 0);
+      ASSERT_LE(t.tile, count);
+      if (t.tile * tile_q < total) {
+        ASSERT_EQ(++seen[(std::pair{t.batch, t.tile})], 1);
+      }
+    }
+  }
+}
+
+TEST(Schedule, HeavyFirstDealsEachTileOnce) {
+  for (int count = 0; count <= 20; ++count)
+    for (const bool last_is_heavy : {false, true}) {
+      std::vector<int> seen(count, 0);
+      for (int index = 0; index < count; ++index) {
+        const int tile = mica::heavy_first(index, count, last_is_heavy);
+        ASSERT_GE(tile, 0);
+        ASSERT_LT(tile, count);
+        ++seen[tile];
+        if (index == 0 && last_is_heavy) {
+          ASSERT_EQ(tile, count - 1);
+        }
+      }
+      for (const int times : seen) ASSERT_EQ(times, 1);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Reads ctest's JUnit files of a test run and prints what passed, failed and was skipped, and why.
+
+A full run also becomes docs/test-all.md. Exit status 1 if anything failed.
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def reason_of(case):
+    """The last line that a skipped test wrote."""
+    lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def read_step(path):
+    cases = list(xml.etree.ElementTree.parse(path).getroot().iter("testcase"))
+    status = lambda case: case.get("status")
+    return {
+        "passed": sum(status(case) == "run" for case in cases),
+        "failed": [case.get("name") for case in cases if status(case) == "fail"],
+        "skipped": [(case.get("name"), reason_of(case)) for case in cases if status(case) in ("notrun", "disabled")],
+        "seconds": sum(float(case.get("time", 0)) for case in cases),
+        "slowest": max(cases, key=lambda case: float(case.get("time", 0)), default=None),
+    }
+
+
+def processor():
+    try:
+        lines = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout.splitlines()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        return fields.get("Model name", "unknown").strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def commit():
+    result = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return result.stdout.strip() or "unknown"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("--level", choices=("fast", "all"), required=True)
+    parser.add_argument("--seconds", type=int, required=True, help="of the whole run, builds included")
+    arguments = parser.parse_args()
+
+    steps = {path.stem: read_step(path) for path in sorted(arguments.results.glob("*.xml"), key=os.path.getmtime)}
+    rows, notes = [], []
+    for name, step in steps.items():
+        rows.append((name, step["passed"], len(step["failed"]), len(step["skipped"]), f"{step['seconds']:.0f}"))
+        notes += [f"failed: {name}: {test}" for test in step["failed"]]
+        notes += [f"skipped: {name}: {test}: {reason}" for test, reason in step["skipped"]]
+    for path in sorted(arguments.results.glob("*.failed")):
+        rows.append((path.stem, 0, 1, 0, "0"))
+        notes.append("failed: " + path.read_text().strip())
+    notes += [f"skipped: {path.stem}: {path.read_text().strip()}" for path in sorted(arguments.results.glob("*.skipped"))]
+
+    header = ("step", "passed", "failed", "skipped", "test seconds")
+    widths = [max(len(str(row[column])) for row in [header, *rows]) for column in range(len(header))]
+    table = [" | ".join(str(cell).ljust(width) for cell, width in zip(row, widths)) for row in [header, *rows]]
+    table.insert(1, "-|-".join("-" * width for width in widths))
+    failures = sum(row[2] for row in rows)
+    verdict = "all passed" if failures == 0 and steps else f"{failures} failed"
+    total = f"{verdict}; {arguments.seconds} s in all, builds included, on {os.cpu_count()} cores"
+
+    print("\n" + "\n".join(table) + "\n")
+    print("\n".join(notes + [total]))
+    if arguments.level == "all":
+        lines = [
+            "# The last full run of the tests",
+            "",
+            f"`make test-all` at {commit()} on {datetime.date.today().isoformat()}: {total}.",
+            f"Machine: {platform.machine()}, {processor()}, {os.cpu_count()} cores.",
+            "",
+            *("| " + line.replace("-|-", "-|-") + " |" for line in table),
+            "",
+            *(f"- {note}" for note in notes),
+        ]
+        (ROOT / "docs").mkdir(exist_ok=True)
+        (ROOT / "docs/test-all.md").write_text("\n".join(lines).rstrip() + "\n")
+        print("written: docs/test-all.md")
+    return 0 if failures == 0 and steps else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

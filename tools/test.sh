@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds and runs the tests, step by step, and ends with a summary of all steps.
+# Usage: tools/test.sh fast|all       fast: under 20 minutes on two cores from nothing. all: every test and sanitizer.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+level=${1:-fast}
+jobs=${JOBS:-$(nproc)}
+results=$PWD/out/test-results
+rm -rf "$results" && mkdir -p "$results"
+failed=0
+
+say() { printf '\n=== %s  [%d s]\n' "$*" "$SECONDS"; }
+
+# build <preset> <folder> [target...]: a failure to build is a failed step of its own.
+build() {
+  local preset=$1 folder=$2
+  shift 2
+  say "build: $preset"
+  { [ -f "$folder/build.ninja" ] || cmake --preset "$preset"; } &&
+    cmake --build "$folder" --parallel "$jobs" ${1:+--target "$@"} && return 0
+  echo "build of preset $preset failed" >"$results/$preset.failed"
+  failed=1
+  return 1
+}
+
+# run <step> <folder> [ctest options]
+run() {
+  local step=$1 folder=$2
+  shift 2
+  say "test: $step"
+  ctest --test-dir "$folder" --parallel "$jobs" --output-on-failure --no-tests=error --progress \
+    --output-junit "$results/$step.xml" "$@" || failed=1
+}
+
+skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
+
+labels=(-L fast)
+[ "$level" = all ] && labels=()
+
+build release build && run release build "${labels[@]}"
+
+if command -v clang++ >/dev/null; then
+  build asan build-asan && run address+undefined build-asan "${labels[@]}"
+  if [ "$level" = all ]; then
+    build tsan build-tsan && run thread build-tsan -L threads
+  fi
+else
+  skip sanitizers "clang is not to be had here"
+fi
+
+other=$([ "$(uname -m)" = x86_64 ] && echo aarch64 || echo x86_64)
+if [ "$level" != all ]; then
+  skip "cross-$other" "make test-all runs it"
+elif ! .venv/bin/python -c 'import ziglang' 2>/dev/null; then
+  skip "cross-$other" "ziglang is not in .venv (pip could not be reached)"
+elif [ -z "$(command -v "qemu-$other-static" || command -v "qemu-$other")" ]; then
+  skip "cross-$other" "qemu-$other is not to be had here"
+else
+  build "cross-$other" "build-$other" && run "cross-$other" "build-$other" -L emulated
+fi
+
+python3 tools/summary.py "$results" --level "$level" --seconds "$SECONDS" || failed=1
+exit "$failed"
