@@ -103,9 +103,10 @@ mica_status check_no_overlap(const char* name, const Tensor& t) {
         order[b] = swap;
       }
     }
+  for (const i64 size : t.shape)
+    if (size == 0) return MICA_OK;
   i64 extent = 1;
   for (const int axis : order) {
-    if (t.shape[axis] == 0) return MICA_OK;
     if (t.shape[axis] == 1) continue;
     const i64 step = t.stride[axis] < 0 ? -t.stride[axis] : t.stride[axis];
     if (step < extent)

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the dispatcher (cpu.cc) and the objects compiled per instruction set (isa.cc) agree on.
+#pragma once
+
+#include "base/backend.h"
+#include "core/random.h"
+#include "core/sequence.h"
+
+namespace mica {
+
+// A range of the workspace.
+struct Region {
+  i64 offset, bytes;
+};
+
+// The CPU's part of a plan.
+struct CpuPlan {
+  const struct IsaKernel* kernel;
+  i32 num_threads;
+  i32 tile_q;         // query rows of a tile; with group packing a tile has tile_q * tile_heads rows
+  i32 tile_heads;     // query heads of one group that share a tile
+  i32 tile_k;         // keys
+  i32 short_q;        // sequences of at most this many rows have their keys split
+  Region scratch;     // num_threads parts of scratch_bytes
+  i64 scratch_bytes;  // per thread
+  Region partial;     // of splits: accumulators, then states
+  i64 partial_rows;   // rows (of all heads) of one split
+  i64 workspace_bytes;
+};
+
+// One execution.
+struct CpuCall {
+  const Problem* problem;
+  const CpuPlan* plan;
+  i32 num_splits;
+  const mica_bindings* x;
+  SequenceTable sequences;
+  PhiloxKey philox;
+  char* workspace;
+};
+
+struct IsaKernel {
+  const char* name;  // "cpu/neon/forward"
+  i32 pass;          // mica_pass
+  // "" if the kernel can run the problem.
+  void (*why_not)(const Problem& problem, char* text, size_t text_bytes);
+  // Fills the CPU's plan (kernel and num_threads are set) and num_splits.
+  void (*plan)(const Problem& problem, CpuPlan& plan, i32& num_splits);
+  void (*execute)(const CpuCall& call);
+};
+
+struct IsaTable {
+  const char* name;  // "neon"
+  const IsaKernel* kernels;
+  i32 num_kernels;
+};
+
+}  // namespace mica

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary embedding of one row, and append: new keys (turned) and values written into the cache.
+#pragma once
+
+#include "cpu/isa.h"
+#include "cpu/threads.h"
+#include "cpu/vector.h"
+
+namespace MICA_NS {
+
+using mica::CpuCall;
+using mica::CpuPlan;
+using mica::Problem;
+using mica::Tensor;
+
+// Turns the pairs of one row (floats) by the angles of a position.
+inline void rotate_row(const CpuCall& call, float* row, i64 position) {
+  const Problem& p = *call.problem;
+  const i64 at = clamp_to<i64>(position, 0, p.rotary_positions - 1);
+  const i32 half = p.rotary_dim / 2;
+  for (i32 c = 0; c < half; ++c) {
+    const float cosine =
+        load_as_float(call.x->rotary_cos, at * p.rotary_cos.stride[0] + c * p.rotary_cos.stride[1], p.rotary_cos.dtype);
+    const float sine =
+        load_as_float(call.x->rotary_sin, at * p.rotary_sin.stride[0] + c * p.rotary_sin.stride[1], p.rotary_sin.dtype);
+    float& x = p.rotary_interleaved ? row[2 * c] : row[c];
+    float& y = p.rotary_interleaved ? row[2 * c + 1] : row[c + half];
+    const float turned_x = x * cosine - y * sine;
+    y = x * sine + y * cosine;
+    x = turned_x;
+  }
+}
+
+// The slot of the first appended key, which is also the position of query row 0.
+HWY_API i64 append_position(const Sequence& s) { return i64(s.leftpad) + s.append_begin; }
+
+HWY_API i64 query_position(const Problem& p, const Sequence& s, i32 i) {
+  const bool along = p.window_left < MICA_MAX_SEQLEN || p.window_right < MICA_MAX_SEQLEN;
+  return append_position(s) + (along ? i : 0);
+}
+
+inline void copy_bytes(char* dst, const char* src, i64 bytes) { __builtin_memcpy(dst, src, size_t(bytes)); }
+
+// Writes row t of k_new and v_new of one sequence, all heads.
+inline void append_row(const CpuCall& call, i32 b, i32 t) {
+  const Problem& p = *call.problem;
+  const mica_bindings& x = *call.x;
+  const Sequence s = sequence_of(call.sequences, b);
+  const i32 bytes = dtype_bytes(p.dtype);
+  const i32 j = s.append_begin + t;
+  const i64 k_row = key_row_offset(call.sequences, s, b, j, p.k.stride[0], p.k.stride[1]);
+  const i64 v_row = key_row_offset(call.sequences, s, b, j, p.v.stride[0], p.v.stride[1]);
+  float row[MICA_MAX_DIM_QK];
+  for (i32 h = 0; h < p.heads_k; ++h) {
+    const char* new_k = static_cast<const char*>(x.k_new) +
+                        (b * p.k_new.stride[0] + t * p.k_new.stride[1] + h * p.k_new.stride[2]) * bytes;
+    const char* new_v = static_cast<const char*>(x.v_new) +
+                        (b * p.v_new.stride[0] + t * p.v_new.stride[1] + h * p.v_new.stride[2]) * bytes;
+    char* k = static_cast<char*>(x.k) + (k_row + h * p.k.stride[2]) * bytes;
+    char* v = static_cast<char*>(x.v) + (v_row + h * p.v.stride[2]) * bytes;
+    copy_bytes(v, new_v, i64(p.dim_v) * bytes);
+    if (p.rotary_dim == 0) {
+      copy_bytes(k, new_k, i64(p.dim_qk) * bytes);
+    } else {
+      load_row(row, new_k, p.dtype, p.dim_qk);
+      rotate_row(call, row, append_position(s) + t);
+      store_row_scaled(k, row, 1.0f, p.dtype, p.dim_qk);
+    }
+  }
+}
+
+inline void append_new_rows(const CpuCall& call) {
+  if (call.problem->len_new == 0) return;
+  mica::parallel_for(
+      call.plan->num_threads, i64(call.problem->batch) * call.problem->len_new,
+      [](void* context, i64 index, i32) {
+        const CpuCall& c = *static_cast<const CpuCall*>(context);
+        append_row(c, i32(index / c.problem->len_new), i32(index % c.problem->len_new));
+      },
+      const_cast<CpuCall*>(&call));
+}
+
+}  // namespace MICA_NS

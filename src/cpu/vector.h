@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic that core's templates take (see core/score.h): a Highway vector, and one float by the same
+// polynomials. Everything in this folder's headers that is in MICA_NS is compiled once per instruction set, with flags
+// that cover what Highway's functions ask for (so that both inline into each other without HWY_BEFORE_NAMESPACE).
+#pragma once
+
+#include <hwy/highway.h>
+
+#include "core/softmax.h"
+
+namespace MICA_NS {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::ScalableTag<float>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using WordTag = hn::RebindToUnsigned<FloatTag>;
+using Vector = hn::Vec<FloatTag>;
+constexpr i32 kLanes = i32(hn::MaxLanes(FloatTag()));
+
+HWY_API Vector set(float x) { return hn::Set(FloatTag(), x); }
+HWY_API Vector load(const float* p) { return hn::LoadU(FloatTag(), p); }
+HWY_API void store(Vector v, float* p) { hn::StoreU(v, FloatTag(), p); }
+
+struct VectorMath {
+  using V = Vector;
+  static HWY_INLINE V set(float x) { return hn::Set(FloatTag(), x); }
+  static HWY_INLINE V add(V a, V b) { return hn::Add(a, b); }
+  static HWY_INLINE V sub(V a, V b) { return hn::Sub(a, b); }
+  static HWY_INLINE V mul(V a, V b) { return hn::Mul(a, b); }
+  static HWY_INLINE V div(V a, V b) { return hn::Div(a, b); }
+  static HWY_INLINE V mul_add(V a, V b, V c) { return hn::MulAdd(a, b, c); }
+  static HWY_INLINE V max(V a, V b) { return hn::Max(a, b); }
+  static HWY_INLINE V abs(V a) { return hn::Abs(a); }
+  static HWY_INLINE V select_if_equal(V a, V b, V yes, V no) { return hn::IfThenElse(hn::Eq(a, b), yes, no); }
+
+  // 2^x for x up to 127; 0 below -126 (also for -inf). The fraction lies in [-1/2, 1/2], where the polynomial's
+  // relative error is below 2e-9, so that rounding is all that is left.
+  static HWY_INLINE V exp2(V x) {
+    const V clamped = hn::Max(x, set(-127.0f));
+    const V whole = hn::Round(clamped);
+    const V f = hn::Sub(clamped, whole);
+    V p = set(1.534579427e-04f);
+    p = hn::MulAdd(p, f, set(1.339993108e-03f));
+    p = hn::MulAdd(p, f, set(9.618489023e-03f));
+    p = hn::MulAdd(p, f, set(5.550328777e-02f));
+    p = hn::MulAdd(p, f, set(2.402264689e-01f));
+    p = hn::MulAdd(p, f, set(6.931472057e-01f));
+    p = hn::MulAdd(p, f, set(1.0f));
+    const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(IntTag(), whole), hn::Set(IntTag(), 127)));
+    const V result = hn::Mul(p, hn::BitCast(FloatTag(), exponent));
+    return hn::IfThenZeroElse(hn::Lt(x, set(-126.0f)), result);
+  }
+
+  // Small arguments by an odd polynomial (relative error 1e-8), others by 1 - 2 / (e^2|x| + 1).
+  static HWY_INLINE V tanh(V x) {
+    const V magnitude = hn::Min(hn::Abs(x), set(10.0f));
+    const V z = hn::Mul(x, x);
+    V p = set(2.270008470e-03f);
+    p = hn::MulAdd(p, z, set(-8.323738276e-03f));
+    p = hn::MulAdd(p, z, set(2.176272024e-02f));
+    p = hn::MulAdd(p, z, set(-5.395849894e-02f));
+    p = hn::MulAdd(p, z, set(1.333330041e-01f));
+    p = hn::MulAdd(p, z, set(-3.333333315e-01f));
+    const V small = hn::MulAdd(hn::Mul(p, z), x, x);
+    const V e = exp2(hn::Mul(magnitude, set(2.0f * kLog2E)));
+    const V large = hn::Sub(set(1.0f), hn::Div(set(2.0f), hn::Add(e, set(1.0f))));
+    return hn::IfThenElse(hn::Lt(magnitude, set(0.625f)), small, hn::CopySign(large, x));
+  }
+};
+
+struct ScalarMath {
+  using V = float;
+  static HWY_INLINE V set(float x) { return x; }
+  static HWY_INLINE V add(V a, V b) { return a + b; }
+  static HWY_INLINE V sub(V a, V b) { return a - b; }
+  static HWY_INLINE V mul(V a, V b) { return a * b; }
+  static HWY_INLINE V div(V a, V b) { return a / b; }
+  static HWY_INLINE V mul_add(V a, V b, V c) { return __builtin_fmaf(a, b, c); }
+  static HWY_INLINE V max(V a, V b) { return a < b ? b : a; }
+  static HWY_INLINE V abs(V a) { return __builtin_fabsf(a); }
+  static HWY_INLINE V select_if_equal(V a, V b, V yes, V no) { return a == b ? yes : no; }
+  static HWY_INLINE V exp2(V x) { return hn::GetLane(VectorMath::exp2(hn::Set(FloatTag(), x))); }
+  static HWY_INLINE V tanh(V x) { return hn::GetLane(VectorMath::tanh(hn::Set(FloatTag(), x))); }
+  static HWY_INLINE V log2(V x) { return __builtin_log2f(x); }
+};
+
+HWY_API float reduce_max(Vector v) { return hn::GetLane(hn::MaxOfLanes(FloatTag(), v)); }
+HWY_API float reduce_sum(Vector v) { return hn::GetLane(hn::SumOfLanes(FloatTag(), v)); }
+
+// kLanes elements at p (no alignment) as floats.
+template <i32 kDtype>
+HWY_API Vector load_as(const void* p) {
+  if constexpr (kDtype == MICA_FP32) {
+    return load(static_cast<const float*>(p));
+  } else if constexpr (kDtype == MICA_BF16) {
+    const hn::Rebind<u16, FloatTag> half;
+    const auto words = hn::PromoteTo(WordTag(), hn::LoadU(half, static_cast<const u16*>(p)));
+    return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words));
+  } else {
+    const hn::Rebind<u16, FloatTag> bits;
+    const hn::Rebind<hwy::float16_t, FloatTag> half;
+    return hn::PromoteTo(FloatTag(), hn::BitCast(half, hn::LoadU(bits, static_cast<const u16*>(p))));
+  }
+}
+
+// Round to nearest even. NOTE: the bf16 path takes a NaN to a NaN only if it has a bit in its upper half, as those of
+// arithmetic do.
+template <i32 kDtype>
+HWY_API void store_as(Vector v, void* p) {
+  if constexpr (kDtype == MICA_FP32) {
+    store(v, static_cast<float*>(p));
+  } else if constexpr (kDtype == MICA_BF16) {
+    const auto bits = hn::BitCast(WordTag(), v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(WordTag(), 1u));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(WordTag(), 0x7fffu)), odd));
+    const auto kept = hn::IfThenElse(hn::RebindMask(WordTag(), hn::Eq(v, v)), rounded, hn::ShiftRight<16>(bits));
+    const hn::Rebind<u16, FloatTag> half;
+    hn::StoreU(hn::TruncateTo(half, kept), half, static_cast<u16*>(p));
+  } else {
+    const hn::Rebind<u16, FloatTag> bits;
+    const hn::Rebind<hwy::float16_t, FloatTag> half;
+    hn::StoreU(hn::BitCast(bits, hn::DemoteTo(half, v)), bits, static_cast<u16*>(p));
+  }
+}
+
+template <i32 kDtype>
+HWY_INLINE void load_row_as(float* dst, const void* src, i32 count) {
+  constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+  i32 c = 0;
+  for (; c + kLanes <= count; c += kLanes) store(load_as<kDtype>(static_cast<const char*>(src) + c * kBytes), dst + c);
+  for (; c < count; ++c) dst[c] = load_as_float(src, c, kDtype);
+}
+
+// count elements of any floating type to floats, and back.
+inline void load_row(float* dst, const void* src, i32 dtype, i32 count) {
+  if (dtype == MICA_FP32)
+    load_row_as<MICA_FP32>(dst, src, count);
+  else if (dtype == MICA_BF16)
+    load_row_as<MICA_BF16>(dst, src, count);
+  else
+    load_row_as<MICA_FP16>(dst, src, count);
+}
+
+template <i32 kDtype>
+HWY_INLINE void store_row_scaled_as(void* dst, const float* src, float factor, i32 count) {
+  constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+  const Vector f = set(factor);
+  i32 c = 0;
+  for (; c + kLanes <= count; c += kLanes)
+    store_as<kDtype>(hn::Mul(load(src + c), f), static_cast<char*>(dst) + c * kBytes);
+  for (; c < count; ++c) store_float(dst, c, kDtype, src[c] * factor);
+}
+
+// dst = src * factor.
+inline void store_row_scaled(void* dst, const float* src, float factor, i32 dtype, i32 count) {
+  if (dtype == MICA_FP32)
+    store_row_scaled_as<MICA_FP32>(dst, src, factor, count);
+  else if (dtype == MICA_BF16)
+    store_row_scaled_as<MICA_BF16>(dst, src, factor, count);
+  else
+    store_row_scaled_as<MICA_FP16>(dst, src, factor, count);
+}
+
+}  // namespace MICA_NS
