@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conformance: named cases that cross the options of the library, each compared with a reference in double.
+// The tests and `mica check` run the same ones. Sees the library through include/mica alone.
+//
+//   for (size_t n : select_cases("varlen.*bf16")) {
+//     Outcome outcome = run_case(n, host_memory());
+//     ...
+//   }
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "conformance/memory.h"
+
+namespace mica::conformance {
+
+struct CaseInfo {
+  std::string name;
+  std::vector<std::string> tags;  // "fp32", "backward", "paged", "dropout", ...
+  double cost;                    // multiply-adds of the library's work, roughly: for progress bars and time limits
+};
+
+enum class Status { kPassed, kSkipped, kFailed };
+
+// One output: its largest absolute error, that of naive attention in the same precision, and the bound.
+struct Comparison {
+  std::string tensor;
+  double error, naive_error, bound;
+};
+
+struct Outcome {
+  Status status = Status::kPassed;
+  std::string message;  // skipped: the library's reason; failed: the first few things that were wrong
+  std::vector<Comparison> comparisons;
+  std::string forward_kernel, backward_kernel;
+  double seconds = 0;  // in the library
+};
+
+const std::vector<CaseInfo>& cases();
+
+// Indices of the cases whose name or one of whose tags matches the regular expression (ECMAScript, anywhere in it);
+// all for "". Throws std::regex_error.
+std::vector<size_t> select_cases(const std::string& regex);
+
+// Forward, and backward if the case has gradients, on the device of this memory.
+Outcome run_case(size_t index, Memory& memory);
+
+}  // namespace mica::conformance

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory behind the bindings' pointers: the same cases run on every backend through this.
+#pragma once
+
+#include <cstddef>
+
+#include "mica/mica.h"
+
+namespace mica::conformance {
+
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual mica_device device() const = 0;
+  virtual void* stream() const = 0;
+  // At least 256-byte aligned; null when there is no memory.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* address) = 0;
+  // Both finish before they return.
+  virtual void upload(void* to, const void* from, size_t bytes) = 0;
+  virtual void download(void* to, const void* from, size_t bytes) = 0;
+  // Waits for what mica_execute started; returns "" or what the device says went wrong.
+  virtual const char* synchronise() = 0;
+};
+
+// The host's memory, for the CPU backend.
+Memory& host_memory();
+
+}  // namespace mica::conformance

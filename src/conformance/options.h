@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// A case as data: every option of the library with its default. What is not said here is drawn from the seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mica/mica.h"
+
+namespace mica::conformance {
+
+// How the axes (batch, row, head, dim) lie in memory. The gaps that kPadded leaves hold NaN.
+enum class Layout {
+  kRowsFirst,   // (batch, row, head, dim), dense
+  kHeadsFirst,  // (batch, head, row, dim), dense
+  kPadded,      // rows of dim + 3 elements, further gaps after heads and rows
+  kNegative,    // batch, row and head run backwards (inputs)
+  kSharedHead,  // head stride 0 (inputs)
+  kSharedBatch  // batch stride 0 (inputs)
+};
+
+// Axes of (batch, head, query, key) along which a mask or bias varies; the others have size 1.
+enum Axes : uint32_t { kAxisBatch = 1, kAxisHead = 2, kAxisQuery = 4, kAxisKey = 8, kAllAxes = 15 };
+
+// Gradients asked for.
+enum Gradients : uint32_t {
+  kGradQ = 1,
+  kGradK = 2,
+  kGradV = 4,
+  kGradBias = 8,
+  kGradSinks = 16,
+  kGradQkv = 7,
+  kNoGradients = 0
+};
+
+struct Options {
+  std::string name;
+  int32_t dtype = MICA_FP32;
+  int64_t batch = 2, heads_q = 2, heads_k = 2;
+  int64_t len_q = 33, len_k = 47;  // packed: the longest sequence
+  int64_t dim = 32, dim_v = 0;     // dim_v 0: as dim
+
+  Layout layout_q = Layout::kRowsFirst, layout_k = Layout::kRowsFirst, layout_v = Layout::kRowsFirst;
+  Layout layout_o = Layout::kRowsFirst, layout_gradients = Layout::kRowsFirst;
+  int32_t alignment = 0;   // of every tensor; 0: the element's size, and the addresses are no better aligned than that
+  double amplitude = 1.0;  // of q, k and v
+
+  int32_t causal = MICA_CAUSAL_NONE;
+  int32_t diagonal = MICA_DIAGONAL_FROM_CAUSAL;
+  int64_t window_left = MICA_UNLIMITED, window_right = MICA_UNLIMITED;
+  bool has_mask = false;
+  uint32_t mask_axes = kAllAxes;
+  double mask_density = 0.7;  // of true
+  bool mask_empty_rows = false;
+
+  float scale = 0, softcap = 0;
+  bool has_alibi = false, alibi_per_batch = false;
+  int32_t bias_dtype = MICA_NONE;
+  uint32_t bias_axes = kAllAxes;
+  bool bias_has_minus_infinity = false;
+  int32_t sinks_dtype = MICA_NONE;
+  double sinks_shift = 0;  // about this value
+
+  // Lengths, one per sequence; empty: not given.
+  std::vector<int32_t> packed_q, packed_k;  // lengths behind cu_seqlens
+  std::vector<int32_t> used_q, used_k;
+  bool has_batch_idx = false;  // k has batch + 2 slots, in a shuffled order
+  std::vector<int32_t> leftpad;
+  int64_t page_size = 0;
+  int64_t pair_shape_cut = 0;  // packed or cached: mask, bias and probs are this much shorter than the longest sequence
+  int64_t len_new = 0;
+  int64_t rotary_dim = 0;
+  int32_t rotary_interleaved = 0;
+  int32_t rotary_dtype = MICA_FP32;
+
+  float dropout = 0;
+  bool rng_from_memory = false;
+  uint64_t rng_seed = 0x123456789abcdef0u, rng_offset = 77;
+
+  int32_t num_splits = 0, deterministic = 0, batch_invariant = 0;
+  bool want_lse = true, want_probs = false;
+  bool o_fp32 = false;
+
+  uint32_t gradients = kNoGradients;
+  bool has_d_lse = false;
+  bool d_o_fp32 = false, gradients_fp32 = false;
+  int32_t d_bias_dtype = MICA_FP32, d_sinks_dtype = MICA_FP32;
+
+  bool packs_q() const { return !packed_q.empty(); }
+  bool packs_k() const { return !packed_k.empty(); }
+  bool is_cached() const { return packs_k() || page_size > 0 || !used_k.empty(); }
+  int64_t value_dim() const { return dim_v ? dim_v : dim; }
+  bool is_backward() const { return gradients != kNoGradients; }
+};
+
+// Every named case, and the random ones behind them.
+std::vector<Options> named_options();
+std::vector<Options> random_options(int count);
+
+}  // namespace mica::conformance

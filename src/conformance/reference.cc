@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "conformance/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+namespace mica::conformance {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void prepare(Expected& e, const HostTensor& t, Want want) {
+  e.value.assign(size_t(t.size()), 0.0);
+  e.want.assign(size_t(t.size()), want);
+}
+
+void put(Expected& e, const HostTensor& t, const int64_t (&at)[4], double value, Want want) {
+  const int64_t* n = t.description.shape;
+  const auto index = size_t(((at[0] * n[1] + at[1]) * n[2] + at[2]) * n[3] + at[3]);
+  e.value[index] = value;
+  e.want[index] = want;
+}
+
+// An element of mask or bias; axes of size 1 broadcast. False: outside the shape.
+bool read_pair(const HostTensor& t, int64_t b, int64_t h, int64_t i, int64_t j, double& value) {
+  const int64_t* n = t.description.shape;
+  if (n[0] == 1) b = 0;
+  if (n[1] == 1) h = 0;
+  if (n[2] == 1) i = 0;
+  if (n[3] == 1) j = 0;
+  if (b >= n[0] || h >= n[1] || i >= n[2] || j >= n[3]) return false;
+  value = t.get(b, h, i, j);
+  return true;
+}
+
+// T accumulates. double: nothing is rounded. float: the textbook in the case's precision.
+template <class T>
+class Attention {
+ public:
+  explicit Attention(const Inputs& inputs) : x_(inputs), o_(inputs.options) {}
+  Results compute();
+
+ private:
+  static constexpr bool kNaive = std::is_same_v<T, float>;
+  using Matrix = std::vector<T>;
+
+  T rounded(T value) const { return kNaive ? T(round_to(o_.dtype, value)) : value; }
+  int64_t shift(int32_t alignment, const SequenceView& s) const { return alignment == 1 ? s.len_k - s.len_q : 0; }
+  bool is_visible(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  void rotate(T* row, int64_t position) const;
+  void load_keys(int64_t b);
+  void load_queries(int64_t b, int64_t h);
+  void scores(int64_t b, int64_t h);
+  void forward_head(int64_t b, int64_t h);
+  void backward_head(int64_t b, int64_t h);
+  void unused_rows(int64_t b, int64_t h);
+  void store_key_gradients(int64_t b);
+  void store_sums();
+
+  const Inputs& x_;
+  const Options& o_;
+  Results r_;
+  // One sequence: keys and values (head, key, dim) and their gradients.
+  Matrix k_, v_, dk_, dv_;
+  // One head of it: (row, dim), (row, key), (row).
+  Matrix q_, score_, cap_slope_, p_, p_sink_;
+  std::vector<bool> kept_, empty_;
+  Matrix d_bias_, d_sinks_;
+};
+
+template <class T>
+bool Attention<T>::is_visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  if (o_.causal && j > i + shift(o_.causal, s)) return false;
+  const int64_t diagonal = i + shift(o_.causal ? o_.causal : o_.diagonal, s);
+  if (o_.window_left != MICA_UNLIMITED && j < diagonal - o_.window_left) return false;
+  if (o_.window_right != MICA_UNLIMITED && j > diagonal + o_.window_right) return false;
+  double value;
+  return !x_.mask.present() || (read_pair(x_.mask, b, h, i, j, value) && value != 0);
+}
+
+template <class T>
+void Attention<T>::rotate(T* row, int64_t position) const {
+  const int64_t half = o_.rotary_dim / 2;
+  position = std::min(position, x_.rotary_cos.description.shape[0] - 1);
+  for (int64_t n = 0; n < half; ++n) {
+    const T c = T(x_.rotary_cos.get(position, n, 0, 0)), s = T(x_.rotary_sin.get(position, n, 0, 0));
+    T& first = row[o_.rotary_interleaved ? 2 * n : n];
+    T& second = row[o_.rotary_interleaved ? 2 * n + 1 : n + half];
+    const T a = first, b = second;
+    first = rounded(a * c - b * s);
+    second = rounded(b * c + a * s);
+  }
+}
+
+// Also says what append must have written into the cache.
+template <class T>
+void Attention<T>::load_keys(int64_t b) {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  const int64_t dim = o_.dim, dim_v = o_.value_dim();
+  k_.assign(size_t(o_.heads_k * s.len_k * dim), T(0));
+  v_.assign(size_t(o_.heads_k * s.len_k * dim_v), T(0));
+  dk_.assign(k_.size(), T(0));
+  dv_.assign(v_.size(), T(0));
+  for (int64_t h = 0; h < o_.heads_k; ++h)
+    for (int64_t j = 0; j < s.len_k; ++j) {
+      T* k = &k_[size_t((h * s.len_k + j) * dim)];
+      T* v = &v_[size_t((h * s.len_k + j) * dim_v)];
+      int64_t slot, row;
+      x_.locate_key(b, s.leftpad + j, slot, row);
+      const int64_t fresh = j - s.new_from;
+      for (int64_t d = 0; d < dim; ++d) k[d] = T(fresh < 0 ? x_.k.get(slot, row, h, d) : x_.k_new.get(b, fresh, h, d));
+      for (int64_t d = 0; d < dim_v; ++d)
+        v[d] = T(fresh < 0 ? x_.v.get(slot, row, h, d) : x_.v_new.get(b, fresh, h, d));
+      if (fresh < 0) continue;
+      if (o_.rotary_dim) rotate(k, s.used_k + fresh);
+      for (int64_t d = 0; d < dim; ++d) {
+        put(r_.k, x_.k, {slot, row, h, d}, double(k[d]), d < o_.rotary_dim ? Want::kClose : Want::kExact);
+        k[d] = T(round_to(o_.dtype, k[d]));  // the cache holds the element type
+      }
+      for (int64_t d = 0; d < dim_v; ++d) put(r_.v, x_.v, {slot, row, h, d}, double(v[d]), Want::kExact);
+    }
+}
+
+template <class T>
+void Attention<T>::load_queries(int64_t b, int64_t h) {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  const bool has_positions =
+      o_.causal || o_.window_left != MICA_UNLIMITED || o_.window_right != MICA_UNLIMITED;
+  q_.assign(size_t(s.len_q * o_.dim), T(0));
+  for (int64_t i = 0; i < s.len_q; ++i) {
+    T* q = &q_[size_t(i * o_.dim)];
+    for (int64_t d = 0; d < o_.dim; ++d) q[d] = T(x_.q.get(s.q_slot, s.q_first + i, h, d));
+    if (o_.rotary_dim) rotate(q, s.used_k + (has_positions ? i : 0));
+  }
+}
+
+// Fills score_, cap_slope_ (d score / d product), p_, p_sink_, empty_ and the LSE.
+template <class T>
+void Attention<T>::scores(int64_t b, int64_t h) {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  const int64_t keys = s.len_k;
+  const T* k = k_.data() + h / (o_.heads_q / o_.heads_k) * keys * o_.dim;
+  const T scale = T(o_.scale != 0 ? double(o_.scale) : 1.0 / std::sqrt(double(o_.dim))), cap = T(o_.softcap);
+  const T slope = x_.alibi.present() ? T(x_.alibi.get(o_.alibi_per_batch ? b : 0, h, 0, 0)) : T(0);
+  const T sink = x_.sinks.present() ? T(x_.sinks.get(h, 0, 0, 0)) : T(-kInfinity);
+  const int64_t diagonal = shift(o_.causal ? o_.causal : o_.diagonal, s);
+  score_.assign(size_t(s.len_q * keys), T(-kInfinity));
+  cap_slope_.assign(score_.size(), T(0));
+  p_.assign(score_.size(), T(0));
+  p_sink_.assign(size_t(s.len_q), T(0));
+  empty_.assign(size_t(s.len_q), false);
+  for (int64_t i = 0; i < s.len_q; ++i) {
+    T max = sink, max_precise = sink;
+    Matrix precise(size_t(keys), T(-kInfinity));
+    for (int64_t j = 0; j < keys; ++j) {
+      if (!is_visible(b, h, i, j)) continue;
+      T product = 0;
+      for (int64_t d = 0; d < o_.dim; ++d) product += q_[size_t(i * o_.dim + d)] * k[j * o_.dim + d];
+      double added = 0;
+      if (x_.bias.present()) read_pair(x_.bias, b, h, i, j, added);
+      const T offset = T(added) - slope * T(std::abs(i + diagonal - j));
+      const T scaled = rounded(product * scale);
+      const T turn = cap > 0 ? std::tanh(scaled / cap) : T(0);
+      const T capped = cap > 0 ? rounded(cap * turn) : scaled;
+      precise[size_t(j)] = (cap > 0 ? cap * std::tanh(product * scale / cap) : product * scale) + offset;
+      const auto at = size_t(i * keys + j);
+      score_[at] = rounded(capped + offset);
+      cap_slope_[at] = cap > 0 ? scale * (1 - turn * turn) : scale;
+      max = std::max(max, score_[at]);
+      max_precise = std::max(max_precise, precise[size_t(j)]);
+    }
+    T lse = T(-kInfinity);
+    empty_[size_t(i)] = max == T(-kInfinity);
+    if (!empty_[size_t(i)]) {
+      T sum = std::exp(sink - max), sum_precise = std::exp(sink - max_precise);
+      for (int64_t j = 0; j < keys; ++j) {
+        sum += std::exp(score_[size_t(i * keys + j)] - max);
+        sum_precise += std::exp(precise[size_t(j)] - max_precise);
+      }
+      for (int64_t j = 0; j < keys; ++j)
+        p_[size_t(i * keys + j)] = rounded(std::exp(score_[size_t(i * keys + j)] - max) / sum);
+      p_sink_[size_t(i)] = rounded(std::exp(sink - max) / sum);
+      lse = max_precise + std::log(sum_precise);
+    }
+    if (x_.lse.present())
+      put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, double(lse),
+          std::isinf(lse) ? Want::kExact : Want::kClose);
+  }
+}
+
+template <class T>
+void Attention<T>::forward_head(int64_t b, int64_t h) {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  const int64_t keys = s.len_k, dim_v = o_.value_dim();
+  const T* v = v_.data() + h / (o_.heads_q / o_.heads_k) * keys * dim_v;
+  const DropoutBits bits = {o_.rng_seed, o_.rng_offset, double(o_.dropout)};
+  const T keep_scale = T(1.0 / (1.0 - double(o_.dropout)));
+  kept_.assign(size_t(s.len_q * keys), true);
+  Matrix sum(static_cast<size_t>(dim_v));
+  for (int64_t i = 0; i < s.len_q; ++i) {
+    std::fill(sum.begin(), sum.end(), T(0));
+    bool sees_a_key = false;
+    for (int64_t j = 0; j < keys; ++j) {
+      const auto at = size_t(i * keys + j);
+      if (o_.dropout > 0) kept_[at] = bits.is_kept(uint32_t(b * o_.heads_q + h), uint32_t(i), uint32_t(j));
+      const bool hidden = score_[at] == T(-kInfinity);
+      sees_a_key |= !hidden;
+      if (x_.probs.present() && i < x_.probs.description.shape[2] && j < x_.probs.description.shape[3] && !hidden)
+        put(r_.probs, x_.probs, {b, h, i, j}, double(kept_[at] ? p_[at] : -p_[at]), Want::kClose);
+      if (hidden || !kept_[at]) continue;
+      const T weight = o_.dropout > 0 ? rounded(p_[at] * keep_scale) : p_[at];
+      for (int64_t d = 0; d < dim_v; ++d) sum[size_t(d)] += weight * v[j * dim_v + d];
+    }
+    for (int64_t d = 0; d < dim_v; ++d) {
+      const T value = o_.o_fp32 ? sum[size_t(d)] : rounded(sum[size_t(d)]);
+      put(r_.o, x_.o, {s.q_slot, s.q_first + i, h, d}, double(value), sees_a_key ? Want::kClose : Want::kExact);
+    }
+  }
+}
+
+template <class T>
+void Attention<T>::backward_head(int64_t b, int64_t h) {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  const int64_t keys = s.len_k, dim = o_.dim, dim_v = o_.value_dim(), head_k = h / (o_.heads_q / o_.heads_k);
+  const T *k = k_.data() + head_k * keys * dim, *v = v_.data() + head_k * keys * dim_v;
+  T *dk = dk_.data() + head_k * keys * dim, *dv = dv_.data() + head_k * keys * dim_v;
+  const T keep_scale = T(1.0 / (1.0 - double(o_.dropout)));
+  Matrix d_p(static_cast<size_t>(keys)), d_o(static_cast<size_t>(dim_v)), dq(static_cast<size_t>(dim));
+  for (int64_t i = 0; i < s.len_q; ++i) {
+    const T d_lse = x_.d_lse.present() ? T(x_.d_lse.get(s.q_slot, h, s.q_first + i, 0)) : T(0);
+    for (int64_t d = 0; d < dim_v; ++d) d_o[size_t(d)] = T(x_.d_o.get(s.q_slot, s.q_first + i, h, d));
+    std::fill(dq.begin(), dq.end(), T(0));
+    T delta = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      const auto at = size_t(i * keys + j);
+      d_p[size_t(j)] = 0;
+      if (score_[at] == T(-kInfinity) || !kept_[at]) continue;
+      T product = 0;
+      for (int64_t d = 0; d < dim_v; ++d) product += d_o[size_t(d)] * v[j * dim_v + d];
+      d_p[size_t(j)] = rounded(rounded(product) * keep_scale);
+      delta += p_[at] * d_p[size_t(j)];
+      const T weight = rounded(p_[at] * keep_scale);
+      for (int64_t d = 0; d < dim_v; ++d) dv[j * dim_v + d] += weight * d_o[size_t(d)];
+    }
+    if (!empty_[size_t(i)]) d_sinks_[size_t(h)] += p_sink_[size_t(i)] * (d_lse - delta);
+    for (int64_t j = 0; j < keys; ++j) {
+      const auto at = size_t(i * keys + j);
+      if (score_[at] == T(-kInfinity)) continue;
+      const T d_score = rounded(p_[at] * (d_p[size_t(j)] - delta + d_lse));
+      if (!d_bias_.empty()) {
+        const int64_t* n = x_.bias.description.shape;
+        const int64_t ib = n[2] == 1 ? 0 : i, jb = n[3] == 1 ? 0 : j;
+        if (ib < n[2] && jb < n[3])
+          d_bias_[size_t((((n[0] == 1 ? 0 : b) * n[1] + (n[1] == 1 ? 0 : h)) * n[2] + ib) * n[3] + jb)] += d_score;
+      }
+      const T d_product = rounded(d_score * cap_slope_[at]);
+      for (int64_t d = 0; d < dim; ++d) {
+        dq[size_t(d)] += d_product * k[j * dim + d];
+        dk[j * dim + d] += d_product * q_[size_t(i * dim + d)];
+      }
+    }
+    if (x_.dq.present())
+      for (int64_t d = 0; d < dim; ++d)
+        put(r_.dq, x_.dq, {s.q_slot, s.q_first + i, h, d}, double(rounded(dq[size_t(d)])), Want::kClose);
+  }
+}
+
+// Rows of the slot past those in use are written as rows that saw nothing, without a sink.
+template <class T>
+void Attention<T>::unused_rows(int64_t b, int64_t h) {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  for (int64_t i = s.len_q; i < s.room_q; ++i) {
+    for (int64_t d = 0; d < o_.value_dim(); ++d) put(r_.o, x_.o, {s.q_slot, s.q_first + i, h, d}, 0, Want::kExact);
+    if (x_.lse.present()) put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, -kInfinity, Want::kExact);
+    if (x_.dq.present())
+      for (int64_t d = 0; d < o_.dim; ++d) put(r_.dq, x_.dq, {s.q_slot, s.q_first + i, h, d}, 0, Want::kExact);
+  }
+}
+
+template <class T>
+void Attention<T>::store_key_gradients(int64_t b) {
+  const SequenceView& s = x_.sequences[size_t(b)];
+  for (int64_t position = 0; position < s.slot_len_k; ++position) {
+    const int64_t j = position - s.leftpad;
+    const bool in_use = j >= 0 && j < s.len_k;
+    const Want want = in_use ? Want::kClose : Want::kExact;
+    int64_t slot, row;
+    x_.locate_key(b, position, slot, row);
+    for (int64_t h = 0; h < o_.heads_k; ++h) {
+      if (x_.dk.present())
+        for (int64_t d = 0; d < o_.dim; ++d)
+          put(r_.dk, x_.dk, {slot, row, h, d},
+              in_use ? double(rounded(dk_[size_t((h * s.len_k + j) * o_.dim + d)])) : 0, want);
+      if (x_.dv.present())
+        for (int64_t d = 0; d < o_.value_dim(); ++d)
+          put(r_.dv, x_.dv, {slot, row, h, d},
+              in_use ? double(rounded(dv_[size_t((h * s.len_k + j) * o_.value_dim() + d)])) : 0, want);
+    }
+  }
+}
+
+template <class T>
+void Attention<T>::store_sums() {
+  if (x_.d_bias.present()) {
+    prepare(r_.d_bias, x_.d_bias, Want::kClose);
+    for (size_t n = 0; n < d_bias_.size(); ++n)
+      r_.d_bias.value[n] = kNaive ? round_to(o_.d_bias_dtype, d_bias_[n]) : double(d_bias_[n]);
+  }
+  if (x_.d_sinks.present()) {
+    prepare(r_.d_sinks, x_.d_sinks, Want::kClose);
+    for (size_t h = 0; h < d_sinks_.size(); ++h)
+      r_.d_sinks.value[h] = kNaive ? round_to(o_.d_sinks_dtype, d_sinks_[h]) : double(d_sinks_[h]);
+  }
+}
+
+template <class T>
+Results Attention<T>::compute() {
+  prepare(r_.o, x_.o, Want::kUntouched);
+  prepare(r_.lse, x_.lse, Want::kUntouched);
+  prepare(r_.probs, x_.probs, Want::kExact);
+  if (o_.len_new > 0) {
+    prepare(r_.k, x_.k, Want::kUntouched);
+    prepare(r_.v, x_.v, Want::kUntouched);
+  }
+  prepare(r_.dq, x_.dq, Want::kUntouched);
+  prepare(r_.dk, x_.dk, Want::kUntouched);
+  prepare(r_.dv, x_.dv, Want::kUntouched);
+  d_bias_.assign(size_t(x_.d_bias.size()), T(0));
+  d_sinks_.assign(size_t(o_.heads_q), T(0));
+  for (int64_t b = 0; b < o_.batch; ++b) {
+    load_keys(b);
+    for (int64_t h = 0; h < o_.heads_q; ++h) {
+      load_queries(b, h);
+      scores(b, h);
+      forward_head(b, h);
+      if (o_.is_backward()) backward_head(b, h);
+      unused_rows(b, h);
+    }
+    if (o_.is_backward()) store_key_gradients(b);
+  }
+  store_sums();
+  return std::move(r_);
+}
+
+}  // namespace
+
+Results reference(const Inputs& inputs) { return Attention<double>(inputs).compute(); }
+Results naive(const Inputs& inputs) { return Attention<float>(inputs).compute(); }
+
+}  // namespace mica::conformance

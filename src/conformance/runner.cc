@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs one case: exact-size buffers between guards, outputs poisoned, everything compared afterwards.
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <regex>
+#include <vector>
+
+#include "conformance/compare.h"
+#include "conformance/conformance.h"
+#include "conformance/inputs.h"
+#include "conformance/reference.h"
+
+namespace mica::conformance {
+namespace {
+
+constexpr size_t kGuardBytes = 256;
+constexpr unsigned char kGuard = 0xa5;
+
+// A tensor's bytes in the device's memory, between two guards.
+class Buffer {
+ public:
+  Buffer(Memory& memory, const char* name, const HostTensor& tensor, bool is_aligned)
+      : memory_(memory), name_(name), initial_(tensor) {
+    // Just as aligned as the description promises, no better.
+    offset_ = kGuardBytes + (is_aligned ? 0 : element_bytes(tensor.description.dtype));
+    all_.assign(offset_ + tensor.bytes.size() + kGuardBytes, kGuard);
+    if (!tensor.bytes.empty()) std::memcpy(all_.data() + offset_, tensor.bytes.data(), tensor.bytes.size());
+    base_ = static_cast<unsigned char*>(memory.allocate(all_.size()));
+    if (base_) memory.upload(base_, all_.data(), all_.size());
+  }
+  ~Buffer() { memory_.release(base_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  bool is_allocated() const { return base_ != nullptr; }
+  const char* name() const { return name_; }
+  const HostTensor& initial() const { return initial_; }
+  // The tensor's element (0, 0, 0, 0); null if the tensor is empty.
+  void* address() const {
+    const size_t bytes = element_bytes(initial_.description.dtype);
+    return initial_.bytes.empty() ? nullptr : base_ + offset_ + size_t(initial_.origin) * bytes;
+  }
+  // Fetches what the call left; complains about the guards.
+  const unsigned char* download(Outcome& outcome) {
+    memory_.download(all_.data(), base_, all_.size());
+    const size_t end = offset_ + initial_.bytes.size();
+    for (size_t n = 0; n < all_.size(); ++n)
+      if ((n < offset_ || n >= end) && all_[n] != kGuard) {
+        add_failure(outcome, std::string(name_) + ": written " +
+                                 (n < offset_ ? std::to_string(offset_ - n) + " bytes before its start"
+                                              : std::to_string(n - end) + " bytes past its end"));
+        break;
+      }
+    return all_.data() + offset_;
+  }
+  // What the next call must find unchanged.
+  void accept() { initial_.bytes.assign(all_.begin() + long(offset_), all_.end() - long(kGuardBytes)); }
+
+ private:
+  Memory& memory_;
+  const char* name_;
+  HostTensor initial_;
+  size_t offset_;
+  std::vector<unsigned char> all_;
+  unsigned char* base_;
+};
+
+template <class T>
+HostTensor as_tensor(const std::vector<T>& values) {
+  HostTensor t;
+  if (values.empty()) return t;
+  t.description.dtype = MICA_INT32;
+  t.bytes.resize(values.size() * sizeof(T));
+  std::memcpy(t.bytes.data(), values.data(), t.bytes.size());
+  return t;
+}
+
+class Run {
+ public:
+  Run(const Options& options, Memory& memory) : memory_(memory), inputs_(make_inputs(options)) {}
+
+  Outcome run() {
+    bind_all();
+    if (outcome_.status == Status::kFailed) return outcome_;
+    mica_attention description = inputs_.forward;
+    description.device = memory_.device();
+    if (!call(description, MICA_FORWARD)) return outcome_;
+    truth_ = reference(inputs_);
+    naive_ = naive(inputs_);
+    check_forward();
+    if (!inputs_.options.is_backward() || outcome_.status == Status::kFailed) return outcome_;
+    for (const auto& buffer : buffers_) buffer->accept();
+    description = inputs_.backward();
+    description.device = memory_.device();
+    if (call(description, MICA_BACKWARD)) check_backward();
+    return outcome_;
+  }
+
+ private:
+  // rng_state is the only vector of 64-bit words.
+  Buffer* place(const char* name, const HostTensor& tensor, bool is_aligned) {
+    if (!tensor.present()) return nullptr;
+    buffers_.push_back(std::make_unique<Buffer>(memory_, name, tensor, is_aligned));
+    if (!buffers_.back()->is_allocated()) add_failure(outcome_, std::string("no memory for ") + name);
+    return buffers_.back().get();
+  }
+  void* bind(const char* name, const HostTensor& tensor, Buffer** keep = nullptr) {
+    Buffer* buffer = place(name, tensor, inputs_.options.alignment != 0);
+    if (keep) *keep = buffer;
+    return buffer ? buffer->address() : nullptr;
+  }
+  const int32_t* bind_vector(const char* name, const std::vector<int32_t>& values) {
+    return static_cast<const int32_t*>(bind(name, as_tensor(values)));
+  }
+
+  void bind_all() {
+    Inputs& i = inputs_;
+    mica_bindings& x = bindings_;
+    x.q = bind("q", i.q);
+    x.k = bind("k", i.k, &k_);
+    x.v = bind("v", i.v, &v_);
+    x.o = bind("o", i.o, &o_);
+    x.lse = static_cast<float*>(bind("lse", i.lse, &lse_));
+    x.probs = static_cast<float*>(bind("probs", i.probs, &probs_));
+    x.boolean_mask = bind("mask", i.mask);
+    x.bias = bind("bias", i.bias);
+    x.alibi = static_cast<const float*>(bind("alibi", i.alibi));
+    x.sinks = bind("sinks", i.sinks);
+    x.cu_seqlens_q = bind_vector("cu_seqlens_q", i.cu_seqlens_q);
+    x.cu_seqlens_k = bind_vector("cu_seqlens_k", i.cu_seqlens_k);
+    x.seqused_q = bind_vector("seqused_q", i.options.used_q);
+    x.seqused_k = bind_vector("seqused_k", i.options.used_k);
+    x.cache_batch_idx = bind_vector("cache_batch_idx", i.batch_idx);
+    x.cache_leftpad = bind_vector("cache_leftpad", i.options.leftpad);
+    x.block_table = static_cast<const int32_t*>(bind("block_table", i.block_table));
+    x.k_new = bind("k_new", i.k_new);
+    x.v_new = bind("v_new", i.v_new);
+    x.rotary_cos = bind("rotary_cos", i.rotary_cos);
+    x.rotary_sin = bind("rotary_sin", i.rotary_sin);
+    if (i.options.rng_from_memory) {
+      const Buffer* state = place("rng_state", as_tensor(i.rng_state), true);
+      x.rng_state = static_cast<const int64_t*>(state->address());
+    } else {
+      x.dropout_seed = i.options.rng_seed;
+      x.dropout_offset = i.options.rng_offset;
+    }
+    x.d_o = bind("d_o", i.d_o);
+    x.d_lse = static_cast<const float*>(bind("d_lse", i.d_lse));
+    x.dq = bind("dq", i.dq, &dq_);
+    x.dk = bind("dk", i.dk, &dk_);
+    x.dv = bind("dv", i.dv, &dv_);
+    x.d_bias = bind("d_bias", i.d_bias, &d_bias_);
+    x.d_sinks = bind("d_sinks", i.d_sinks, &d_sinks_);
+    x.stream = memory_.stream();
+  }
+
+  // False: the outcome says why.
+  bool call(const mica_attention& description, mica_pass pass) {
+    const char* pass_name = pass == MICA_FORWARD ? "forward: " : "backward: ";
+    mica_plan* plan = nullptr;
+    const mica_status planned = mica_plan_create(&description, pass, &plan);
+    if (planned == MICA_ERROR_UNSUPPORTED) {
+      outcome_.status = Status::kSkipped;
+      outcome_.message = std::string(pass_name) + mica_last_error();
+      return false;
+    }
+    if (planned != MICA_OK) {
+      add_failure(outcome_, std::string(pass_name) + mica_status_name(planned) + ": " + mica_last_error());
+      return false;
+    }
+    (pass == MICA_FORWARD ? outcome_.forward_kernel : outcome_.backward_kernel) = mica_plan_kernel(plan);
+    HostTensor space;
+    space.description.dtype = MICA_FP32;
+    space.bytes.assign(mica_plan_workspace(plan), 0xff);
+    Buffer workspace(memory_, "workspace", space, true);
+    bindings_.workspace = workspace.address();
+    bindings_.workspace_bytes = space.bytes.size();
+    const auto begin = std::chrono::steady_clock::now();
+    const mica_status executed = mica_execute(plan, &bindings_);
+    const std::string message = executed == MICA_OK ? "" : mica_last_error();
+    const std::string trouble = memory_.synchronise();
+    outcome_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    mica_plan_destroy(plan);
+    if (executed != MICA_OK)
+      add_failure(outcome_, std::string(pass_name) + mica_status_name(executed) + ": " + message);
+    if (!trouble.empty()) add_failure(outcome_, pass_name + trouble);
+    if (outcome_.status == Status::kFailed) return false;
+    workspace.download(outcome_);
+    return true;
+  }
+
+  struct Output {
+    const Buffer* buffer;
+    const Expected& truth;
+    const Expected& naive;
+    int32_t tolerance_dtype;
+  };
+  // Compares the outputs with the reference and everything else with what it was.
+  void check(const std::vector<Output>& outputs) {
+    for (const auto& buffer : buffers_) {
+      const unsigned char* after = buffer->download(outcome_);
+      const Output* found = nullptr;
+      for (const Output& output : outputs)
+        if (output.buffer == buffer.get() && !output.truth.want.empty()) found = &output;
+      if (found)
+        compare({buffer->name(), buffer->initial(), after, found->truth, found->naive, found->tolerance_dtype,
+                 buffer.get() == probs_},
+                outcome_);
+      else
+        compare_untouched(buffer->name(), buffer->initial(), after, outcome_);
+    }
+  }
+  void check_forward() {
+    const int32_t dtype = inputs_.options.dtype;
+    check({{o_, truth_.o, naive_.o, dtype},
+           {lse_, truth_.lse, naive_.lse, MICA_FP32},
+           {probs_, truth_.probs, naive_.probs, MICA_FP32},
+           {k_, truth_.k, naive_.k, dtype},
+           {v_, truth_.v, naive_.v, dtype}});
+  }
+  void check_backward() {
+    const int32_t dtype = inputs_.options.dtype;
+    const auto wider = [dtype](int32_t other) { return dtype == MICA_FP32 ? other : dtype; };
+    check({{dq_, truth_.dq, naive_.dq, dtype},
+           {dk_, truth_.dk, naive_.dk, dtype},
+           {dv_, truth_.dv, naive_.dv, dtype},
+           {d_bias_, truth_.d_bias, naive_.d_bias, wider(inputs_.options.d_bias_dtype)},
+           {d_sinks_, truth_.d_sinks, naive_.d_sinks, wider(inputs_.options.d_sinks_dtype)}});
+  }
+
+  Memory& memory_;
+  Inputs inputs_;
+  Results truth_, naive_;
+  mica_bindings bindings_ = MICA_BINDINGS_INIT;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  Buffer *k_ = nullptr, *v_ = nullptr, *o_ = nullptr, *lse_ = nullptr, *probs_ = nullptr;
+  Buffer *dq_ = nullptr, *dk_ = nullptr, *dv_ = nullptr, *d_bias_ = nullptr, *d_sinks_ = nullptr;
+  Outcome outcome_;
+};
+
+std::vector<std::string> tags_of(const Options& o) {
+  std::vector<std::string> tags = {o.dtype == MICA_FP32 ? "fp32" : (o.dtype == MICA_FP16 ? "fp16" : "bf16")};
+  const auto tag = [&tags](bool applies, const char* name) {
+    if (applies) tags.push_back(name);
+  };
+  tag(o.is_backward(), "backward");
+  tag(!o.is_backward(), "forward");
+  tag(o.causal != MICA_CAUSAL_NONE, "causal");
+  tag(o.window_left != MICA_UNLIMITED || o.window_right != MICA_UNLIMITED, "window");
+  tag(o.has_mask, "mask");
+  tag(o.bias_dtype != MICA_NONE, "bias");
+  tag(o.has_alibi, "alibi");
+  tag(o.softcap != 0, "softcap");
+  tag(o.sinks_dtype != MICA_NONE, "sinks");
+  tag(o.packs_q() || o.packs_k(), "varlen");
+  tag(!o.used_q.empty() || !o.used_k.empty(), "seqused");
+  tag(o.page_size > 0, "paged");
+  tag(o.len_new > 0, "append");
+  tag(o.rotary_dim > 0, "rotary");
+  tag(o.dropout > 0, "dropout");
+  tag(o.heads_q != o.heads_k, "gqa");
+  tag(o.num_splits > 1, "split");
+  return tags;
+}
+
+const std::vector<Options>& all_options() {
+  static const std::vector<Options> options = [] {
+    std::vector<Options> all = named_options();
+    for (Options& o : random_options(200)) all.push_back(std::move(o));
+    return all;
+  }();
+  return options;
+}
+
+}  // namespace
+
+const std::vector<CaseInfo>& cases() {
+  static const std::vector<CaseInfo> infos = [] {
+    std::vector<CaseInfo> all;
+    for (const Options& o : all_options()) {
+      const double pairs = double(o.batch) * double(o.heads_q) * double(o.len_q) * double(o.len_k);
+      const double forward = pairs * double(o.dim + o.value_dim());
+      all.push_back({o.name, tags_of(o), forward * (o.is_backward() ? 3.5 : 1.0)});
+    }
+    return all;
+  }();
+  return infos;
+}
+
+std::vector<size_t> select_cases(const std::string& regex) {
+  const std::regex pattern(regex);
+  std::vector<size_t> selected;
+  for (size_t n = 0; n < cases().size(); ++n) {
+    const CaseInfo& info = cases()[n];
+    bool matches = std::regex_search(info.name, pattern);
+    for (const std::string& tag : info.tags) matches |= std::regex_search(tag, pattern);
+    if (matches) selected.push_back(n);
+  }
+  return selected;
+}
+
+Outcome run_case(size_t index, Memory& memory) { return Run(all_options()[index], memory).run(); }
+
+}  // namespace mica::conformance

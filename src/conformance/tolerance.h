@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tolerance is earned: error against the double reference at most twice that of naive attention in the same
+// precision, plus a pinned floor for the cases where the naive way happens to be (nearly) exact.
+#pragma once
+
+#include "mica/mica.h"
+
+namespace mica::conformance {
+
+// floor = relative * (largest magnitude of the reference) + absolute
+struct Floor {
+  double relative, absolute;
+};
+
+// By the element type that the result passed through: q's type for o and the gradients, fp32 for lse and probs.
+inline Floor floor_of(int32_t dtype) {
+  switch (dtype) {
+    case MICA_FP16: return {0x1p-10, 1e-6};  // one unit in the last place
+    case MICA_BF16: return {0x1p-7, 1e-6};
+    default: return {0x1p-18, 2e-6};  // 32 units: exp, log and tanh of each backend, and another order of the sums
+  }
+}
+
+inline double bound_of(int32_t dtype, double naive_error, double largest_reference) {
+  const Floor floor = floor_of(dtype);
+  return 2 * naive_error + floor.relative * largest_reference + floor.absolute;
+}
+
+}  // namespace mica::conformance
