@@ -28,18 +28,28 @@ void add_shape_cases(CaseTable& table) {
   const struct {
     const char* name;
     int64_t batch, len_q, len_k;
-  } lengths[] = {{"one_by_one", 2, 1, 1},       {"no_queries", 2, 0, 20},    {"no_keys", 2, 20, 0},
-                 {"nothing", 2, 0, 0},          {"no_batch", 0, 5, 5},       {"one_query", 2, 1, 77},
-                 {"one_key", 2, 77, 1},         {"odd", 1, 101, 67},         {"long_keys", 1, 5, 501},
-                 {"long_queries", 1, 301, 5},   {"powers_of_two", 1, 128, 128}, {"just_over_tiles", 1, 129, 257},
-                 {"just_under_tiles", 1, 127, 255}, {"three_queries", 3, 3, 200}, {"many_batches", 9, 7, 11}};
+  } lengths[] = {{"one_by_one", 2, 1, 1},
+                 {"no_queries", 2, 0, 20},
+                 {"no_keys", 2, 20, 0},
+                 {"nothing", 2, 0, 0},
+                 {"no_batch", 0, 5, 5},
+                 {"one_query", 2, 1, 77},
+                 {"one_key", 2, 77, 1},
+                 {"odd", 1, 101, 67},
+                 {"long_keys", 1, 5, 501},
+                 {"long_queries", 1, 301, 5},
+                 {"powers_of_two", 1, 128, 128},
+                 {"just_over_tiles", 1, 129, 257},
+                 {"just_under_tiles", 1, 127, 255},
+                 {"three_queries", 3, 3, 200},
+                 {"many_batches", 9, 7, 11}};
   for (const auto& s : lengths)
     table.add(std::string("shape_") + s.name, {.batch = s.batch, .len_q = s.len_q, .len_k = s.len_k});
   const struct {
     int64_t dim, dim_v;
-  } dims[] = {{1, 1},     {2, 3},     {8, 8},     {15, 17},   {16, 16},   {40, 40},  {59, 59},  {64, 64},  {72, 64},
-              {80, 80},   {96, 96},   {111, 111}, {128, 128}, {192, 128}, {160, 160}, {256, 256}, {64, 256}, {512, 512},
-              {576, 512}, {32, 1},    {1, 32},    {128, 96}};
+  } dims[] = {{1, 1},    {2, 3},     {8, 8},     {15, 17},   {16, 16},   {40, 40},   {59, 59},   {64, 64},
+              {72, 64},  {80, 80},   {96, 96},   {111, 111}, {128, 128}, {192, 128}, {160, 160}, {256, 256},
+              {64, 256}, {512, 512}, {576, 512}, {32, 1},    {1, 32},    {128, 96}};
   for (const auto& d : dims) {
     const std::string name = "dim_" + std::to_string(d.dim) + "_" + std::to_string(d.dim_v);
     table.add(name, {.batch = 1, .len_q = 21, .len_k = 70, .dim = d.dim, .dim_v = d.dim_v});
@@ -53,9 +63,7 @@ void add_shape_cases(CaseTable& table) {
                                    .dim_v = d.dim_v,
                                    .causal = MICA_CAUSAL_BOTTOM_RIGHT});
   }
-  const struct {
-    int64_t q, k;
-  } heads[] = {{1, 1}, {3, 3}, {4, 2}, {6, 2}, {8, 1}, {12, 4}, {5, 1}, {16, 1}};
+  const struct { int64_t q, k; } heads[] = {{1, 1}, {3, 3}, {4, 2}, {6, 2}, {8, 1}, {12, 4}, {5, 1}, {16, 1}};
   for (const auto& h : heads) {
     const std::string name = "heads_" + std::to_string(h.q) + "_" + std::to_string(h.k);
     table.add(name, {.batch = 1, .heads_q = h.q, .heads_k = h.k, .dim = 40});
@@ -80,22 +88,20 @@ void add_layout_cases(CaseTable& table) {
                  {"shared_batch", Layout::kSharedBatch, Layout::kRowsFirst}};
   for (const auto& l : layouts)
     for (const int64_t dim : {33, 64})
-      table.add(std::string("layout_") + l.name + "_" + std::to_string(dim),
-                {.dim = dim,
-                 .layout_q = l.input,
-                 .layout_k = l.input,
-                 .layout_v = l.input,
-                 .layout_o = l.output,
-                 .layout_gradients = l.output,
-                 .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+      table.add(std::string("layout_") + l.name + "_" + std::to_string(dim), {.dim = dim,
+                                                                              .layout_q = l.input,
+                                                                              .layout_k = l.input,
+                                                                              .layout_v = l.input,
+                                                                              .layout_o = l.output,
+                                                                              .layout_gradients = l.output,
+                                                                              .causal = MICA_CAUSAL_BOTTOM_RIGHT});
   table.add("layout_mixed", {.heads_q = 4,
                              .layout_q = Layout::kHeadsFirst,
                              .layout_k = Layout::kPadded,
                              .layout_v = Layout::kNegative,
                              .layout_o = Layout::kHeadsFirst,
                              .layout_gradients = Layout::kPadded});
-  for (const int64_t dim : {64, 128})
-    table.add("aligned_" + std::to_string(dim), {.dim = dim, .alignment = 16});
+  for (const int64_t dim : {64, 128}) table.add("aligned_" + std::to_string(dim), {.dim = dim, .alignment = 16});
   table.add("aligned_padded", {.dim = 64,
                                .layout_q = Layout::kPadded,
                                .layout_k = Layout::kPadded,
@@ -105,9 +111,7 @@ void add_layout_cases(CaseTable& table) {
 }
 
 void add_mask_cases(CaseTable& table) {
-  const struct {
-    int64_t q, k;
-  } lengths[] = {{33, 47}, {47, 33}, {40, 40}, {1, 50}, {130, 70}};
+  const struct { int64_t q, k; } lengths[] = {{33, 47}, {47, 33}, {40, 40}, {1, 50}, {130, 70}};
   for (const auto& s : lengths) {
     const std::string size = "_" + std::to_string(s.q) + "_" + std::to_string(s.k);
     table.add("causal_bottom_right" + size, {.len_q = s.q, .len_k = s.k, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
@@ -163,10 +167,8 @@ void add_score_cases(CaseTable& table) {
                                  .alibi_per_batch = per_batch});
   }
   for (uint32_t axes = 0; axes <= kAllAxes; ++axes)
-    table.add("bias_axes_" + std::to_string(axes), {.heads_q = 4,
-                                                    .bias_dtype = MICA_FP32,
-                                                    .bias_axes = axes,
-                                                    .gradients = kGradQkv | kGradBias});
+    table.add("bias_axes_" + std::to_string(axes),
+              {.heads_q = 4, .bias_dtype = MICA_FP32, .bias_axes = axes, .gradients = kGradQkv | kGradBias});
   table.add("bias_half", {.bias_dtype = MICA_FP16, .gradients = kGradQkv | kGradBias, .d_bias_dtype = MICA_FP16});
   table.add("bias_brain", {.bias_dtype = MICA_BF16, .gradients = kGradQkv | kGradBias, .d_bias_dtype = MICA_BF16});
   table.add("bias_minus_infinity",
@@ -180,7 +182,7 @@ void add_score_cases(CaseTable& table) {
     const char* name;
     int32_t dtype;
     double shift;
-  } sinks[] = {{"fp32", MICA_FP32, 0}, {"bf16", MICA_BF16, 1}, {"fp16", MICA_FP16, -1},
+  } sinks[] = {{"fp32", MICA_FP32, 0},   {"bf16", MICA_BF16, 1},         {"fp16", MICA_FP16, -1},
                {"large", MICA_FP32, 60}, {"very_large", MICA_FP32, 1e4}, {"very_small", MICA_FP32, -1e4}};
   for (const auto& s : sinks) {
     Options o = {.heads_q = 4, .sinks_dtype = s.dtype, .sinks_shift = s.shift, .gradients = kGradQkv | kGradSinks};

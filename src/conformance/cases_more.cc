@@ -150,12 +150,14 @@ void add_cache_cases(CaseTable& table) {
                                   .layout_v = Layout::kPadded,
                                   .used_k = used,
                                   .page_size = 16});
-  table.add("paged_short_mask",
-            {.batch = 4, .len_q = 5, .len_k = 64, .has_mask = true, .used_k = used, .page_size = 16, .pair_shape_cut = 9});
+  table.add(
+      "paged_short_mask",
+      {.batch = 4, .len_q = 5, .len_k = 64, .has_mask = true, .used_k = used, .page_size = 16, .pair_shape_cut = 9});
 }
 
 void add_append_cases(CaseTable& table) {
-  const Options base = {.batch = 3, .heads_q = 4, .len_q = 4, .len_k = 64, .dim = 64, .used_k = {50, 0, 17}, .len_new = 4};
+  const Options base = {
+      .batch = 3, .heads_q = 4, .len_q = 4, .len_k = 64, .dim = 64, .used_k = {50, 0, 17}, .len_new = 4};
   const auto with = [&table, &base](const char* name, auto change) {
     Options o = base;
     change(o);
@@ -186,9 +188,7 @@ void add_append_cases(CaseTable& table) {
       });
     }
   with("_rotary_odd_dim", [](Options& o) { o.dim = 59, o.rotary_dim = 34; });
-  with("_rotary_paged", [](Options& o) {
-    o.rotary_dim = 32, o.page_size = 16, o.causal = MICA_CAUSAL_BOTTOM_RIGHT;
-  });
+  with("_rotary_paged", [](Options& o) { o.rotary_dim = 32, o.page_size = 16, o.causal = MICA_CAUSAL_BOTTOM_RIGHT; });
   with("_rotary_window_leftpad", [](Options& o) {
     o.rotary_dim = 32, o.rotary_interleaved = 1, o.leftpad = {3, 0, 17};
     o.diagonal = MICA_DIAGONAL_BOTTOM_RIGHT, o.window_left = 12;
@@ -215,13 +215,13 @@ void add_dropout_cases(CaseTable& table) {
   table.add("dropout_from_memory", {.dropout = 0.3f, .rng_from_memory = true});
   table.add("dropout_wide_offset",
             {.dropout = 0.3f, .rng_seed = 0xfedcba9876543210u, .rng_offset = 0x8000000300000005u});
-  table.add("dropout_wide_offset_from_memory", {.dropout = 0.3f,
-                                                .rng_from_memory = true,
-                                                .rng_seed = 0xfedcba9876543210u,
-                                                .rng_offset = 0x8000000300000005u});
+  table.add(
+      "dropout_wide_offset_from_memory",
+      {.dropout = 0.3f, .rng_from_memory = true, .rng_seed = 0xfedcba9876543210u, .rng_offset = 0x8000000300000005u});
   table.add("dropout_varlen", {.batch = 4, .packed_q = {5, 0, 33, 20}, .packed_k = {9, 12, 40, 51}, .dropout = 0.2f});
-  table.add("dropout_seqused_leftpad",
-            {.batch = 3, .len_k = 64, .used_q = {33, 10, 5}, .used_k = {60, 20, 3}, .leftpad = {7, 1, 0}, .dropout = 0.2f});
+  table.add(
+      "dropout_seqused_leftpad",
+      {.batch = 3, .len_k = 64, .used_q = {33, 10, 5}, .used_k = {60, 20, 3}, .leftpad = {7, 1, 0}, .dropout = 0.2f});
   table.add("dropout_sinks_softcap", {.softcap = 5.0f,
                                       .sinks_dtype = MICA_FP32,
                                       .dropout = 0.2f,
@@ -248,11 +248,8 @@ void add_control_cases(CaseTable& table) {
                                        .gradients = kGradQkv | kGradSinks});
     table.add(name + "_paged",
               {.batch = 3, .len_q = 2, .len_k = 300, .used_k = {300, 0, 65}, .page_size = 16, .num_splits = splits});
-    table.add(name + "_window", {.len_q = 3,
-                                 .len_k = 500,
-                                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
-                                 .window_left = 130,
-                                 .num_splits = splits});
+    table.add(name + "_window",
+              {.len_q = 3, .len_k = 500, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .window_left = 130, .num_splits = splits});
     table.add(name + "_append_rotary", {.batch = 2,
                                         .heads_q = 4,
                                         .len_q = 3,
@@ -294,11 +291,8 @@ void add_gradient_cases(CaseTable& table) {
     table.add_one("gradients_" + std::to_string(wanted), o);
   }
   table.add("d_lse", {.has_d_lse = true});
-  table.add("d_lse_causal_softcap", {.len_q = 60,
-                                     .len_k = 45,
-                                     .causal = MICA_CAUSAL_BOTTOM_RIGHT,
-                                     .softcap = 4.0f,
-                                     .has_d_lse = true});
+  table.add("d_lse_causal_softcap",
+            {.len_q = 60, .len_k = 45, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .softcap = 4.0f, .has_d_lse = true});
   table.add("gradients_in_fp32", {.gradients_fp32 = true});
   table.add("d_o_in_fp32", {.o_fp32 = true, .d_o_fp32 = true});
   table.add("gradients_gqa_causal",

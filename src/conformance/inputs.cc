@@ -93,8 +93,8 @@ void make_query_side(Inputs& x, Random& random) {
   x.o = make_tensor(o_dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_o, o.alignment);
   if (o.want_lse) x.lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, Layout::kRowsFirst, 0);
   if (o.is_backward()) {
-    x.d_o = make_tensor(o.d_o_fp32 ? MICA_FP32 : o.dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_q,
-                        o.alignment);
+    x.d_o =
+        make_tensor(o.d_o_fp32 ? MICA_FP32 : o.dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_q, o.alignment);
     if (o.has_d_lse) x.d_lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, Layout::kRowsFirst, 0);
     if (o.gradients & kGradQ)
       x.dq = make_tensor(grad, {slots, rows, o.heads_q, o.dim}, o.layout_gradients, o.alignment);
@@ -207,8 +207,7 @@ void make_score_side(Inputs& x, Random& random) {
   if (o.sinks_dtype) {
     x.sinks = make_tensor(o.sinks_dtype, {o.heads_q, 1, 1, 1}, Layout::kRowsFirst, 0);
     for (int64_t h = 0; h < o.heads_q; ++h) x.sinks.set(h, 0, 0, 0, o.sinks_shift + random.normal());
-    if (o.gradients & kGradSinks)
-      x.d_sinks = make_tensor(o.d_sinks_dtype, {o.heads_q, 1, 1, 1}, Layout::kRowsFirst, 0);
+    if (o.gradients & kGradSinks) x.d_sinks = make_tensor(o.d_sinks_dtype, {o.heads_q, 1, 1, 1}, Layout::kRowsFirst, 0);
   }
 }
 
@@ -222,9 +221,13 @@ void describe(Inputs& x) {
   a.mask.boolean = x.mask.description;
   a.score.scale = o.scale, a.score.softcap = o.softcap;
   a.score.alibi = x.alibi.description, a.score.bias = x.bias.description, a.score.sinks = x.sinks.description;
-  a.sequences.vectors = (o.packs_q() ? MICA_CU_SEQLENS_Q : 0u) | (o.packs_k() ? MICA_CU_SEQLENS_K : 0u) |
-                        (o.used_q.empty() ? 0u : MICA_SEQUSED_Q) | (o.used_k.empty() ? 0u : MICA_SEQUSED_K) |
-                        (o.has_batch_idx ? MICA_CACHE_BATCH_IDX : 0u) | (o.leftpad.empty() ? 0u : MICA_CACHE_LEFTPAD);
+  const auto carry = [&a](bool is_there, uint32_t vector) { a.sequences.vectors |= is_there ? vector : 0u; };
+  carry(o.packs_q(), MICA_CU_SEQLENS_Q);
+  carry(o.packs_k(), MICA_CU_SEQLENS_K);
+  carry(!o.used_q.empty(), MICA_SEQUSED_Q);
+  carry(!o.used_k.empty(), MICA_SEQUSED_K);
+  carry(o.has_batch_idx, MICA_CACHE_BATCH_IDX);
+  carry(!o.leftpad.empty(), MICA_CACHE_LEFTPAD);
   a.sequences.batch = o.packs_q() ? o.batch : 0;
   a.sequences.max_seqlen_q = longest(o.packed_q);
   a.sequences.max_seqlen_k = longest(o.packed_k);
@@ -268,10 +271,11 @@ HostTensor make_tensor(int32_t dtype, const int64_t (&shape)[4], Layout layout, 
     const int axis = order[n];
     t.description.shape[axis] = shape[axis];
     t.description.stride[axis] = extent;
-    const bool shared =
-        (layout == Layout::kSharedHead && axis == 2) || (layout == Layout::kSharedBatch && axis == 0);
-    if (shared) t.description.stride[axis] = 0;
-    else extent = extent * std::max<int64_t>(shape[axis], 1) + padding;
+    const bool shared = (layout == Layout::kSharedHead && axis == 2) || (layout == Layout::kSharedBatch && axis == 0);
+    if (shared)
+      t.description.stride[axis] = 0;
+    else
+      extent = extent * std::max<int64_t>(shape[axis], 1) + padding;
     if (layout == Layout::kNegative && axis != 3 && shape[axis] > 0) {
       t.origin += t.description.stride[axis] * (shape[axis] - 1);
       t.description.stride[axis] = -t.description.stride[axis];

@@ -133,10 +133,9 @@ bool DropoutBits::is_kept(uint32_t head_index, uint32_t i, uint32_t j) const {
   for (int round = 0; round < 7; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53u} * counter[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57u} * counter[2];
-    const uint32_t next[4] = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-                              static_cast<uint32_t>(product1),
-                              static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-                              static_cast<uint32_t>(product0)};
+    const uint32_t next[4] = {
+        static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
+        static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
     std::memcpy(counter, next, sizeof next);
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;

@@ -127,8 +127,7 @@ void Attention<T>::load_keys(int64_t b) {
 template <class T>
 void Attention<T>::load_queries(int64_t b, int64_t h) {
   const SequenceView& s = x_.sequences[size_t(b)];
-  const bool has_positions =
-      o_.causal || o_.window_left != MICA_UNLIMITED || o_.window_right != MICA_UNLIMITED;
+  const bool has_positions = o_.causal || o_.window_left != MICA_UNLIMITED || o_.window_right != MICA_UNLIMITED;
   q_.assign(size_t(s.len_q * o_.dim), T(0));
   for (int64_t i = 0; i < s.len_q; ++i) {
     T* q = &q_[size_t(i * o_.dim)];
@@ -186,8 +185,7 @@ void Attention<T>::scores(int64_t b, int64_t h) {
       lse = max_precise + std::log(sum_precise);
     }
     if (x_.lse.present())
-      put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, double(lse),
-          std::isinf(lse) ? Want::kExact : Want::kClose);
+      put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, double(lse), std::isinf(lse) ? Want::kExact : Want::kClose);
   }
 }
 
