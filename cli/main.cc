@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// `mica`: a client of the public library.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "cli/verbs.h"
+#include "mica/mica.h"
+
+namespace {
+
+// One clear line, whatever was thrown.
+int complain(const CLI::App& where, std::string message) {
+  while (!message.empty() && message.back() == '\n') message.pop_back();
+  for (char& c : message)
+    if (c == '\n') c = ' ';
+  const std::string command = where.get_parent() ? "mica " + where.get_name() : "mica";
+  std::fprintf(stderr, "%s: %s (see %s --help)\n", command.c_str(), message.c_str(), command.c_str());
+  return cli::kCannotTell;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Mica: exact attention, computed in tiles.", "mica");
+  app.set_version_flag("--version", std::string("mica ") + mica_version());
+  app.require_subcommand(0, 1);
+  app.footer(
+      "Exit codes: 0 yes, all is well; 1 no: a case failed or no kernel runs the problem; 2 bad usage, or it could not "
+      "be found out.\nEvery verb takes --json, and --help with examples.");
+  const std::vector<cli::Verb> verbs = {cli::info_verb(app), cli::plan_verb(app), cli::demo_verb(app)};
+  const auto given = [&]() -> const cli::Verb* {
+    for (const cli::Verb& verb : verbs)
+      if (*verb.app) return &verb;
+    return nullptr;
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == int(CLI::ExitCodes::Success)) return app.exit(e);
+    return complain(given() ? *given()->app : app, e.what());
+  }
+  if (!given()) return complain(app, "want a verb: info, plan or demo");
+  try {
+    return given()->run();
+  } catch (const std::exception& e) {
+    return complain(*given()->app, e.what());
+  }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention as the textbook writes it: the whole matrix of scores in memory. What `mica demo` compares with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace cli {
+
+// (batch 1, rows, heads, dim), dense, fp32.
+struct NaiveProblem {
+  std::int64_t rows, heads, dim;
+  bool causal;
+};
+
+// S = Q K^T / sqrt(dim); P = softmax(S), row by row; O = P V; three passes over all heads, on `threads` threads.
+// The inner loops run along rows of memory, so that the compiler vectorises them.
+void naive_attention(const NaiveProblem& problem, std::span<const float> q, std::span<const float> k,
+                     std::span<const float> v, std::span<float> o, int threads);
+
+// Bytes that it takes beside its tensors: the scores of every head, and K transposed.
+std::size_t naive_extra_bytes(const NaiveProblem& problem);
+
+// The same formula in double for row i of one head: the judge of both.
+void exact_row(const NaiveProblem& problem, std::span<const float> q, std::span<const float> k,
+               std::span<const float> v, std::int64_t i, std::int64_t head, std::span<double> o_row);
+
+}  // namespace cli

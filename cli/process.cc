@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/process.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <stdexcept>
+
+namespace cli {
+namespace {
+
+// A line "Name:   123 kB" of a file under /proc, in bytes; negative if there is none.
+double proc_field(const char* file, const std::string& name) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(name + ":", 0) == 0) return std::stod(line.substr(name.size() + 1)) * 1024;
+  return -1;
+}
+
+// A file that holds one number ("max": none).
+double number_in(const std::string& file) {
+  std::ifstream in(file);
+  double value = 0;
+  return in >> value ? value : -1;
+}
+
+double required_field(const char* name) {
+  const double bytes = proc_field("/proc/self/status", name);
+  if (bytes < 0) throw std::runtime_error(std::string("/proc/self/status has no ") + name);
+  return bytes;
+}
+
+}  // namespace
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double resident_bytes() { return required_field("VmRSS"); }
+// NOTE: not ru_maxrss, which a child inherits from its parent across fork and exec.
+double peak_resident_bytes() { return required_field("VmHWM"); }
+
+double available_bytes() {
+  double available = proc_field("/proc/meminfo", "MemAvailable");
+  if (available < 0) available = std::numeric_limits<double>::infinity();
+  const char* limits[][2] = {
+      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
+  for (const auto& [limit_file, used_file] : limits) {
+    const double limit = number_in(limit_file), used = number_in(used_file);
+    if (limit > 0 && used >= 0) available = std::min(available, limit - used);
+  }
+  return available;
+}
+
+ChildResult run_self(const std::vector<std::string>& arguments) {
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error(std::string("no pipe for a child process: ") + std::strerror(errno));
+  std::vector<std::string> words = {"mica"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child < 0) throw std::runtime_error(std::string("no child process: ") + std::strerror(errno));
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    execv("/proc/self/exe", argv.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  ChildResult result = {};
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR);)
+    if (n > 0) result.output.append(buffer, std::size_t(n));
+  close(ends[0]);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return result;
+}
+
+bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+
+}  // namespace cli

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operating system knows: memory of this process and of the machine, a clock, a child process.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace cli {
+
+double now_seconds();  // monotonic
+
+// Of this process, from the kernel's own count: bytes resident now, and at their highest since the program started.
+double resident_bytes();
+double peak_resident_bytes();
+
+// What may still be taken: the machine's available memory or the control group's limit, whichever is less.
+double available_bytes();
+
+struct ChildResult {
+  int exit_code;  // 128 + signal if it was killed
+  std::string output;
+};
+// Runs this same program with other arguments and collects its standard output.
+ChildResult run_self(const std::vector<std::string>& arguments);
+
+bool stdout_is_terminal();
+
+}  // namespace cli

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs of the command, one file each.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace cli {
+
+// What `mica` returns to the shell.
+enum ExitCode : int {
+  kOk = 0,
+  kFailed = 1,      // the answer is no: a case failed, no kernel runs the problem
+  kCannotTell = 2,  // bad usage, or something was missing to find out
+};
+
+struct Verb {
+  CLI::App* app;             // its flags; set when the verb was given
+  std::function<int()> run;  // returns an ExitCode; throws std::exception with one line for kCannotTell
+};
+
+Verb info_verb(CLI::App& app);
+Verb plan_verb(CLI::App& app);
+Verb demo_verb(CLI::App& app);
+
+}  // namespace cli
