@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # "a|b": the first that the distribution has. A trailing "?": what needs it is skipped where it cannot be had.
-apt_build="cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev python3 python3-venv ccache?"
+apt_build="cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv ccache?"
 apt_test="libgtest-dev binutils pkg-config|pkgconf clang? libclang-rt-dev|libclang-rt-14-dev? qemu-user-static|qemu-user?"
 apt_lint="clang-format clang-tidy"
 apt_bench=""

@@ -8,6 +8,7 @@ An image is compiled again only when its source, a header it includes, its optio
 With --out DIR writes what the library is linked with:
   images.bin      every image, deflated, one after the other
   images.inc      the table of them: row, architecture, place in images.bin, resources
+  images_digest.h names their content
   resources.json  registers, shared memory, spills, bytes and compile time of every image
 Exit status: 0 built, 1 a kernel failed, 77 there is no NVRTC on this machine (with --check: nothing else is done).
 """
@@ -190,6 +191,8 @@ def write_outputs(jobs, cache, out):
     header += "// bytes, registers, static shared memory, spilled bytes, stack bytes.\n"
     write_if_changed(out / "images.bin", bytes(blob))
     write_if_changed(out / "images.inc", (header + "\n".join(lines) + "\n").encode())
+    digest = f'#define MICA_IMAGES_DIGEST "{hashlib.sha256(blob).hexdigest()}"\n'
+    write_if_changed(out / "images_digest.h", digest.encode())
     compiler = ".".join(map(str, nvrtc.version()))
     document = {"compiler": f"nvrtc {compiler}", "deflated_bytes": len(blob), "images": report}
     write_if_changed(out / "resources.json", (json.dumps(document, indent=1) + "\n").encode())

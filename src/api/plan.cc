@@ -7,6 +7,7 @@
 #include "api/validate.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 
 namespace mica {
 namespace {
@@ -37,7 +38,8 @@ constexpr int kKeptPlans = 64;
 
 const Backend* find_backend(i32 backend) {
   if (backend == MICA_CPU) return &cpu_backend();
-  fail(MICA_ERROR_INVALID, "device.backend is %d, want MICA_CPU (0)", backend);
+  if (backend == MICA_CUDA) return &cuda_backend();
+  fail(MICA_ERROR_INVALID, "device.backend is %d, want MICA_CPU (0) or MICA_CUDA (1)", backend);
   return nullptr;
 }
 

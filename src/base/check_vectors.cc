@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/check_vectors.h"
+#include "base/check_vectors.h"
 
 #include "base/status.h"
 

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/registry.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda/kernels/params.h"
+
+namespace mica {
+namespace {
+
+// Dynamic shared memory, one function per kernel file.
+constexpr i32 smem_of_forward_sm80(const KernelRow& r) {
+  return forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages);
+}
+
+enum Variant { PLAIN = 0, FULL = 1 };
+
+#define MICA_TARGETS(name, architectures)
+#define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
+                    why)                                                                                             \
+  [] {                                                                                                               \
+    KernelRow row = {#name,  Role::role, #file,  MICA_##dtype, dim_qk,          dim_v, tile_q,                       \
+                     tile_k, warps,      stages, blocks,       variant == FULL, why,   0};                           \
+    row.smem_bytes = smem_of_##file(row);                                                                            \
+    return row;                                                                                                      \
+  }(),
+
+// A row without a name ends the table.
+constexpr KernelRow kRows[] = {
+#include "cuda/kernels.def"
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0}};
+#undef MICA_TARGETS
+#undef MICA_KERNEL
+
+constexpr KernelTable kTable = {kRows, i32(sizeof kRows / sizeof kRows[0]) - 1};
+
+// Rows of the tensor can be fetched 16 bytes at a time, at any dim that is a multiple of 16 bytes.
+bool rows_are_aligned(const Tensor& t) {
+  const i32 bytes = dtype_bytes(t.dtype);
+  bool aligned = t.alignment % 16 == 0 && t.shape[3] * bytes % 16 == 0;
+  for (int axis = 0; axis < 3; ++axis) aligned = aligned && t.stride[axis] * bytes % 16 == 0;
+  return aligned;
+}
+
+const char* feature_name(u32 feature) {
+  switch (feature) {
+    case kFeatureSoftcap: return "softcap";
+    case kFeatureAlibi: return "alibi";
+    case kFeatureBias: return "bias";
+    case kFeatureBoolean: return "boolean mask";
+    case kFeatureDropout: return "dropout";
+    case kFeatureProbs: return "probs";
+    case kFeaturePaged: return "pages";
+    case kFeatureUnaligned: return "rows that are not whole multiples of 16 bytes";
+    case kFeatureFp32Output: return "fp32 output";
+    default: return "an option";
+  }
+}
+
+const char* dtype_word(i32 dtype) {
+  switch (dtype) {
+    case MICA_FP32: return "fp32";
+    case MICA_FP16: return "fp16";
+    case MICA_BF16: return "bf16";
+    default: return "any type";
+  }
+}
+
+// For tuning and tests: only kernels whose name contains this.
+bool is_ruled_out(const char* name) {
+  const char* wanted = std::getenv("MICA_CUDA_KERNELS");
+  return wanted && wanted[0] && !std::strstr(name, wanted);
+}
+
+// The answer to one question after the other; the first "no" is kept.
+class Questions {
+ public:
+  Questions(char* text, size_t bytes) : text_(text), bytes_(bytes) { text_[0] = 0; }
+  i32 passed() const { return passed_; }
+  // Returns whether to go on asking.
+  bool ask(bool right, const char* format, ...) __attribute__((format(printf, 3, 4))) {
+    if (right) {
+      ++passed_;
+      return true;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text_, bytes_, format, arguments);
+    va_end(arguments);
+    return false;
+  }
+
+ private:
+  char* text_;
+  size_t bytes_;
+  i32 passed_ = 0;
+};
+
+// What the columns of the row say about the problem.
+bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
+  const u32 missing = row.full ? 0 : features_of(p);
+  const i64 decode_rows = i64(p.group) * p.max_len_q;
+  return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
+               dtype_word(p.dtype)) &&
+         q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
+         q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
+         q.ask(row.role != Role::DECODE || decode_rows <= row.tile_q,
+               "%lld query rows share a key head, want at most %d", decode_rows, row.tile_q) &&
+         q.ask(missing == 0, "it is the plain variant, without %s", feature_name(missing & (~missing + 1)));
+}
+
+// What the device and this build say.
+bool ask_device(Questions& q, i32 index, const KernelChoice& choice) {
+  const KernelRow& row = kTable.rows[index];
+  const Device& device = choice.device;
+  const i32 image = find_image(choice.images, index, device.arch);
+  const i32 smem = row.smem_bytes + (image < 0 ? 0 : choice.images.images[image].smem_static_bytes);
+  return q.ask(!is_ruled_out(row.name), "the environment's MICA_CUDA_KERNELS rules it out") &&
+         q.ask(image >= 0, "this build carries no image of it for sm_%d%s", device.arch,
+               device.arch < 80 ? " (the first supported architecture is sm_80)" : "") &&
+         q.ask(smem <= device.max_smem_bytes, "it takes %d bytes of shared memory, and a block of this GPU has %d",
+               smem, device.max_smem_bytes);
+}
+
+// What the steps before and after it say.
+bool ask_helpers(Questions& q, const KernelChoice& choice) {
+  const Problem& p = choice.problem;
+  return q.ask(p.len_new == 0 || find_kernel(Role::APPEND, choice) >= 0,
+               "append needs a kernel of its own, and none can run") &&
+         q.ask(p.num_splits <= 1 || find_kernel(Role::COMBINE, choice) >= 0,
+               "splits need a kernel that joins them, and none can run");
+}
+
+}  // namespace
+
+const KernelTable& kernel_table() { return kTable; }
+
+u32 features_of(const Problem& p) {
+  u32 features = 0;
+  if (p.softcap > 0) features |= kFeatureSoftcap;
+  if (p.alibi.dtype) features |= kFeatureAlibi;
+  if (p.bias.dtype) features |= kFeatureBias;
+  if (p.boolean.dtype) features |= kFeatureBoolean;
+  if (p.dropout > 0) features |= kFeatureDropout;
+  if (p.probs.dtype) features |= kFeatureProbs;
+  if (p.page_size > 0) features |= kFeaturePaged;
+  if (p.o.dtype != p.dtype) features |= kFeatureFp32Output;
+  for (const Tensor* t : {&p.q, &p.k, &p.v, &p.o})
+    if (!rows_are_aligned(*t)) features |= kFeatureUnaligned;
+  return features;
+}
+
+bool is_principal(Role role, i32 pass) {
+  if (pass == MICA_BACKWARD) return role == Role::BACKWARD;
+  return role == Role::FORWARD || role == Role::DECODE;
+}
+
+i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes) {
+  const KernelRow& row = kTable.rows[index];
+  Questions q(text, text_bytes);
+  // The device last: plans are made in a decode loop, and most rows fail the first questions.
+  if (ask_row(q, row, choice.problem) && ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
+    ask_helpers(q, choice);
+  return q.passed();
+}
+
+i32 find_kernel(Role role, const KernelChoice& choice) {
+  char text[160];
+  for (i32 index = 0; index < kTable.num_rows; ++index) {
+    if (kTable.rows[index].role != role) continue;
+    why_not(index, choice, text, sizeof text);
+    if (!text[0]) return index;
+  }
+  return -1;
+}
+
+i32 find_principal(const KernelChoice& choice) {
+  char text[160];
+  for (i32 index = 0; index < kTable.num_rows; ++index) {
+    if (!is_principal(kTable.rows[index].role, choice.problem.pass)) continue;
+    why_not(index, choice, text, sizeof text);
+    if (!text[0]) return index;
+  }
+  return -1;
+}
+
+}  // namespace mica

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels.def as C++: which kernels there are, which of them can run a problem, and if not why.
+#pragma once
+
+#include <cstddef>
+
+#include "core/problem.h"
+#include "cuda/driver.h"
+#include "cuda/images.h"
+
+namespace mica {
+
+// What a kernel does in a pass; the words of the role column.
+enum class Role : i32 {
+  APPEND,            // writes new keys and values into the cache, turns q and k by their positions
+  FORWARD,           // O and LSE, or their parts when the keys are split
+  DECODE,            // the same for a few query rows
+  COMBINE,           // joins the parts
+  BACKWARD_PREPARE,  // the row sums of dO * O
+  BACKWARD,          // dK, dV, and dQ in fp32
+  BACKWARD_FINISH,   // dQ in its own type, reductions of dBias and dSinks
+};
+
+struct KernelRow {
+  const char* name;
+  Role role;
+  const char* file;
+  i32 dtype;          // MICA_NONE: any
+  i32 dim_qk, dim_v;  // the largest it serves; 0: any
+  i32 tile_q, tile_k;
+  i32 warps, stages, blocks;
+  bool full;  // serves every Feature
+  const char* why_spill;
+  i32 smem_bytes;  // dynamic shared memory of a block
+};
+
+struct KernelTable {
+  const KernelRow* rows;
+  i32 num_rows;
+};
+const KernelTable& kernel_table();
+
+// What the kernels are chosen for.
+struct KernelChoice {
+  const Problem& problem;
+  const Device& device;
+  const ImageTable& images;
+};
+
+// Feature bits (kernels/params.h) that a problem needs.
+u32 features_of(const Problem& problem);
+
+// Whether a row computes a pass as a whole, and not a step before or after.
+bool is_principal(Role role, i32 pass);
+
+// Writes "" when the row can run the problem on the device, else the first reason why not. Returns how many questions
+// it got right, so that an error can name the row that came closest.
+i32 why_not(i32 row, const KernelChoice& choice, char* text, size_t text_bytes);
+
+// The first row of a role, or of the problem's pass, that can run. -1: none.
+i32 find_kernel(Role role, const KernelChoice& choice);
+i32 find_principal(const KernelChoice& choice);
+
+}  // namespace mica
