@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/check_vectors.h"
 #include "base/pointers.h"
 #include "base/status.h"
-#include "base/check_vectors.h"
 #include "cpu/isa.h"
 #include "cpu/isa_list.h"
 #include "cpu/threads.h"

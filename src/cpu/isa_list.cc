@@ -3,35 +3,78 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
+#define MICA_DECLARE_ISA(name)     \
+  namespace mica_##name {          \
+    const mica::IsaTable& table(); \
+  }
 #if defined(__aarch64__)
-namespace mica_neon {
-const mica::IsaTable& table();
-}
+MICA_DECLARE_ISA(neon)
 #elif defined(__x86_64__)
-namespace mica_avx2 {
-const mica::IsaTable& table();
-}
-namespace mica_avx512 {
-const mica::IsaTable& table();
-}
+MICA_DECLARE_ISA(avx2)
+MICA_DECLARE_ISA(avx512)
 #endif
 
 namespace mica {
 namespace {
 
 #if defined(__aarch64__)
+
 bool has_neon() { return true; }
+
 #elif defined(__x86_64__)
+
+// What the processor offers and the operating system saves.
+struct X86 {
+  u32 ecx1 = 0, ebx7 = 0, edx7 = 0;
+  u64 saved = 0;  // XCR0
+
+  X86() {
+    u32 eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return;
+    ecx1 = ecx;
+    if (ecx1 >> 27 & 1) {  // OSXSAVE
+      u32 low, high;
+      __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+      saved = u64(high) << 32 | low;
+    }
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+      ebx7 = ebx;
+      edx7 = edx;
+    }
+  }
+};
+
+constexpr bool all_of(u64 word, u64 bits) { return (word & bits) == bits; }
+
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
-         __builtin_cpu_supports("f16c");
+  static const X86 x;
+  constexpr u32 kFma = 1u << 12, kAvx = 1u << 28, kF16c = 1u << 29, kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;
+  return all_of(x.saved, 0x6) && all_of(x.ecx1, kFma | kAvx | kF16c) && all_of(x.ebx7, kBmi | kAvx2 | kBmi2);
 }
+
 bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd");
+  static const X86 x;
+  constexpr u32 kF = 1u << 16, kDq = 1u << 17, kCd = 1u << 28, kBw = 1u << 30, kVl = 1u << 31;
+  return has_avx2() && all_of(x.saved, 0xe6) && all_of(x.ebx7, kF | kDq | kCd | kBw | kVl);
 }
+
+// NOTE: the process must ask Linux for the tile registers once, before the first use.
+[[maybe_unused]] bool has_amx() {
+  static const X86 x;
+  constexpr u32 kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  constexpr u64 kTileState = u64(3) << 17;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  static const bool granted = has_avx512() && all_of(x.saved, kTileState) && all_of(x.edx7, kAmxBf16 | kAmxTile) &&
+                              syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+}
+
 #endif
 
 }  // namespace
