@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The checkers must be able to complain: each is shown something wrong."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOLS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools"
+
+
+def run(tool, *arguments):
+    result = subprocess.run([sys.executable, TOOLS / tool, *arguments], capture_output=True, text=True)
+    return result.returncode, result.stdout + result.stderr
+
+
+class Layers(unittest.TestCase):
+    def check(self, path, line):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in ("include/mica/mica.h", "include/mica/enums.h", "src/core/types.h", "src/core/mask.h",
+                         "src/api/plan.h", "src/cpu/cpu.h", "src/cpu/isa.h", "src/cuda/device/ptx.cuh", path):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).touch()
+            (root / path).write_text(line + "\n")
+            return run("check_layers.py", root)
+
+    def test_forbidden(self):
+        for path, line in (
+            ("src/core/score.h", "#include <cstdint>"),
+            ("src/core/score.h", '#include "mica/mica.h"'),
+            ("src/cpu/forward.h", '#include "api/plan.h"'),
+            ("src/api/api.cc", '#include "cpu/isa.h"'),
+            ("src/conformance/runner.cc", '  #  include "core/mask.h"'),
+            ("src/cuda/device/mma.cuh", '#include "core/mask.h"'),
+            ("src/cuda/cuda.cc", '#include "device/ptx.cuh"'),
+            ("cli/main.cc", "#include <core/types.h>"),
+            ("src/base/status.cc", '#include "absent.h"'),
+            ("src/base/status.cc", '#include "cpu/absent.h"'),
+        ):
+            status, output = self.check(path, line)
+            self.assertEqual(status, 1, f"{path} with {line}: {output}")
+            self.assertIn(path + ":1:", output)
+
+    def test_allowed(self):
+        for path, line in (
+            ("src/core/score.h", '#include "mica/enums.h"'),
+            ("src/cpu/forward.h", "#include <cmath>"),
+            ("src/api/api.cc", '#include "cpu/cpu.h"'),
+            ("src/cuda/device/attend.cuh", '#include "core/mask.h"'),
+            ("cli/main.cc", '#include "mica/mica.h"'),
+        ):
+            status, output = self.check(path, line)
+            self.assertEqual(status, 0, f"{path} with {line}: {output}")
+
+
+class Symbols(unittest.TestCase):
+    def build(self, folder, name, source, *options):
+        path = pathlib.Path(folder) / name
+        subprocess.run(["c++", "-x", "c++", "-", "-fPIC", "-o", path, *options], input=source, text=True, check=True)
+        return path
+
+    def test_library(self):
+        good = ["-shared", "-nodefaultlibs", "-lc", "-Wl,-soname,libmica.so.0", "-Wl,-z,relro,-z,now,-z,noexecstack"]
+        fine = 'extern "C" int mica_x() { return 0; }'
+        for source, options, complaint in (
+            (fine, [], None),
+            ('extern "C" int other() { return 0; }', [], "exports other"),
+            (fine, ["-Wl,--no-as-needed", "-lstdc++"], "needs libstdc++"),
+            (fine, ["-Wl,-rpath,/somewhere"], "PATH"),
+            (fine, ["-Wl,-z,execstack"], "executable stack"),
+            (fine, ["-Wl,-z,lazy"], "-z now"),
+            (fine, ["-Wl,-z,norelro"], "-z relro"),
+            (fine, ["-Wl,-soname,libother.so"], "soname"),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                status, output = run("check_symbols.py", self.build(folder, "libmica.so", source, *good, *options))
+                self.assertEqual(status, 0 if complaint is None else 1, output)
+                if complaint:
+                    self.assertIn(complaint, output)
+
+    def test_weak_symbols(self):
+        library = 'extern "C" int mica_x() { return 0; }'
+        good = ["-shared", "-nodefaultlibs", "-lc", "-Wl,-soname,libmica.so.0", "-Wl,-z,relro,-z,now,-z,noexecstack"]
+        for source, complaint in (
+            ("namespace mica_avx2 { inline int f() { return 1; } int (*g())() { return f; } }", None),
+            ("namespace mica { inline int f() { return 1; } int (*g())() { return f; } }", "mica::f()"),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                built = self.build(folder, "libmica.so", library, *good)
+                status, output = run("check_symbols.py", built, self.build(folder, "isa_avx2.cc.o", source, "-c"))
+                self.assertEqual(status, 0 if complaint is None else 1, output)
+                if complaint:
+                    self.assertIn(complaint, output)
+
+
+if __name__ == "__main__":
+    unittest.main()

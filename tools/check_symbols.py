@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a built libmica: what it exports, needs and promises the loader; and that no instruction set leaks.
+
+Usage: check_symbols.py libmica.so [isa_<name>.o ...]. Needs nm and readelf (binutils). Exit status 1 on any complaint.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+# libc and its parts (in one piece since glibc 2.34, apart before), and the loader.
+MAY_NEED = re.compile(r"^(lib(c|m|pthread|dl|rt)\.so\.\d+|ld-linux[\w.-]*\.so\.\d+)$")
+
+
+def output_of(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def check_library(path):
+    for line in output_of("nm", "-D", "--defined-only", path).splitlines():
+        kind, name = line.split()[-2:]
+        if not name.split("@")[0].startswith("mica_"):
+            yield f"exports {name} ({kind}), want mica_* only"
+
+    dynamic = output_of("readelf", "-W", "-d", path)
+    for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):
+        if not MAY_NEED.match(needed):
+            yield f"needs {needed}, want libc and its parts only"
+    if not re.search(r"\(SONAME\).*\[libmica\.so\.\d+\]", dynamic):
+        yield "has no soname libmica.so.<major>"
+    for tag in ("RPATH", "RUNPATH", "TEXTREL"):
+        if f"({tag})" in dynamic:
+            yield f"has {tag}"
+    if not re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW|\(BIND_NOW\)", dynamic):
+        yield "is not linked with -z now"
+
+    segments = output_of("readelf", "-W", "-l", path)
+    if "GNU_RELRO" not in segments:
+        yield "is not linked with -z relro"
+    stack = re.search(r"GNU_STACK.*", segments)
+    if not stack or re.search(r"\bR?WE\b", stack.group(0)):
+        yield "has an executable stack"
+
+
+def check_isa_object(path):
+    """A weak symbol is shared by all objects that have it: one compiled for AVX-512 could serve the whole program.
+
+    Only symbols whose name carries the instruction set's own namespace are safe from that.
+    """
+    isa = re.match(r"(?:isa_)?(\w+?)\.", path.name).group(1)
+    namespace = f"mica_{isa}"
+    own = f"{len(namespace)}{namespace}"  # as it stands in a mangled name
+    for line in output_of("nm", "--defined-only", path).splitlines():
+        kind, name = line.split()[-2:]
+        if kind in "WVu" and own not in name:
+            readable = output_of("c++filt", name).strip()
+            yield f"defines the weak symbol {readable} outside namespace {namespace}"
+
+
+def main():
+    library, *objects = map(pathlib.Path, sys.argv[1:])
+    found = [f"{library.name} {complaint}" for complaint in check_library(library)]
+    for path in objects:
+        found += [f"{path.name} {complaint}" for complaint in check_isa_object(path)]
+    exported = len(output_of("nm", "-D", "--defined-only", library).splitlines())
+    print("\n".join(found + [f"{exported} exports, {len(objects)} instruction sets, {len(found)} complaints"]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
