@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bf16 engine of x86 CPUs with AMX: TDPBF16PS multiplies 16x32 by 32x16 into 16x16 fp32, one tile register each.
+// B is panels of 16 columns: tiles of 1 KiB for depth 0, 32, ... A tile is 16 rows of 16 pairs: row t holds, for each
+// column, depth 2t and 2t + 1. The operating system must have granted the tiles to the process before begin().
+#pragma once
+
+#include <immintrin.h>
+
+#include "core/types.h"
+
+namespace MICA_NS {
+
+struct EngineAmx {
+  using Element = u16;
+  static constexpr i32 kRows = 16;
+  static constexpr i32 kCols = 16;
+  static constexpr i32 kDepth = 32;
+
+  // Every tile register is 16 rows of 64 bytes.
+  static void begin() {
+    alignas(64) u8 config[64] = {};
+    config[0] = 1;  // palette
+    for (i32 tile = 0; tile < 8; ++tile) {
+      config[16 + 2 * tile] = 64;  // bytes in a row
+      config[48 + tile] = 16;      // rows
+    }
+    __asm__ volatile("" : : "r"(config) : "memory");  // see order_memory
+    _tile_loadconfig(config);
+  }
+  // Tile registers held by an idle thread would slow every context switch.
+  static void end() { _tile_release(); }
+
+  static i64 packed_b_elements(i32 depth, i32 cols) { return i64(round_up(depth, kDepth)) * round_up(cols, kCols); }
+
+  template <class RowAt>
+  static void pack_b(Element* dst, const RowAt& row_at, i32 dtype, i32 depth, i32 cols) {
+    const i32 steps = ceil_div(depth, kDepth);
+    for (i32 step = 0; step < steps; ++step) {
+      const void* source[kDepth];
+      for (i32 k = 0; k < kDepth; ++k) source[k] = step * kDepth + k < depth ? row_at(step * kDepth + k) : nullptr;
+      Element* out = dst + i64(step) * kTile;
+      for (i32 col = 0; col < cols; col += kCols, out += i64(steps) * kTile)
+        for (i32 t = 0; t < 16; ++t)
+          _mm512_storeu_si512(out + t * 32, load_pairs(source[2 * t], source[2 * t + 1], dtype, col, cols));
+    }
+  }
+
+  template <class RowAt>
+  static void pack_b_transposed(Element* dst, const RowAt& row_at, i32 dtype, i32 depth, i32 cols) {
+    for (i32 col = 0; col < cols; col += kCols)
+      for (i32 k = 0; k < depth; k += kDepth, dst += kTile) {
+        __m512i x[kCols];
+        for (i32 c = 0; c < kCols; ++c)
+          x[c] = col + c < cols ? load32(row_at(col + c), dtype, k, depth) : _mm512_setzero_si512();
+        store_transposed(dst, x);
+      }
+  }
+
+  static void multiply(const Element* a, i64 ld_a, const Element* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
+                       bool accumulate) {
+    order_memory();
+    Product p;
+    p.steps = ceil_div(depth, kDepth);
+    p.ld_a = ld_a;
+    p.ld_c = ld_c;
+    p.accumulate = accumulate;
+    for (i32 col = 0; col < cols; col += 2 * kCols) {
+      p.b = b + i64(col / kCols) * p.steps * kTile;
+      const bool wide = col + kCols < cols;
+      for (i32 row = 0; row < rows; row += 2 * kRows) {
+        p.a = a + row * ld_a;
+        p.c = c + row * ld_c + col;
+        if (row + kRows < rows)
+          wide ? block_2x2(p) : block_2x1(p);
+        else
+          wide ? block_1x2(p) : block_1x1(p);
+      }
+    }
+  }
+
+ private:
+  static constexpr i32 kTile = 512;  // elements
+
+  static __mmask32 first(i32 count) { return count >= 32 ? ~__mmask32(0) : (__mmask32(1) << count) - 1; }
+  static __mmask16 first16(i32 count) { return __mmask16(first(clamp_to(count, 0, 16))); }
+
+  // Elements [k, k + 32) of a source row as bf16, 0 from `end` on.
+  static __m512i load32(const void* row, i32 dtype, i32 k, i32 end) {
+    if (dtype == MICA_FP32) {
+      const float* p = static_cast<const float*>(row) + k;
+      const __m512 low = _mm512_maskz_loadu_ps(first16(end - k), p);
+      const __m512 high = _mm512_maskz_loadu_ps(first16(end - k - 16), p + 16);
+      return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    }
+    return _mm512_maskz_loadu_epi16(first(end - k), static_cast<const u16*>(row) + k);
+  }
+
+  // Columns [col, col + 16) of two source rows as 16 pairs of bf16, 0 from `end` on. A null row is 0.
+  static __m512i load_pairs(const void* even, const void* odd, i32 dtype, i32 col, i32 end) {
+    const __mmask16 mask = first16(end - col);
+    if (dtype == MICA_FP32) {
+      const __m512 x = even ? _mm512_maskz_loadu_ps(mask, static_cast<const float*>(even) + col) : _mm512_setzero_ps();
+      const __m512 y = odd ? _mm512_maskz_loadu_ps(mask, static_cast<const float*>(odd) + col) : _mm512_setzero_ps();
+      return interleave(_mm512_castsi512_si256((__m512i)_mm512_cvtne2ps_pbh(x, x)),
+                        _mm512_castsi512_si256((__m512i)_mm512_cvtne2ps_pbh(y, y)));
+    }
+    const __m256i none = _mm256_setzero_si256();
+    return interleave(even ? _mm256_maskz_loadu_epi16(mask, static_cast<const u16*>(even) + col) : none,
+                      odd ? _mm256_maskz_loadu_epi16(mask, static_cast<const u16*>(odd) + col) : none);
+  }
+  static __m512i interleave(__m256i even, __m256i odd) {
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+  }
+
+  // Stores the transpose of 16 x 16 words of 32 bits: first within each 128-bit lane, then the lanes.
+  static void store_transposed(Element* out, const __m512i (&x)[16]) {
+    __m512i y[16];  // y[4 * q + w], lane l: word 4 * l + w of rows 4q to 4q + 3
+    for (i32 q = 0; q < 16; q += 4) {
+      const __m512i low01 = _mm512_unpacklo_epi32(x[q], x[q + 1]), high01 = _mm512_unpackhi_epi32(x[q], x[q + 1]);
+      const __m512i low23 = _mm512_unpacklo_epi32(x[q + 2], x[q + 3]);
+      const __m512i high23 = _mm512_unpackhi_epi32(x[q + 2], x[q + 3]);
+      y[q] = _mm512_unpacklo_epi64(low01, low23);
+      y[q + 1] = _mm512_unpackhi_epi64(low01, low23);
+      y[q + 2] = _mm512_unpacklo_epi64(high01, high23);
+      y[q + 3] = _mm512_unpackhi_epi64(high01, high23);
+    }
+    for (i32 w = 0; w < 4; ++w) {
+      // The lanes (0, 1) and (2, 3) of the first and of the last eight rows; then lane l of all four.
+      const __m512i a = _mm512_shuffle_i32x4(y[w], y[4 + w], 0x44), b = _mm512_shuffle_i32x4(y[w], y[4 + w], 0xee);
+      const __m512i c = _mm512_shuffle_i32x4(y[8 + w], y[12 + w], 0x44);
+      const __m512i d = _mm512_shuffle_i32x4(y[8 + w], y[12 + w], 0xee);
+      _mm512_storeu_si512(out + (0 + w) * 32, _mm512_shuffle_i32x4(a, c, 0x88));
+      _mm512_storeu_si512(out + (4 + w) * 32, _mm512_shuffle_i32x4(a, c, 0xdd));
+      _mm512_storeu_si512(out + (8 + w) * 32, _mm512_shuffle_i32x4(b, d, 0x88));
+      _mm512_storeu_si512(out + (12 + w) * 32, _mm512_shuffle_i32x4(b, d, 0xdd));
+    }
+  }
+
+  // One block of C and the panels it is the product of.
+  struct Product {
+    const Element* a;
+    const Element* b;
+    float* c;
+    i64 ld_a, ld_c;
+    i32 steps;  // of depth 32
+    bool accumulate;
+  };
+
+  // Tile registers: 0 to 3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Their numbers must be literals.
+  static void block_2x2(const Product& p) {
+    const i64 stride_a = p.ld_a * 2, stride_c = p.ld_c * 4;
+    float* lower = p.c + kRows * p.ld_c;
+    if (p.accumulate) {
+      _tile_loadd(0, p.c, stride_c);
+      _tile_loadd(1, p.c + kCols, stride_c);
+      _tile_loadd(2, lower, stride_c);
+      _tile_loadd(3, lower + kCols, stride_c);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    const Element* a = p.a;
+    const Element* b = p.b;
+    for (i32 step = 0; step < p.steps; ++step, a += kDepth, b += kTile) {
+      _tile_loadd(6, b, 64);
+      _tile_loadd(4, a, stride_a);
+      _tile_loadd(5, a + kRows * p.ld_a, stride_a);
+      _tile_loadd(7, b + i64(p.steps) * kTile, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, p.c, stride_c);
+    _tile_stored(1, p.c + kCols, stride_c);
+    _tile_stored(2, lower, stride_c);
+    _tile_stored(3, lower + kCols, stride_c);
+  }
+
+  static void block_2x1(const Product& p) {
+    const i64 stride_a = p.ld_a * 2, stride_c = p.ld_c * 4;
+    float* lower = p.c + kRows * p.ld_c;
+    if (p.accumulate) {
+      _tile_loadd(0, p.c, stride_c);
+      _tile_loadd(2, lower, stride_c);
+    } else {
+      _tile_zero(0);
+      _tile_zero(2);
+    }
+    const Element* a = p.a;
+    const Element* b = p.b;
+    for (i32 step = 0; step < p.steps; ++step, a += kDepth, b += kTile) {
+      _tile_loadd(6, b, 64);
+      _tile_loadd(4, a, stride_a);
+      _tile_loadd(5, a + kRows * p.ld_a, stride_a);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(2, 5, 6);
+    }
+    _tile_stored(0, p.c, stride_c);
+    _tile_stored(2, lower, stride_c);
+  }
+
+  static void block_1x2(const Product& p) {
+    const i64 stride_a = p.ld_a * 2, stride_c = p.ld_c * 4;
+    if (p.accumulate) {
+      _tile_loadd(0, p.c, stride_c);
+      _tile_loadd(1, p.c + kCols, stride_c);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+    }
+    const Element* a = p.a;
+    const Element* b = p.b;
+    for (i32 step = 0; step < p.steps; ++step, a += kDepth, b += kTile) {
+      _tile_loadd(6, b, 64);
+      _tile_loadd(4, a, stride_a);
+      _tile_loadd(7, b + i64(p.steps) * kTile, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    _tile_stored(0, p.c, stride_c);
+    _tile_stored(1, p.c + kCols, stride_c);
+  }
+
+  static void block_1x1(const Product& p) {
+    const i64 stride_a = p.ld_a * 2, stride_c = p.ld_c * 4;
+    if (p.accumulate) {
+      _tile_loadd(0, p.c, stride_c);
+    } else {
+      _tile_zero(0);
+    }
+    const Element* a = p.a;
+    const Element* b = p.b;
+    for (i32 step = 0; step < p.steps; ++step, a += kDepth, b += kTile) {
+      _tile_loadd(6, b, 64);
+      _tile_loadd(4, a, stride_a);
+      _tile_dpbf16ps(0, 4, 6);
+    }
+    _tile_stored(0, p.c, stride_c);
+  }
+
+  // NOTE: GCC's tile intrinsics do not tell the compiler which memory they read; this makes it finish its stores.
+  static void order_memory() { __asm__ volatile("" ::: "memory"); }
+};
+
+}  // namespace MICA_NS
