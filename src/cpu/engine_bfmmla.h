@@ -4,6 +4,7 @@
 #pragma once
 
 #include <arm_neon.h>
+#include <assert.h>
 
 #include "core/types.h"
 
@@ -14,6 +15,7 @@ struct EngineBfmmla {
   static constexpr i32 kRows = 8;
   static constexpr i32 kCols = 8;
   static constexpr i32 kDepth = 8;
+  static constexpr i32 kMaxDepth = 1024;  // of one product
 
   static void begin() {}
   static void end() {}
@@ -39,9 +41,13 @@ struct EngineBfmmla {
   static void multiply(const Element* a, i64 ld_a, const Element* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
                        bool accumulate) {
     const i32 padded_depth = round_up(depth, kDepth);
-    for (i32 col = 0; col < cols; col += kCols)
-      for (i32 row = 0; row < rows; row += kRows)
-        block(a + row * ld_a, ld_a, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
+    assert(padded_depth <= kMaxDepth);
+    for (i32 row = 0; row < rows; row += kRows) {
+      Element panel[kMaxDepth * kRows];
+      pack_rows(panel, a + row * ld_a, ld_a, padded_depth);
+      for (i32 col = 0; col < cols; col += kCols)
+        block(panel, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
+    }
   }
 
  private:
@@ -105,33 +111,33 @@ struct EngineBfmmla {
     }
   }
 
+  // Eight rows of A, laid out as a panel of B is.
+  static void pack_rows(Element* dst, const Element* a, i64 ld_a, i32 depth) {
+    for (i32 pair = 0; pair < 4; ++pair, dst += 8) {
+      const Element* even = a + 2 * pair * ld_a;
+      const Element* odd = even + ld_a;
+      for (i32 k = 0; k < depth; k += 8) {
+        const uint64x2_t x = vreinterpretq_u64_u16(vld1q_u16(even + k)), y = vreinterpretq_u64_u16(vld1q_u16(odd + k));
+        vst1q_u16(dst + k * 8, vreinterpretq_u16_u64(vzip1q_u64(x, y)));
+        vst1q_u16(dst + k * 8 + 32, vreinterpretq_u16_u64(vzip2q_u64(x, y)));
+      }
+    }
+  }
+
   // 8 x 8: sum[i][j] holds rows 2i, 2i + 1 and columns 2j, 2j + 1.
-  static void block(const Element* a, i64 ld_a, const Element* b, float* c, i64 ld_c, i32 depth, bool accumulate) {
+  static void block(const Element* a, const Element* b, float* c, i64 ld_c, i32 depth, bool accumulate) {
     float32x4_t sum[4][4];
 #pragma GCC unroll 4
     for (i32 i = 0; i < 4; ++i)
 #pragma GCC unroll 4
       for (i32 j = 0; j < 4; ++j) sum[i][j] = vdupq_n_f32(0);
-    for (i32 k = 0; k < depth; k += 8, b += 64) {
-      bfloat16x8_t low[4], high[4];  // of two rows: the first and the last four of depth
+    for (i32 k = 0; k < depth; k += 4, a += 32, b += 32) {
+      const bfloat16x8_t columns[4] = {load8(b), load8(b + 8), load8(b + 16), load8(b + 24)};
 #pragma GCC unroll 4
       for (i32 i = 0; i < 4; ++i) {
-        const uint64x2_t even = vreinterpretq_u64_u16(vld1q_u16(a + 2 * i * ld_a + k));
-        const uint64x2_t odd = vreinterpretq_u64_u16(vld1q_u16(a + (2 * i + 1) * ld_a + k));
-        low[i] = vreinterpretq_bf16_u64(vzip1q_u64(even, odd));
-        high[i] = vreinterpretq_bf16_u64(vzip2q_u64(even, odd));
-      }
+        const bfloat16x8_t rows = load8(a + 8 * i);
 #pragma GCC unroll 4
-      for (i32 j = 0; j < 4; ++j) {
-        const bfloat16x8_t columns = load8(b + 8 * j);
-#pragma GCC unroll 4
-        for (i32 i = 0; i < 4; ++i) sum[i][j] = vbfmmlaq_f32(sum[i][j], low[i], columns);
-      }
-#pragma GCC unroll 4
-      for (i32 j = 0; j < 4; ++j) {
-        const bfloat16x8_t columns = load8(b + 32 + 8 * j);
-#pragma GCC unroll 4
-        for (i32 i = 0; i < 4; ++i) sum[i][j] = vbfmmlaq_f32(sum[i][j], high[i], columns);
+        for (i32 j = 0; j < 4; ++j) sum[i][j] = vbfmmlaq_f32(sum[i][j], rows, columns[j]);
       }
     }
 #pragma GCC unroll 4
