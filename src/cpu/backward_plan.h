@@ -9,11 +9,13 @@
 #include "core/schedule.h"
 #include "cpu/engine.h"
 #include "cpu/isa.h"
+#include "cpu/score_row.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace MICA_NS {
 
 using mica::BackwardPlan;
+
+constexpr i32 kMaxTileK = 256;
 
 // Hands out the parts of a region one after another. A null base gives the sizes.
 struct Carver {
@@ -54,13 +56,14 @@ HWY_INLINE Range rows_of_keys(const Band& band, i32 key_begin, i32 key_end) {
 template <class E>
 struct BackwardScratch {
   using Element = typename E::Element;
-  Element *q, *q_transposed, *d_o, *d_o_transposed;             // of one query tile, as A
-  Element *k_transposed, *k, *v_transposed;                     // of a panel, as B, tile by tile
+  Element *q, *q_transposed, *d_o, *d_o_transposed;              // of one query tile, as A
+  Element *k_transposed, *k, *v_transposed;                      // of a panel, as B, tile by tile
   i64 k_transposed_elements, k_elements, v_transposed_elements;  // of one tile
-  float *s, *d_p;                                               // (tile_q, tile_k): products, then P and dS
-  Element* d_s;                                                 // dS as A; the floats of d_p where Element is float
-  Element *p_packed, *d_s_packed;                               // P and dS as B
-  float *d_k, *d_v;                                             // (dim, panel): transposed accumulators
+  float *s, *d_p;                                                // (tile_q, tile_k): products, then P and dS
+  Element* d_s;                                                  // dS as A; the floats of d_p where Element is float
+  Element *p_packed, *d_s_packed;                                // P and dS as B
+  float *d_k, *d_v;                                              // (dim, panel): transposed accumulators
+  float* bias;                                                   // (tile_q, tile_k): a tile of dBias
   i64 ld_q, ld_d_o, ld_transposed, ld_s, ld_d_s, ld_panel;
   i64 bytes;
 
@@ -92,6 +95,7 @@ struct BackwardScratch {
     v_transposed = carve.take<Element>(v_transposed_elements * plan.panel_tiles);
     d_k = carve.take<float>(dim_rows * ld_panel);
     d_v = carve.take<float>(dim_v_rows * ld_panel);
+    bias = carve.take<float>(p.d_bias.dtype == MICA_NONE ? 0 : plan.tile_q * ld_s);
     bytes = carve.bytes;
   }
 };
@@ -101,9 +105,9 @@ struct BackwardScratch {
 HWY_INLINE i32 choose_chunks(const Problem& p) {
   if (p.batch_invariant) return 4;
   constexpr i64 kTasks = 32;
-  constexpr i32 kMinKeys = 512, kMaxChunks = 8;
+  constexpr i32 kMinKeys = 512;
   const i64 tasks = max_of<i64>(i64(p.batch) * p.heads_k, 1);
-  return i32(clamp_to<i64>(min_of<i64>(ceil_div(kTasks, tasks), p.hint_len_k / kMinKeys), 1, kMaxChunks));
+  return i32(clamp_to<i64>(min_of<i64>(ceil_div(kTasks, tasks), p.hint_len_k / kMinKeys), 1, BackwardPlan::kMaxChunks));
 }
 
 template <class E>
@@ -133,4 +137,3 @@ void plan_backward(const Problem& p, mica::CpuPlan& cpu, i32& num_splits) {
 }
 
 }  // namespace MICA_NS
-HWY_AFTER_NAMESPACE();

@@ -8,7 +8,6 @@
 #include "cpu/score_row.h"
 #include "cpu/threads.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace MICA_NS {
 
 // Rows [begin, end) of one of BackwardPlan::kRowParts parts of a sequence of that many rows.
@@ -116,4 +115,3 @@ inline void finish_dq(const CpuCall& call, i64 index) {
 }
 
 }  // namespace MICA_NS
-HWY_AFTER_NAMESPACE();

@@ -13,6 +13,20 @@ struct Region {
   i64 offset, bytes;
 };
 
+// Backward's part of a plan (see backward_plan.h).
+struct BackwardPlan {
+  static constexpr i32 kRowParts = 4;   // parts into which the row passes cut a sequence
+  static constexpr i32 kMaxChunks = 8;  // of the keys of a sequence
+  i32 tile_q, tile_k;
+  i32 panel_tiles;  // key tiles of a panel
+  i32 num_chunks;   // of the keys of each sequence
+  i64 rows;         // padded query rows of one head
+  i64 ld_dq;
+  Region delta, reference;  // (heads_q, rows)
+  Region sinks;             // (batch, heads_q, kRowParts)
+  Region dq;                // (num_chunks, heads_q, rows, ld_dq)
+};
+
 // The CPU's part of a plan.
 struct CpuPlan {
   const struct IsaKernel* kernel;
@@ -26,6 +40,7 @@ struct CpuPlan {
   Region partial;     // of splits: accumulators, then states
   i64 partial_rows;   // rows (of all heads) of one split
   i64 workspace_bytes;
+  BackwardPlan backward;
 };
 
 // One execution.
