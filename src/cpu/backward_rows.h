@@ -68,7 +68,7 @@ inline void prepare_rows(const CpuCall& call, i64 index) {
     delta[i] = dot_rows(query_row(call.x->d_o, p.d_o, s, task.head, i), p.d_o.dtype,
                         query_row(call.x->o, p.o, s, task.head, i), p.o.dtype, p.dim_v);
     if (p.d_lse.dtype != MICA_NONE) delta[i] -= lse_at(call.x->d_lse, p.d_lse, s, task.head, i);
-    if (has_sinks) d_sink -= ScalarMath::exp2(sink * kLog2E - reference[i]) * delta[i];
+    if (has_sinks) d_sink -= ScalarMath::exp2((sink - lse) * kLog2E) * delta[i];
   }
   if (has_sinks) reinterpret_cast<float*>(call.workspace + plan.sinks.offset)[index] = d_sink;
 }
