@@ -3,19 +3,19 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 BOOTSTRAP := tools/bootstrap.sh
-# $(call build,preset[,targets]): configures once, then builds; ninja shows the progress.
-build = { [ -f $(1)/build.ninja ] || cmake --preset $(2) ; } && cmake --build $(1) --parallel $(JOBS) $(if $(3),--target $(3))
+# $(call build,preset): configures (quick where nothing changed) and builds; ninja shows the progress.
+build = cmake --preset $(1) --log-level=WARNING && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
 .PHONY: build demo test test-all bench format lint cross-x86_64 cross-aarch64 install clean help
 
 build: ## build the library, the command and the tests into build/
 	@$(BOOTSTRAP) build test
-	@$(call build,build,release)
+	@$(call build,release)
 
 demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
 	@$(BOOTSTRAP) build
-	@$(call build,build,release)
+	@$(call build,release)
 	@mkdir -p out
 	build/bin/mica demo --plot out/demo.svg
 
@@ -29,7 +29,7 @@ test-all: ## also the long ones and all sanitizers; writes docs/test-all.md
 
 bench: ## time every case, beside PyTorch where pip has it
 	@$(BOOTSTRAP) build bench
-	@$(call build,build,release)
+	@$(call build,release)
 	build/bin/mica bench
 
 format: ## format every source file
@@ -38,12 +38,12 @@ format: ## format every source file
 
 lint: ## formatting, clang-tidy, include layers
 	@$(BOOTSTRAP) build test lint
-	@$(call build,build,release)
+	@$(call build,release)
 	tools/lint.sh
 
 cross-x86_64 cross-aarch64: cross-%: ## the same for another architecture, with zig, into build-<architecture>/
 	@$(BOOTSTRAP) build test
-	@$(call build,build-$*,cross-$*)
+	@$(call build,cross-$*)
 
 install: build ## install into PREFIX (default /usr/local)
 	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))

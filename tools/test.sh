@@ -12,13 +12,11 @@ failed=0
 
 say() { printf '\n=== %s  [%d s]\n' "$*" "$SECONDS"; }
 
-# build <preset> <folder> [target...]: a failure to build is a failed step of its own.
+# build <preset>: a failure to build is a failed step of its own.
 build() {
-  local preset=$1 folder=$2
-  shift 2
+  local preset=$1
   say "build: $preset"
-  { [ -f "$folder/build.ninja" ] || cmake --preset "$preset"; } &&
-    cmake --build "$folder" --parallel "$jobs" ${1:+--target "$@"} && return 0
+  cmake --preset "$preset" --log-level=WARNING && cmake --build --preset "$preset" --parallel "$jobs" && return 0
   echo "build of preset $preset failed" >"$results/$preset.failed"
   failed=1
   return 1
@@ -38,12 +36,12 @@ skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
 labels=(-L fast)
 [ "$level" = all ] && labels=()
 
-build release build && run release build "${labels[@]}"
+build release && run release build "${labels[@]}"
 
 if command -v clang++ >/dev/null; then
-  build asan build-asan && run address+undefined build-asan "${labels[@]}"
+  build asan && run address+undefined build-asan "${labels[@]}"
   if [ "$level" = all ]; then
-    build tsan build-tsan && run thread build-tsan -L threads
+    build tsan && run thread build-tsan -L threads
   fi
 else
   skip sanitizers "clang is not to be had here"
@@ -57,7 +55,7 @@ elif ! .venv/bin/python -c 'import ziglang' 2>/dev/null; then
 elif [ -z "$(command -v "qemu-$other-static" || command -v "qemu-$other")" ]; then
   skip "cross-$other" "qemu-$other is not to be had here"
 else
-  build "cross-$other" "build-$other" && run "cross-$other" "build-$other" -L emulated
+  build "cross-$other" && run "cross-$other" "build-$other" -L emulated
 fi
 
 python3 tools/summary.py "$results" --level "$level" --seconds "$SECONDS" || failed=1

@@ -193,11 +193,26 @@ class Plan {
   std::unique_ptr<mica_plan, Destroy> plan_;
 };
 
+// MICA_ATTENTION_INIT and MICA_BINDINGS_INIT without the warning of -Wextra about fields that they leave at 0.
+inline mica_attention empty_attention() {
+  mica_attention a = {};
+  a.struct_bytes = sizeof a;
+  a.abi_version = MICA_ABI_VERSION;
+  a.mask.window_left = a.mask.window_right = MICA_UNLIMITED;
+  return a;
+}
+inline mica_bindings empty_bindings() {
+  mica_bindings x = {};
+  x.struct_bytes = sizeof x;
+  x.abi_version = MICA_ABI_VERSION;
+  return x;
+}
+
 // One attention call: its description and its pointers, built together. Both are plain C structs and public.
 class Attention {
  public:
-  mica_attention description = MICA_ATTENTION_INIT;
-  mica_bindings bindings = MICA_BINDINGS_INIT;
+  mica_attention description = empty_attention();
+  mica_bindings bindings = empty_bindings();
 
   Attention(ConstTensor q, ConstTensor k, ConstTensor v, Tensor o) {
     description.q = q.layout();
