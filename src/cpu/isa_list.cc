@@ -15,9 +15,11 @@
   }
 #if defined(__aarch64__)
 MICA_DECLARE_ISA(neon)
+MICA_DECLARE_ISA(bfmmla)
 #elif defined(__x86_64__)
 MICA_DECLARE_ISA(avx2)
 MICA_DECLARE_ISA(avx512)
+MICA_DECLARE_ISA(amx)
 #endif
 
 namespace mica {
@@ -27,11 +29,16 @@ namespace {
 
 bool has_neon() { return true; }
 
+bool has_bfmmla() {
+  constexpr u64 kBf16 = 1u << 14;  // HWCAP2_BF16
+  return getauxval(AT_HWCAP2) & kBf16;
+}
+
 #elif defined(__x86_64__)
 
 // What the processor offers and the operating system saves.
 struct X86 {
-  u32 ecx1 = 0, ebx7 = 0, edx7 = 0;
+  u32 ecx1 = 0, ebx7 = 0, edx7 = 0, eax7_1 = 0;
   u64 saved = 0;  // XCR0
 
   X86() {
@@ -47,6 +54,7 @@ struct X86 {
       ebx7 = ebx;
       edx7 = edx;
     }
+    if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) eax7_1 = eax;
   }
 };
 
@@ -65,12 +73,13 @@ bool has_avx512() {
 }
 
 // NOTE: the process must ask Linux for the tile registers once, before the first use.
-[[maybe_unused]] bool has_amx() {
+bool has_amx() {
   static const X86 x;
-  constexpr u32 kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  constexpr u32 kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
   constexpr u64 kTileState = u64(3) << 17;
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   static const bool granted = has_avx512() && all_of(x.saved, kTileState) && all_of(x.edx7, kAmxBf16 | kAmxTile) &&
+                              all_of(x.eax7_1, kAvx512Bf16) &&
                               syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return granted;
 }
@@ -80,9 +89,9 @@ bool has_avx512() {
 }  // namespace
 
 #if defined(__aarch64__)
-const Isa kIsas[] = {{mica_neon::table, has_neon}};
+const Isa kIsas[] = {{mica_bfmmla::table, has_bfmmla}, {mica_neon::table, has_neon}};
 #elif defined(__x86_64__)
-const Isa kIsas[] = {{mica_avx512::table, has_avx512}, {mica_avx2::table, has_avx2}};
+const Isa kIsas[] = {{mica_amx::table, has_amx}, {mica_avx512::table, has_avx512}, {mica_avx2::table, has_avx2}};
 #endif
 const i32 kNumIsas = i32(sizeof kIsas / sizeof kIsas[0]);
 

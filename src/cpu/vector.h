@@ -111,12 +111,18 @@ HWY_API void store_as(Vector v, void* p) {
   if constexpr (kDtype == MICA_FP32) {
     store(v, static_cast<float*>(p));
   } else if constexpr (kDtype == MICA_BF16) {
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    vst1_u16(static_cast<u16*>(p), vreinterpret_u16_bf16(vcvt_bf16_f32(v.raw)));
+#elif defined(__AVX512BF16__)
+    _mm256_storeu_si256(static_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(v.raw));
+#else
     const auto bits = hn::BitCast(WordTag(), v);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(WordTag(), 1u));
     const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(WordTag(), 0x7fffu)), odd));
     const auto kept = hn::IfThenElse(hn::RebindMask(WordTag(), hn::Eq(v, v)), rounded, hn::ShiftRight<16>(bits));
     const hn::Rebind<u16, FloatTag> half;
     hn::StoreU(hn::TruncateTo(half, kept), half, static_cast<u16*>(p));
+#endif
   } else {
     const hn::Rebind<u16, FloatTag> bits;
     const hn::Rebind<hwy::float16_t, FloatTag> half;

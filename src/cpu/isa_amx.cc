@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+#define MICA_NS mica_amx
+#define MICA_ISA_NAME "amx"
+#define MICA_BF16_ENGINE EngineAmx
+#include "cpu/engine_amx.h"
+#include "cpu/isa.inc"
