@@ -33,6 +33,13 @@ struct Options {
   std::int64_t length = 0;
 };
 
+// The operating system counts pages in batches per thread: a difference below this is noise.
+constexpr double kSmallestBytes = 1 << 20;
+
+std::string format_extra(double bytes) {
+  return bytes < kSmallestBytes ? "< " + format("%g MiB", kSmallestBytes / (1 << 20)) : format_bytes(bytes);
+}
+
 struct Measurement {
   double seconds, extra_bytes, error;
   std::string kernel;
@@ -123,55 +130,52 @@ struct Row {
   std::string naive_why_not;
 };
 
-// Time grows with the square of the length; a run repeats up to 7 times in half a second, else once.
-double predicted_seconds(const std::optional<Measurement>& last, std::int64_t last_length, std::int64_t length) {
-  if (!last) return 0;
+// Time grows with the square of the length; up to 7 runs are made in half a second, else one.
+double predicted_seconds(const Measurement& last, std::int64_t last_length, std::int64_t length) {
   const double ratio = double(length) / double(last_length);
-  return last->seconds * ratio * ratio + 0.5;
+  return last.seconds * ratio * ratio + 0.5;
 }
 
 std::vector<Row> measure_all(const Options& options, const std::function<void(const Row&)>& show) {
   std::vector<Row> rows;
   const double begin = now_seconds();
   const auto left = [&] { return options.seconds - (now_seconds() - begin); };
-  std::optional<Measurement> last_naive, last_tiled;
-  std::int64_t naive_length = 0, tiled_length = 0;
-  for (const std::int64_t length : options.lengths) {
+  const Row* last_naive = nullptr;
+  rows.reserve(options.lengths.size());  // last_naive points into it
+  for (auto it = options.lengths.begin(); it != options.lengths.end(); ++it) {
+    const std::int64_t length = *it;
     Row row = {length, double(naive_extra_bytes({length, options.heads, options.dim, options.causal})), {}, {}, ""};
-    if (last_tiled && predicted_seconds(last_tiled, tiled_length, length) > left()) break;
+    if (!rows.empty() && predicted_seconds(*rows.back().tiled, rows.back().length, length) > left()) break;
     row.tiled = measure_in_child(options, "tiled", length);
     if (!row.tiled) throw std::runtime_error(format("no memory for length %lld", (long long)length));
-    last_tiled = row.tiled;
-    tiled_length = length;
-    // Leave time for the tiled runs of the lengths that follow.
-    const double wanted = predicted_seconds(last_naive, naive_length, length);
+    double reserve = 0;  // for the tiled runs that follow
+    for (auto next = it + 1; next != options.lengths.end(); ++next)
+      reserve += predicted_seconds(*row.tiled, length, *next);
+    const double wanted = last_naive ? predicted_seconds(*last_naive->naive, last_naive->length, length) : 0;
     if (row.naive_formula_bytes > 0.7 * available_bytes())
       row.naive_why_not = "would need " + format_bytes(row.naive_formula_bytes);
-    else if (last_naive && wanted > 0.4 * left())
+    else if (wanted > std::max(left() - reserve, 0.2 * left()))
       row.naive_why_not = "would take " + format_seconds(wanted);
     else if (!(row.naive = measure_in_child(options, "naive", length)))
       row.naive_why_not = "ran out of memory";
-    if (row.naive) {
-      last_naive = row.naive;
-      naive_length = length;
-    }
-    show(row);
     rows.push_back(row);
+    if (row.naive) last_naive = &rows.back();
+    show(row);
   }
   return rows;
 }
 
 void write_plot(const Options& options, const std::vector<Row>& rows, const std::string& machine) {
-  PlotPanel time = {"Time", PlotUnit::kSeconds, {{"textbook", {}}, {"Mica, tiled", {}}}};
-  PlotPanel memory = {"Memory beside the tensors", PlotUnit::kBytes, {{"textbook", {}}, {"Mica, tiled", {}}}};
-  constexpr double kSmallest = 65536;  // the kernel counts pages by the dozen: less than this is noise
+  PlotPanel time = {"Time", PlotUnit::kSeconds, 0, {{"textbook", {}}, {"Mica, tiled", {}}}};
+  PlotPanel memory = {
+      "Memory beside the tensors", PlotUnit::kBytes, kSmallestBytes, {{"textbook", {}}, {"Mica, tiled", {}}}};
   for (const Row& row : rows) {
     const double x = double(row.length);
     if (row.naive) time.series[0].points.push_back({x, row.naive->seconds, true});
     time.series[1].points.push_back({x, row.tiled->seconds, true});
     memory.series[0].points.push_back(
-        {x, std::max(kSmallest, row.naive ? row.naive->extra_bytes : row.naive_formula_bytes), bool(row.naive)});
-    memory.series[1].points.push_back({x, std::max(kSmallest, row.tiled->extra_bytes), true});
+        {x, row.naive ? row.naive->extra_bytes : row.naive_formula_bytes, bool(row.naive)});
+    memory.series[1].points.push_back({x, row.tiled->extra_bytes, true});
   }
   Plot plot;
   plot.title = "The same attention, in tiles";
@@ -219,7 +223,7 @@ int run(const Options& options) {
     std::printf(line, std::to_string(row.length).c_str(), both ? format_seconds(row.naive->seconds).c_str() : "-",
                 format_seconds(row.tiled->seconds).c_str(),
                 both ? format("%.1fx", row.naive->seconds / row.tiled->seconds).c_str() : "-",
-                both ? format_bytes(row.naive->extra_bytes).c_str() : "-", format_bytes(row.tiled->extra_bytes).c_str(),
+                both ? format_extra(row.naive->extra_bytes).c_str() : "-", format_extra(row.tiled->extra_bytes).c_str(),
                 both ? format("%.1e", row.naive->error).c_str() : "-", format("%.1e", row.tiled->error).c_str());
     if (!row.naive_why_not.empty()) std::printf("%7s  textbook not run: %s\n", "", row.naive_why_not.c_str());
     std::fflush(stdout);
@@ -249,7 +253,7 @@ int run(const Options& options) {
   if (longest != rows.rend())
     std::printf("At length %lld, tiles are %.1f times as fast and take %s beside the tensors instead of %s.\n",
                 (long long)longest->length, longest->naive->seconds / longest->tiled->seconds,
-                format_bytes(longest->tiled->extra_bytes).c_str(), format_bytes(longest->naive->extra_bytes).c_str());
+                format_extra(longest->tiled->extra_bytes).c_str(), format_extra(longest->naive->extra_bytes).c_str());
   std::printf(
       "Time: median. Memory: the peak of a process of its own, less what it held once its tensors were filled.\n"
       "Error: largest difference from the formula in double precision, on 32 rows.\n");

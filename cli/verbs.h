@@ -21,6 +21,7 @@ struct Verb {
 
 Verb info_verb(CLI::App& app);
 Verb plan_verb(CLI::App& app);
+Verb check_verb(CLI::App& app);
 Verb demo_verb(CLI::App& app);
 
 }  // namespace cli
