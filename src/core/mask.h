@@ -7,6 +7,9 @@
 
 namespace mica {
 
+// A window that hides nothing (MICA_MAX_SEQLEN).
+constexpr i32 kUnlimited = 1 << 29;
+
 // Row i sees keys [i + shift - left, i + shift + right], cut to [0, len_k).
 // Lengths and windows are at most 2^29 (MICA_MAX_SEQLEN), so that no sum here leaves 32 bits.
 struct Band {

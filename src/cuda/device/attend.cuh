@@ -23,6 +23,7 @@ struct FloatMath {
   static MICA_DEVICE float log2(float a) { return lg2_approx(a); }
   static MICA_DEVICE float tanh(float a) { return tanh_approx(a); }
   static MICA_DEVICE float select_if_equal(float a, float b, float yes, float no) { return a == b ? yes : no; }
+  static MICA_DEVICE float select_if_greater(float a, float b, float yes, float no) { return a > b ? yes : no; }
 };
 
 // The largest (or the sum) over the four lanes that share a row of an accumulator.

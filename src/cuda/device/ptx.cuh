@@ -17,6 +17,9 @@ MICA_DEVICE void cp_async_16(u32 destination, const void* source, i32 source_byt
                "r"(source_bytes)
                : "memory");
 }
+MICA_DEVICE void cp_async_16(u32 destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n" ::"r"(destination), "l"(source) : "memory");
+}
 // 9.7.9.25.3.2 cp.async.commit_group
 MICA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // 9.7.9.25.3.3 cp.async.wait_group: until at most `pending` groups of this thread are in flight.
@@ -35,6 +38,13 @@ MICA_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
+}
+
+// 9.7.9.11 st: 16 bytes.
+MICA_DEVICE void store_shared_16(u32 address, const u32 (&words)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
 }
 
 // 9.7.3.21 ex2
@@ -57,8 +67,12 @@ MICA_DEVICE float tanh_approx(float x) {
 }
 
 // 9.7.9.22 cvt: two floats to a packed pair, `low` in the lower half.
-struct Bf16 {};
-struct Fp16 {};
+struct Bf16 {
+  static constexpr i32 kDtype = MICA_BF16;
+};
+struct Fp16 {
+  static constexpr i32 kDtype = MICA_FP16;
+};
 template <class T>
 MICA_DEVICE u32 pack(float low, float high);
 template <>

@@ -26,6 +26,28 @@ struct SharedTile {
   }
 };
 
+// A thread's share of copying full (rows, dim) tiles: chunk `column` of every `kRowStep`-th row. The shared offset of a
+// share differs from that of the next by a constant, since the swizzle repeats every eight rows.
+template <int dim, int rows, int threads>
+struct TileCopy {
+  using Tile = SharedTile<dim>;
+  static constexpr int kRowStep = threads / Tile::kChunks;
+  static constexpr bool kRegular = threads % Tile::kChunks == 0 && rows % kRowStep == 0 && kRowStep % 8 == 0;
+
+  // The element offset of this thread's first chunk, and its offset in shared memory.
+  static MICA_DEVICE i64 global_offset(i64 stride_row) {
+    return i64(threadIdx.x / Tile::kChunks) * stride_row + threadIdx.x % Tile::kChunks * 8;
+  }
+  static MICA_DEVICE u32 shared_offset() { return Tile::offset(threadIdx.x / Tile::kChunks, threadIdx.x % Tile::kChunks); }
+
+  // shared and global: already moved by the offsets above.
+  static MICA_DEVICE void copy(u32 shared, const u16* global, i64 stride_row) {
+#pragma unroll
+    for (int i = 0; i < rows / kRowStep; ++i)
+      cp_async_16(shared + i * kRowStep * Tile::kRowBytes, global + i * (kRowStep * stride_row));
+  }
+};
+
 // Copies rows [0, rows) of a global tile; rows past valid_rows and columns past valid_dim arrive as zeros.
 template <int dim, int rows, int threads>
 MICA_DEVICE void load_tile(u32 shared, const u16* global, i64 stride_row, i32 valid_rows, i32 valid_dim) {
@@ -40,6 +62,27 @@ MICA_DEVICE void load_tile(u32 shared, const u16* global, i64 stride_row, i32 va
     const bool inside = row < valid_rows && chunk * 8 < valid_dim;
     cp_async_16(shared + Tile::offset(row, chunk), inside ? global + row * stride_row + chunk * 8 : global,
                 inside ? 16 : 0);
+  }
+}
+
+// The same with an address per row (pages), and element by element where rows do not start at 16 bytes.
+template <int dim, int rows, int threads, class RowAt>
+MICA_DEVICE void load_tile_by_rows(u32 shared, RowAt row_at, bool aligned, i32 valid_rows, i32 valid_dim) {
+  using Tile = SharedTile<dim>;
+  for (int index = threadIdx.x; index < rows * Tile::kChunks; index += threads) {
+    const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+    const bool inside = row < valid_rows && chunk * 8 < valid_dim;
+    const u16* source = row_at(inside ? row : 0) + (inside ? chunk * 8 : 0);
+    const u32 destination = shared + Tile::offset(row, chunk);
+    if (aligned) {
+      cp_async_16(destination, source, inside ? 16 : 0);
+    } else {
+      u32 words[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        if (inside && chunk * 8 + e < valid_dim) words[e / 2] |= u32(source[e]) << (e % 2 * 16);
+      store_shared_16(destination, words);
+    }
   }
 }
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Register fragments of m16n8k16 products. Lane l holds, of each 16 x 8 block, rows l / 4 and l / 4 + 8 and columns
+// 2 * (l % 4) and the next: elements 0, 1 of the first row and 2, 3 of the second.
+#pragma once
+
+#include "device/ptx.cuh"
+
+namespace mica {
+
+template <int m, int n>
+MICA_DEVICE void zero(float (&fragment)[m][n][4]) {
+#pragma unroll
+  for (int i = 0; i < m; ++i)
+#pragma unroll
+    for (int j = 0; j < n; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) fragment[i][j][e] = 0.0f;
+}
+
+// Two neighbouring 16 x 8 accumulators become one 16 x 16 A operand.
+template <class Element>
+MICA_DEVICE void pack_a(u32 (&a)[4], const float (&left)[4], const float (&right)[4]) {
+  a[0] = pack<Element>(left[0], left[1]);
+  a[1] = pack<Element>(left[2], left[3]);
+  a[2] = pack<Element>(right[0], right[1]);
+  a[3] = pack<Element>(right[2], right[3]);
+}
+
+// -inf for the columns of one row outside [begin, end), counted from the lane's first column.
+template <int n>
+MICA_DEVICE void hide_outside(float (&row_block)[n][4], int half, i32 begin, i32 end) {
+#pragma unroll
+  for (int j = 0; j < n; ++j)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const bool hidden = j * 8 + e < begin || j * 8 + e >= end;
+      row_block[j][2 * half + e] = hidden ? -infinity() : row_block[j][2 * half + e];
+    }
+}
+
+}  // namespace mica

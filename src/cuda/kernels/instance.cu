@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only .cu file: one row of kernels.def, its columns given as macros, becomes one kernel.
+#include "device/ptx.cuh"
+
+#if MICA_DTYPE == 2
+#define MICA_ELEMENT mica::Fp16
+#elif MICA_DTYPE == 3
+#define MICA_ELEMENT mica::Bf16
+#else
+#define MICA_ELEMENT float
+#endif
+
+#include MICA_KERNEL_FILE
