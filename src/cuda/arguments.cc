@@ -59,7 +59,6 @@ ForwardParams forward_params(const Problem& p, const KernelRow& row, const Split
   a.alibi_stride_head = p.alibi.stride[1];
   a.bias = pairs_arg(p.bias);
   a.boolean = pairs_arg(p.boolean);
-  a.probs = pairs_arg(p.probs);
   a.dropout.threshold = p.dropout > 0 ? keep_threshold(p.dropout) : 65536u;
   a.dropout.rescale = 1.0f / (1.0f - p.dropout);
   a.splits = splits;
@@ -78,7 +77,6 @@ void bind_forward(ForwardParams& a, const Problem& p, const mica_bindings& x, co
   a.alibi = if_present(p.alibi, x.alibi);
   a.bias.data = writable(if_present(p.bias, x.bias));
   a.boolean.data = writable(if_present(p.boolean, x.boolean_mask));
-  a.probs.data = if_present(p.probs, x.probs);
   a.dropout.seed = x.dropout_seed;
   a.dropout.offset = x.dropout_offset;
   a.dropout.rng_state = p.rng_from_memory ? reinterpret_cast<const i64*>(x.rng_state) : nullptr;

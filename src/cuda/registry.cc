@@ -52,7 +52,6 @@ const char* feature_name(u32 feature) {
     case kFeatureBias: return "bias";
     case kFeatureBoolean: return "boolean mask";
     case kFeatureDropout: return "dropout";
-    case kFeatureProbs: return "probs";
     case kFeaturePaged: return "pages";
     case kFeatureUnaligned: return "rows that are not whole multiples of 16 bytes";
     case kFeatureFp32Output: return "fp32 output";
@@ -109,6 +108,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
          q.ask(row.role != Role::DECODE || decode_rows <= row.tile_q,
                "%lld query rows share a key head, want at most %d", decode_rows, row.tile_q) &&
+         q.ask(row.full || p.scale > 0, "it is the plain variant, and score.scale is %g, not positive", p.scale) &&
          q.ask(missing == 0, "it is the plain variant, without %s", feature_name(missing & (~missing + 1)));
 }
 
@@ -131,7 +131,9 @@ bool ask_helpers(Questions& q, const KernelChoice& choice) {
   return q.ask(p.len_new == 0 || find_kernel(Role::APPEND, choice) >= 0,
                "append needs a kernel of its own, and none can run") &&
          q.ask(p.num_splits <= 1 || find_kernel(Role::COMBINE, choice) >= 0,
-               "splits need a kernel that joins them, and none can run");
+               "splits need a kernel that joins them, and none can run") &&
+         q.ask(p.probs.dtype == MICA_NONE || find_kernel(Role::PROBS, choice) >= 0,
+               "probs need a kernel of their own, and none can run");
 }
 
 }  // namespace
@@ -145,7 +147,6 @@ u32 features_of(const Problem& p) {
   if (p.bias.dtype) features |= kFeatureBias;
   if (p.boolean.dtype) features |= kFeatureBoolean;
   if (p.dropout > 0) features |= kFeatureDropout;
-  if (p.probs.dtype) features |= kFeatureProbs;
   if (p.page_size > 0) features |= kFeaturePaged;
   if (p.o.dtype != p.dtype) features |= kFeatureFp32Output;
   for (const Tensor* t : {&p.q, &p.k, &p.v, &p.o})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the full kernels do to a fragment: softcap, ALiBi, bias, boolean mask and dropout, each behind a branch that
-// is uniform over the grid.
+// What only the full kernels do to a fragment: softcap, ALiBi, bias, boolean mask and dropout, each behind a branch
+// that is uniform over the grid.
 #pragma once
 
 #include "core/random.h"
@@ -23,7 +23,8 @@ struct FeatureState {
 
   // Calls function(element, row, key) for every score of the fragment.
   template <int m_blocks, int n_blocks, class Function>
-  static MICA_DEVICE void for_each(float (&scores)[m_blocks][n_blocks][4], i32 row_begin, i32 key_begin, Function function) {
+  static MICA_DEVICE void for_each(float (&scores)[m_blocks][n_blocks][4], i32 row_begin, i32 key_begin,
+                                   Function function) {
     const i32 lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
@@ -31,13 +32,14 @@ struct FeatureState {
       for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          function(scores[m][n][e], row_begin + m * 16 + e / 2 * 8 + lane / 4, key_begin + n * 8 + lane % 4 * 2 + e % 2);
+          function(scores[m][n][e], row_begin + m * 16 + e / 2 * 8 + lane / 4,
+                   key_begin + n * 8 + lane % 4 * 2 + e % 2);
   }
 
   // Products to scores in log2 units; the boolean mask hides.
   template <int m_blocks, int n_blocks>
-  MICA_DEVICE void score(float (&scores)[m_blocks][n_blocks][4], const ForwardParams& p, const Band& band, i32 batch, i32 head,
-                         i32 row_begin, i32 key_begin) const {
+  MICA_DEVICE void score(float (&scores)[m_blocks][n_blocks][4], const ForwardParams& p, const Band& band, i32 batch,
+                         i32 head, i32 row_begin, i32 key_begin) const {
     for_each(scores, row_begin, key_begin, [&](float& x, i32, i32) { x = score_of_product<FloatMath>(p.score, x); });
     if (p.features & kFeatureAlibi)
       for_each(scores, row_begin, key_begin, [&](float& x, i32 row, i32 key) {
@@ -52,7 +54,8 @@ struct FeatureState {
       });
     }
     if (p.features & kFeatureBoolean) {
-      const u8* data = static_cast<const u8*>(p.boolean.data) + batch * p.boolean.stride_batch + head * p.boolean.stride_head;
+      const u8* data =
+          static_cast<const u8*>(p.boolean.data) + batch * p.boolean.stride_batch + head * p.boolean.stride_head;
       for_each(scores, row_begin, key_begin, [&](float& x, i32 row, i32 key) {
         const bool inside = row < min_of(p.boolean.rows, band.len_q) && key < min_of(p.boolean.keys, band.len_k);
         if (!inside || !data[row * p.boolean.stride_row + key * p.boolean.stride_key]) x = -infinity();
@@ -62,8 +65,8 @@ struct FeatureState {
 
   // Dropped probabilities become 0; the sum has them already. One Philox block serves 2 rows by 8 columns of a lane.
   template <int m_blocks, int n_blocks>
-  MICA_DEVICE void drop(float (&probabilities)[m_blocks][n_blocks][4], const ForwardParams& p, i32 head_index, i32 row_begin,
-                        i32 key_begin) const {
+  MICA_DEVICE void drop(float (&probabilities)[m_blocks][n_blocks][4], const ForwardParams& p, i32 head_index,
+                        i32 row_begin, i32 key_begin) const {
     const i32 lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
@@ -75,12 +78,9 @@ struct FeatureState {
         for (int i = 0; i < 4; ++i)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            if (dropout_bits(block, e / 2 * 8 + i * 2 + e % 2) >= p.dropout.threshold) probabilities[m][n + i][e] = 0.0f;
+            if (dropout_bits(block, e / 2 * 8 + i * 2 + e % 2) >= p.dropout.threshold)
+              probabilities[m][n + i][e] = 0.0f;
       }
-  }
-
-  MICA_DEVICE bool keeps(const ForwardParams& p, i32 head_index, i32 row, i32 column) const {
-    return !(p.features & kFeatureDropout) || is_kept(key, p.dropout.threshold, head_index, row, column);
   }
 };
 

@@ -17,6 +17,11 @@ MICA_DEVICE void zero(float (&fragment)[m][n][4]) {
       for (int e = 0; e < 4; ++e) fragment[i][j][e] = 0.0f;
 }
 
+MICA_DEVICE void copy(u32 (&to)[4], const u32 (&from)[4]) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) to[e] = from[e];
+}
+
 // Two neighbouring 16 x 8 accumulators become one 16 x 16 A operand.
 template <class Element>
 MICA_DEVICE void pack_a(u32 (&a)[4], const float (&left)[4], const float (&right)[4]) {

@@ -38,7 +38,9 @@ struct TileCopy {
   static MICA_DEVICE i64 global_offset(i64 stride_row) {
     return i64(threadIdx.x / Tile::kChunks) * stride_row + threadIdx.x % Tile::kChunks * 8;
   }
-  static MICA_DEVICE u32 shared_offset() { return Tile::offset(threadIdx.x / Tile::kChunks, threadIdx.x % Tile::kChunks); }
+  static MICA_DEVICE u32 shared_offset() {
+    return Tile::offset(threadIdx.x / Tile::kChunks, threadIdx.x % Tile::kChunks);
+  }
 
   // shared and global: already moved by the offsets above.
   static MICA_DEVICE void copy(u32 shared, const u16* global, i64 stride_row) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward attention with mma.sync, ldmatrix and cp.async: A100, A10G, L4, RTX, and everything newer that has no kernel
 // of its own. A block owns tile_q queries of one head and walks the key tiles from the last to the first; a warp owns
-// 16 * kM of the queries. While the tensor cores work on the scores of the next key tile, the warp's other units do the
-// softmax of this one.
+// 16 * kM of the queries. Two blocks share an SM, so that one block's softmax runs beside the other's products.
 #pragma once
 
 #include "device/attend.cuh"
@@ -19,7 +18,7 @@ struct ForwardSm80 {
   static constexpr int kDimQK = dim_qk, kDimV = dim_v, kTileQ = tile_q, kTileK = tile_k;
   static constexpr int kThreads = 32 * warps;
   static constexpr int kM = tile_q / (16 * warps);  // blocks of 16 rows of a warp
-  static constexpr int kStages = stages;  // of K and V in shared memory
+  static constexpr int kStages = stages;            // of K and V in shared memory
   static_assert(stages == 1 || stages == 2);
   static constexpr bool kFull = full;
   static_assert(kM * 16 * warps == tile_q && tile_k % 32 == 0);
@@ -31,25 +30,26 @@ struct ForwardSm80 {
   using KCopy = TileCopy<dim_qk, tile_k, kThreads>;
   using VCopy = TileCopy<dim_v, tile_k, kThreads>;
 
+  // Shared memory feeds ldmatrix at about the rate the tensor cores eat: Q stays in registers where they have room.
+  static constexpr bool kQInRegisters = dim_qk <= 64;
+
   const ForwardParams& p;
   Sequence sequence;
   Band band;
   i32 batch_index, head, row_begin;  // row_begin: first query of this warp's rows
   u32 smem_k, smem_v;                // stage 0
   u32 q_address, k_lane, v_lane;     // lane offsets for ldmatrix
-  const u16* k_base;  // key 0
+  const u16* k_base;                 // key 0
   const u16* v_base;
   const u16* k_thread;  // this thread's share of key tile 0
   const u16* v_thread;
   i64 k_tile_stride, v_tile_stride;
   u32 k_shared_offset, v_shared_offset;
+  u32 q_registers[kQInRegisters ? dim_qk / 16 : 1][kM][4];
   FeatureState features;
   SoftmaxState<FloatMath> state[kM][2];
   Output out;
 
-#if MICA_QREG
-  u32 q_regs[dim_qk / 16][kM][4];
-#endif
   MICA_DEVICE bool aligned() const { return !(p.features & kFeatureUnaligned); }
 
   MICA_DEVICE void load_k(i32 tile, i32 stage) {
@@ -85,19 +85,23 @@ struct ForwardSm80 {
     };
   }
 
+  MICA_DEVICE void load_q(u32 (&a)[4], int step, int m) const {
+    ldmatrix_x4(a, QTile::step(q_address, step) + m * 16 * QTile::kRowBytes);
+  }
+
   // scores = Q K^T of one key tile.
   MICA_DEVICE void gemm_qk(Scores& scores, i32 stage) {
     zero(scores);
     const u32 k_address = k_lane + stage * tile_k * QTile::kRowBytes;
 #pragma unroll
     for (int step = 0; step < dim_qk / 16; ++step) {
-#if MICA_QREG
-      u32 (&a)[kM][4] = q_regs[step];
-#else
       u32 a[kM][4];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) ldmatrix_x4(a[m], QTile::step(q_address, step) + m * 16 * QTile::kRowBytes);
-#endif
+      for (int m = 0; m < kM; ++m)
+        if constexpr (kQInRegisters)
+          copy(a[m], q_registers[step][m]);
+        else
+          load_q(a[m], step, m);
 #pragma unroll
       for (int n = 0; n < tile_k / 16; ++n) {
         u32 b[4];
@@ -163,7 +167,8 @@ struct ForwardSm80 {
     return sum;
   }
 
-  // From scores to probabilities, relative to the maximum of the tiles before, in place: no maximum is taken. False if
+  // From scores to probabilities, relative to the maximum of the tiles before, in place: no maximum is taken (plain
+  // kernels; the full ones would need every feature's code twice). False if
   // some row had no maximum yet, or if it rose so much that the tile must be done again, carefully. A row that needs no
   // care gets the same bits either way, so it does not depend on its neighbours.
   MICA_DEVICE bool softmax(Scores& scores) {
@@ -188,6 +193,8 @@ struct ForwardSm80 {
 
   // The same with the tile's maximum: rescales `out` where it rises.
   MICA_DEVICE void softmax_carefully(Scores& scores) {
+    float factor[kM][2];
+    bool rescale = false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -196,13 +203,17 @@ struct ForwardSm80 {
 #pragma unroll
         for (int n = 1; n < kScoreBlocks; ++n)
           tile_max = fmaxf(tile_max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-        const float factor = absorb_lazily<FloatMath>(state[m][half], quad_max(tile_max) * score_scale());
+        factor[m][half] = absorb_lazily<FloatMath>(state[m][half], quad_max(tile_max) * score_scale());
+        rescale |= factor[m][half] != 1.0f;
         state[m][half].sum += exponentials(scores[m], half, reference_of<FloatMath>(state[m][half].max));
-#pragma unroll
-        for (int n = 0; n < dim_v / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) out[m][n][2 * half + e] *= factor;
       }
+    if (!__any_sync(0xffffffffu, rescale)) return;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < dim_v / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[m][n][e] *= factor[m][e / 2];
   }
 
   MICA_DEVICE void score(Scores& scores, i32 tile) {
@@ -212,7 +223,8 @@ struct ForwardSm80 {
   MICA_DEVICE void drop(Scores& probabilities, i32 tile) {
     if constexpr (kFull)
       if (p.features & kFeatureDropout)
-        features.template drop<kM, tile_k / 8>(probabilities, p, batch_index * p.heads_q + head, row_begin, tile * tile_k);
+        features.template drop<kM, tile_k / 8>(probabilities, p, batch_index * p.heads_q + head, row_begin,
+                                               tile * tile_k);
   }
 
   // Key tile `tile`, the step-th from the last: K and V of it are on their way, those of the next tile are sent for.
@@ -234,8 +246,8 @@ struct ForwardSm80 {
     const bool partly_hidden = tile < tiles.full_begin || tile >= tiles.full_end;
     score(scores, tile);
     if (partly_hidden) mask(scores, tile);
-    if (step == 0 || !softmax(scores)) {
-      if (step != 0) {
+    if (kFull || step == 0 || !softmax(scores)) {
+      if (!kFull && step != 0) {
         gemm_qk(scores, step % kStages);
         score(scores, tile);
         if (partly_hidden) mask(scores, tile);
@@ -261,7 +273,8 @@ struct ForwardSm80 {
     index /= p.heads_q;
     i32 tile, split;
     if (p.packed_q) {
-      const QueryTile found = find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, kTileQ, tile_index);
+      const QueryTile found =
+          find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, kTileQ, tile_index);
       batch_index = found.batch;
       tile = found.tile;
       split = index;
@@ -327,14 +340,14 @@ struct ForwardSm80 {
       load_k(tiles.end - 1, 0);
       if constexpr (kStages == 2) load_v(tiles.end - 1, 0);
       cp_async_commit();
-#if MICA_QREG
-      cp_async_wait<0>();
-      __syncthreads();
+      if constexpr (kQInRegisters) {
+        cp_async_wait<0>();
+        __syncthreads();
 #pragma unroll
-      for (int step = 0; step < dim_qk / 16; ++step)
+        for (int step = 0; step < dim_qk / 16; ++step)
 #pragma unroll
-      for (int m = 0; m < kM; ++m) ldmatrix_x4(q_regs[step][m], QTile::step(q_address, step) + m * 16 * QTile::kRowBytes);
-#endif
+          for (int m = 0; m < kM; ++m) load_q(q_registers[step][m], step, m);
+      }
       for (i32 step = 0; step < count; ++step) attend(tiles, tiles.end - 1 - step, step);
     }
     finish(smem, split, tiles, tile_row);
@@ -374,14 +387,13 @@ struct ForwardSm80 {
         for (int half = 0; half < 2; ++half) {
           const i32 row = row_begin + m * 16 + half * 8 + lane / 4;
           if (row < sequence.slot_len_q)
-            p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head + (sequence.q_begin + row) * p.lse_stride_row] =
-                lse[m][half] * kLn2;
+            p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
+                  (sequence.q_begin + row) * p.lse_stride_row] = lse[m][half] * kLn2;
         }
     }
-    if constexpr (kFull)
-      if (p.features & kFeatureProbs) write_probs(lse, tile_row);
     u16* o = static_cast<u16*>(p.o.data);
-    const i64 o_offset = head * p.o.stride_head + query_row_offset(sequence, tile_row, p.o.stride_batch, p.o.stride_row);
+    const i64 o_offset =
+        head * p.o.stride_head + query_row_offset(sequence, tile_row, p.o.stride_batch, p.o.stride_row);
     if (kFull && (p.features & (kFeatureUnaligned | kFeatureFp32Output))) {
       store_by_elements(o_offset, scale, tile_row);
     } else {
@@ -453,36 +465,6 @@ struct ForwardSm80 {
           }
       }
   }
-
-  // For tests: the softmax itself, computed again now that the LSE is known; negative where dropped.
-  MICA_DEVICE void write_probs(const float (&lse)[kM][2], i32 tile_row) {
-    const i32 lane = threadIdx.x % 32;
-    for (i32 tile = 0; tile * tile_k < p.probs.keys; ++tile) {
-      Scores scores;
-      __syncthreads();
-      if (tile * tile_k < sequence.len_k) load_k(tile, 0);
-      cp_async_commit();
-      cp_async_wait<0>();
-      __syncthreads();
-      gemm_qk(scores, 0);
-      score(scores, tile);
-      mask(scores, tile);
-#pragma unroll
-      for (int m = 0; m < kM; ++m)
-#pragma unroll
-        for (int n = 0; n < tile_k / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const i32 row = row_of(m, e / 2), key = tile * tile_k + n * 8 + lane % 4 * 2 + e % 2;
-            const float reference = reference_of<FloatMath>(lse[m][e / 2]);
-            float probability = row < sequence.len_q ? ex2_approx(scores[m][n][e] - reference) : 0.0f;
-            if (!features.keeps(p, batch_index * p.heads_q + head, row, key)) probability = -probability;
-            if (row < min_of(sequence.slot_len_q, p.probs.rows) && key < p.probs.keys)
-              static_cast<float*>(p.probs.data)[batch_index * p.probs.stride_batch + head * p.probs.stride_head +
-                                                row * p.probs.stride_row + key * p.probs.stride_key] = probability;
-          }
-    }
-  }
 };
 
 }  // namespace mica
@@ -490,7 +472,8 @@ struct ForwardSm80 {
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel = mica::ForwardSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES, MICA_FULL>;
+  using Kernel = mica::ForwardSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
+                                   MICA_STAGES, MICA_FULL>;
   Kernel kernel{params};
   kernel.run(smem);
 }

@@ -17,7 +17,7 @@ struct RowsArg {
   i64 stride_batch, stride_row, stride_head;
 };
 
-// A tensor over (batch, head, query, key): mask, bias, probs. Outside its shape: hidden, or 0. Broadcast axes: stride
+// A tensor over (batch, head, query, key): mask, bias. Outside its shape: hidden, or 0. Broadcast axes: stride
 // 0.
 struct PairsArg {
   void* data;  // null: absent
@@ -44,7 +44,6 @@ enum Feature : u32 {
   kFeatureBias = 4,
   kFeatureBoolean = 8,
   kFeatureDropout = 16,
-  kFeatureProbs = 32,
   kFeaturePaged = 64,
   kFeatureUnaligned = 128,  // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
   kFeatureFp32Output = 256,
@@ -67,7 +66,7 @@ struct ForwardParams {
   i64 sinks_stride;
   const float* alibi;
   i64 alibi_stride_batch, alibi_stride_head;
-  PairsArg bias, boolean, probs;
+  PairsArg bias, boolean;
   DropoutArg dropout;
   // Split-KV: partial results (num_splits, batch, heads_q, rows, dim_v) fp32, and their LSE in log2 units.
   Splits splits;
