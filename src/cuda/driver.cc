@@ -117,14 +117,31 @@ mica_status Driver::report(cu::Result result, const char* call) const {
               result, name ? name : "unknown error", text ? text : "");
 }
 
+mica_status Driver::report_loading(cu::Result result, const char* call, const char* what) const {
+  const i32 major = cuda_version_ / 1000, minor = cuda_version_ % 1000 / 10;
+  if (result >= cu::kStreamCaptureUnsupported && result <= cu::kStreamCaptureLast)
+    return fail(MICA_ERROR_DEVICE,
+                "%s cannot be loaded while a stream is captured (CUDA error %d, driver for CUDA %d.%d): make the plan "
+                "once before the capture, or install a driver for CUDA 12.3 or later",
+                what, result, major, minor);
+  if (result == cu::kUnsupportedPtxVersion)
+    return fail(MICA_ERROR_DEVICE,
+                "%s has no machine code for this GPU, and its PTX is newer than the driver (CUDA %d.%d): install a "
+                "driver for CUDA 12.9 or later",
+                what, major, minor);
+  char text[128];
+  std::snprintf(text, sizeof text, "loading %s: %s", what, call);
+  return report(result, text);
+}
+
 mica_status Driver::primary_context(i32 ordinal, cu::Context* context) {
   *context = contexts_[ordinal].load(std::memory_order_acquire);
   if (*context) return MICA_OK;
   const std::lock_guard lock(context_mutex_);
   *context = contexts_[ordinal].load(std::memory_order_relaxed);
   if (*context) return MICA_OK;
-  const mica_status status =
-      check(api_.cuDevicePrimaryCtxRetain(context, devices_[ordinal].handle), "cuDevicePrimaryCtxRetain");
+  const mica_status status = check_loading(api_.cuDevicePrimaryCtxRetain(context, devices_[ordinal].handle),
+                                           "cuDevicePrimaryCtxRetain", "the primary context");
   if (status == MICA_OK) contexts_[ordinal].store(*context, std::memory_order_release);
   return status;
 }

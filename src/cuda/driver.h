@@ -48,9 +48,14 @@ class Driver {
   mica_status check(cu::Result result, const char* call) const {
     return result == cu::kSuccess ? MICA_OK : report(result, call);
   }
+  // The same for what a plan asks for, which a capture may forbid. `what`: what was to be loaded.
+  mica_status check_loading(cu::Result result, const char* call, const char* what) const {
+    return result == cu::kSuccess ? MICA_OK : report_loading(result, call, what);
+  }
 
  private:
   mica_status report(cu::Result result, const char* call) const;
+  mica_status report_loading(cu::Result result, const char* call, const char* what) const;
   bool open(const char* library_name);
   bool find_functions(cu::GetProcAddress get);
   bool find_devices();

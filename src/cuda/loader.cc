@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/loader.h"
 
-#include <cstdio>
-
 #include "cuda/registry.h"
 
 namespace mica {
@@ -22,24 +20,6 @@ KernelLoader& KernelLoader::instance() {
 mica_status KernelLoader::load(const Wanted& wanted, cu::Function* function) {
   *function = functions_[size_t(wanted.device) * num_rows_ + wanted.row].load(std::memory_order_acquire);
   return *function ? MICA_OK : load_slowly(wanted, function);
-}
-
-mica_status KernelLoader::check(cu::Result result, const char* call, const char* kernel) const {
-  if (result == cu::kSuccess) return MICA_OK;
-  const i32 version = driver_.cuda_version();
-  if (result >= cu::kStreamCaptureUnsupported && result <= cu::kStreamCaptureLast)
-    return fail(MICA_ERROR_DEVICE,
-                "%s cannot be loaded while a stream is captured (CUDA error %d, driver for CUDA %d.%d): make the plan "
-                "once before the capture, or install a driver for CUDA 12.3 or later",
-                kernel, result, version / 1000, version % 1000 / 10);
-  if (result == cu::kUnsupportedPtxVersion)
-    return fail(MICA_ERROR_DEVICE,
-                "%s has no machine code for this GPU, and its PTX is newer than the driver (CUDA %d.%d): install a "
-                "driver for CUDA 12.9 or later",
-                kernel, version / 1000, version % 1000 / 10);
-  char text[96];
-  std::snprintf(text, sizeof text, "loading %s: %s", kernel, call);
-  return driver_.check(result, text);
 }
 
 mica_status KernelLoader::load_slowly(const Wanted& wanted, cu::Function* function) {
@@ -64,8 +44,9 @@ mica_status KernelLoader::load_slowly(const Wanted& wanted, cu::Function* functi
                   "the image of %s does not unpack: no %u bytes of memory, or a damaged library file", wanted.name,
                   images_.images[index].bytes);
     // The driver keeps its own copy of the code.
-    status = check(api.cuLibraryLoadData(&libraries_[index], code.get(), nullptr, nullptr, 0, nullptr, nullptr, 0),
-                   "cuLibraryLoadData", wanted.name);
+    status = driver_.check_loading(
+        api.cuLibraryLoadData(&libraries_[index], code.get(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+        "cuLibraryLoadData", wanted.name);
     if (status != MICA_OK) {
       libraries_[index] = nullptr;
       return status;
@@ -73,13 +54,16 @@ mica_status KernelLoader::load_slowly(const Wanted& wanted, cu::Function* functi
   }
   cu::Kernel kernel = nullptr;
   cu::Function loaded = nullptr;
-  status = check(api.cuLibraryGetKernel(&kernel, libraries_[index], wanted.name), "cuLibraryGetKernel", wanted.name);
-  if (status == MICA_OK) status = check(api.cuKernelGetFunction(&loaded, kernel), "cuKernelGetFunction", wanted.name);
+  status = driver_.check_loading(api.cuLibraryGetKernel(&kernel, libraries_[index], wanted.name), "cuLibraryGetKernel",
+                                 wanted.name);
+  if (status == MICA_OK)
+    status = driver_.check_loading(api.cuKernelGetFunction(&loaded, kernel), "cuKernelGetFunction", wanted.name);
   if (status == MICA_OK && wanted.smem_bytes > 0)
-    status = check(api.cuFuncSetAttribute(loaded, cu::kMaxDynamicSharedBytes, wanted.smem_bytes), "cuFuncSetAttribute",
-                   wanted.name);
+    status = driver_.check_loading(api.cuFuncSetAttribute(loaded, cu::kMaxDynamicSharedBytes, wanted.smem_bytes),
+                                   "cuFuncSetAttribute", wanted.name);
   // The driver loads lazily; a first launch inside a capture would come too late.
-  if (status == MICA_OK && api.cuFuncLoad) status = check(api.cuFuncLoad(loaded), "cuFuncLoad", wanted.name);
+  if (status == MICA_OK && api.cuFuncLoad)
+    status = driver_.check_loading(api.cuFuncLoad(loaded), "cuFuncLoad", wanted.name);
   if (status != MICA_OK) return status;
   slot.store(loaded, std::memory_order_release);
   *function = loaded;

@@ -30,7 +30,6 @@ class KernelLoader {
 
  private:
   mica_status load_slowly(const Wanted& wanted, cu::Function* function);
-  mica_status check(cu::Result result, const char* call, const char* kernel) const;
 
   Driver& driver_;
   const ImageTable& images_;
