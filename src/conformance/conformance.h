@@ -40,8 +40,8 @@ struct Outcome {
 
 const std::vector<CaseInfo>& cases();
 
-// Indices of the cases whose name or one of whose tags matches the regular expression (ECMAScript, anywhere in it);
-// all for "". Throws std::regex_error.
+// Indices of the cases whose name or one of whose tags matches the POSIX extended regular expression (anywhere in
+// it); all for "". Throws std::invalid_argument, saying what is wrong with the expression.
 std::vector<size_t> select_cases(const std::string& regex);
 
 // Forward, and backward if the case has gradients, on the device of this memory.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one case: exact-size buffers between guards, outputs poisoned, everything compared afterwards.
+#include <regex.h>
+
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <regex>
+#include <stdexcept>
 #include <vector>
 
 #include "conformance/compare.h"
@@ -289,14 +291,22 @@ const std::vector<CaseInfo>& cases() {
 }
 
 std::vector<size_t> select_cases(const std::string& regex) {
-  const std::regex pattern(regex);
+  regex_t pattern;
+  if (const int error = regcomp(&pattern, regex.c_str(), REG_EXTENDED | REG_NOSUB); error != 0) {
+    char reason[128];
+    regerror(error, &pattern, reason, sizeof reason);
+    throw std::invalid_argument("\"" + regex + "\" is no regular expression: " + reason);
+  }
+  const auto matches = [&pattern](const std::string& text) {
+    return regexec(&pattern, text.c_str(), 0, nullptr, 0) == 0;
+  };
   std::vector<size_t> selected;
   for (size_t n = 0; n < cases().size(); ++n) {
-    const CaseInfo& info = cases()[n];
-    bool matches = std::regex_search(info.name, pattern);
-    for (const std::string& tag : info.tags) matches |= std::regex_search(tag, pattern);
-    if (matches) selected.push_back(n);
+    bool is_wanted = matches(cases()[n].name);
+    for (const std::string& tag : cases()[n].tags) is_wanted |= matches(tag);
+    if (is_wanted) selected.push_back(n);
   }
+  regfree(&pattern);
   return selected;
 }
 
