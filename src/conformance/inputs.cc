@@ -282,6 +282,8 @@ HostTensor make_tensor(int32_t dtype, const int64_t (&shape)[4], Layout layout, 
     }
   }
   if (t.size() == 0) extent = 0, t.origin = 0;
+  // Promise no more than holds: backwards strides may put the first element anywhere.
+  if (alignment && t.origin * int64_t(element_bytes(dtype)) % alignment) t.description.alignment = 0;
   t.bytes.assign(size_t(extent) * element_bytes(dtype), 0xff);
   return t;
 }

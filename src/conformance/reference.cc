@@ -11,6 +11,12 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+double square(double x) { return x * x; }
+
+double largest_root(const std::vector<double>& squares) {
+  return squares.empty() ? 0.0 : std::sqrt(*std::max_element(squares.begin(), squares.end()));
+}
+
 void prepare(Expected& e, const HostTensor& t, Want want) {
   e.value.assign(size_t(t.size()), 0.0);
   e.want.assign(size_t(t.size()), want);
@@ -55,6 +61,7 @@ class Attention {
   void scores(int64_t b, int64_t h);
   void forward_head(int64_t b, int64_t h);
   void backward_head(int64_t b, int64_t h);
+  int64_t bias_index(int64_t b, int64_t h, int64_t i, int64_t j) const;
   void unused_rows(int64_t b, int64_t h);
   void store_key_gradients(int64_t b);
   void store_sums();
@@ -68,6 +75,8 @@ class Attention {
   Matrix q_, score_, cap_slope_, p_, p_sink_;
   std::vector<bool> kept_, empty_;
   Matrix d_bias_, d_sinks_;
+  // Squares of the magnitudes of what is summed up over the rows, for Expected::terms.
+  std::vector<double> dk_terms_, dv_terms_, d_bias_terms_, d_sinks_terms_;
 };
 
 template <class T>
@@ -104,6 +113,8 @@ void Attention<T>::load_keys(int64_t b) {
   v_.assign(size_t(o_.heads_k * s.len_k * dim_v), T(0));
   dk_.assign(k_.size(), T(0));
   dv_.assign(v_.size(), T(0));
+  dk_terms_.assign(k_.size(), 0.0);
+  dv_terms_.assign(v_.size(), 0.0);
   for (int64_t h = 0; h < o_.heads_k; ++h)
     for (int64_t j = 0; j < s.len_k; ++j) {
       T* k = &k_[size_t((h * s.len_k + j) * dim)];
@@ -219,6 +230,17 @@ void Attention<T>::forward_head(int64_t b, int64_t h) {
   }
 }
 
+// Where a pair's gradient goes in d_bias; -1: nowhere.
+template <class T>
+int64_t Attention<T>::bias_index(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  const int64_t* n = x_.d_bias.description.shape;
+  if (n[0] == 1) b = 0;
+  if (n[1] == 1) h = 0;
+  if (n[2] == 1) i = 0;
+  if (n[3] == 1) j = 0;
+  return x_.d_bias.present() && i < n[2] && j < n[3] ? ((b * n[1] + h) * n[2] + i) * n[3] + j : -1;
+}
+
 template <class T>
 void Attention<T>::backward_head(int64_t b, int64_t h) {
   const SequenceView& s = x_.sequences[size_t(b)];
@@ -231,7 +253,9 @@ void Attention<T>::backward_head(int64_t b, int64_t h) {
     const T d_lse = x_.d_lse.present() ? T(x_.d_lse.get(s.q_slot, h, s.q_first + i, 0)) : T(0);
     for (int64_t d = 0; d < dim_v; ++d) d_o[size_t(d)] = T(x_.d_o.get(s.q_slot, s.q_first + i, h, d));
     std::fill(dq.begin(), dq.end(), T(0));
+    std::vector<double> dq_terms(dq.size(), 0.0);
     T delta = 0;
+    double delta_terms = std::fabs(double(d_lse));
     for (int64_t j = 0; j < keys; ++j) {
       const auto at = size_t(i * keys + j);
       d_p[size_t(j)] = 0;
@@ -240,26 +264,41 @@ void Attention<T>::backward_head(int64_t b, int64_t h) {
       for (int64_t d = 0; d < dim_v; ++d) product += d_o[size_t(d)] * v[j * dim_v + d];
       d_p[size_t(j)] = rounded(rounded(product) * keep_scale);
       delta += p_[at] * d_p[size_t(j)];
+      delta_terms += std::fabs(double(p_[at] * d_p[size_t(j)]));
       const T weight = rounded(p_[at] * keep_scale);
       for (int64_t d = 0; d < dim_v; ++d) dv[j * dim_v + d] += weight * d_o[size_t(d)];
+      if (!kNaive)
+        for (int64_t d = 0; d < dim_v; ++d)
+          dv_terms_[size_t((head_k * keys + j) * dim_v + d)] += square(weight * d_o[size_t(d)]);
     }
     if (!empty_[size_t(i)]) d_sinks_[size_t(h)] += p_sink_[size_t(i)] * (d_lse - delta);
+    d_sinks_terms_[size_t(h)] += square(p_sink_[size_t(i)] * delta_terms);
+    double row_terms = 0;  // of the score's gradients
     for (int64_t j = 0; j < keys; ++j) {
       const auto at = size_t(i * keys + j);
       if (score_[at] == T(-kInfinity)) continue;
       const T d_score = rounded(p_[at] * (d_p[size_t(j)] - delta + d_lse));
-      if (!d_bias_.empty()) {
-        const int64_t* n = x_.bias.description.shape;
-        const int64_t ib = n[2] == 1 ? 0 : i, jb = n[3] == 1 ? 0 : j;
-        if (ib < n[2] && jb < n[3])
-          d_bias_[size_t((((n[0] == 1 ? 0 : b) * n[1] + (n[1] == 1 ? 0 : h)) * n[2] + ib) * n[3] + jb)] += d_score;
+      const double terms = double(p_[at]) * (std::fabs(double(d_p[size_t(j)])) + delta_terms);
+      row_terms += terms;
+      if (int64_t n = bias_index(b, h, i, j); n >= 0) {
+        d_bias_[size_t(n)] += d_score;
+        if (x_.bias.description.shape[3] != 1) d_bias_terms_[size_t(n)] += square(terms);
       }
       const T d_product = rounded(d_score * cap_slope_[at]);
       for (int64_t d = 0; d < dim; ++d) {
         dq[size_t(d)] += d_product * k[j * dim + d];
         dk[j * dim + d] += d_product * q_[size_t(i * dim + d)];
       }
+      if (kNaive) continue;
+      const double slope = double(cap_slope_[at]);
+      for (int64_t d = 0; d < dim; ++d) {
+        dq_terms[size_t(d)] += std::fabs(terms * slope * k[j * dim + d]);
+        dk_terms_[size_t((head_k * keys + j) * dim + d)] += square(terms * slope * q_[size_t(i * dim + d)]);
+      }
     }
+    if (x_.bias.present() && x_.bias.description.shape[3] == 1)
+      if (int64_t n = bias_index(b, h, i, 0); n >= 0) d_bias_terms_[size_t(n)] += square(row_terms);
+    for (const double terms : dq_terms) r_.dq.terms = std::max(r_.dq.terms, terms);
     if (x_.dq.present())
       for (int64_t d = 0; d < dim; ++d)
         put(r_.dq, x_.dq, {s.q_slot, s.q_first + i, h, d}, double(rounded(dq[size_t(d)])), Want::kClose);
@@ -281,6 +320,8 @@ void Attention<T>::unused_rows(int64_t b, int64_t h) {
 template <class T>
 void Attention<T>::store_key_gradients(int64_t b) {
   const SequenceView& s = x_.sequences[size_t(b)];
+  r_.dk.terms = std::max(r_.dk.terms, largest_root(dk_terms_));
+  r_.dv.terms = std::max(r_.dv.terms, largest_root(dv_terms_));
   for (int64_t position = 0; position < s.slot_len_k; ++position) {
     const int64_t j = position - s.leftpad;
     const bool in_use = j >= 0 && j < s.len_k;
@@ -304,11 +345,13 @@ template <class T>
 void Attention<T>::store_sums() {
   if (x_.d_bias.present()) {
     prepare(r_.d_bias, x_.d_bias, Want::kClose);
+    r_.d_bias.terms = largest_root(d_bias_terms_);
     for (size_t n = 0; n < d_bias_.size(); ++n)
       r_.d_bias.value[n] = kNaive ? round_to(o_.d_bias_dtype, d_bias_[n]) : double(d_bias_[n]);
   }
   if (x_.d_sinks.present()) {
     prepare(r_.d_sinks, x_.d_sinks, Want::kClose);
+    r_.d_sinks.terms = largest_root(d_sinks_terms_);
     for (size_t h = 0; h < d_sinks_.size(); ++h)
       r_.d_sinks.value[h] = kNaive ? round_to(o_.d_sinks_dtype, d_sinks_[h]) : double(d_sinks_[h]);
   }
@@ -328,6 +371,8 @@ Results Attention<T>::compute() {
   prepare(r_.dv, x_.dv, Want::kUntouched);
   d_bias_.assign(size_t(x_.d_bias.size()), T(0));
   d_sinks_.assign(size_t(o_.heads_q), T(0));
+  d_bias_terms_.assign(d_bias_.size(), 0.0);
+  d_sinks_terms_.assign(d_sinks_.size(), 0.0);
   for (int64_t b = 0; b < o_.batch; ++b) {
     load_keys(b);
     for (int64_t h = 0; h < o_.heads_q; ++h) {

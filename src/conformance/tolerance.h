@@ -7,23 +7,24 @@
 
 namespace mica::conformance {
 
-// floor = relative * (largest magnitude of the reference) + absolute
+// floor = relative * (largest magnitude of the reference) + of_terms * (largest magnitude of what was summed up to it,
+// see Expected::terms) + absolute
 struct Floor {
-  double relative, absolute;
+  double relative, of_terms, absolute;
 };
 
 // By the element type that the result passed through: q's type for o and the gradients, fp32 for lse and probs.
 inline Floor floor_of(int32_t dtype) {
   switch (dtype) {
-    case MICA_FP16: return {0x1p-10, 1e-6};  // one unit in the last place
-    case MICA_BF16: return {0x1p-7, 1e-6};
-    default: return {0x1p-18, 2e-6};  // 32 units: exp, log and tanh of each backend, and another order of the sums
+    case MICA_FP16: return {0x1p-10, 0x1p-11, 1e-6};  // one unit in the last place; o is rounded before delta reads it
+    case MICA_BF16: return {0x1p-7, 0x1p-8, 1e-6};
+    default: return {0x1p-18, 0x1p-20, 2e-6};  // exp, log and tanh of each backend, and another order of the sums
   }
 }
 
-inline double bound_of(int32_t dtype, double naive_error, double largest_reference) {
+inline double bound_of(int32_t dtype, double naive_error, double largest_reference, double terms) {
   const Floor floor = floor_of(dtype);
-  return 2 * naive_error + floor.relative * largest_reference + floor.absolute;
+  return 2 * naive_error + floor.relative * largest_reference + floor.of_terms * terms + floor.absolute;
 }
 
 }  // namespace mica::conformance
