@@ -305,13 +305,15 @@ void Attention<T>::backward_head(int64_t b, int64_t h) {
   }
 }
 
-// Rows of the slot past those in use are written as rows that saw nothing, without a sink.
+// Rows of the slot past those in use are written as rows that saw nothing.
 template <class T>
 void Attention<T>::unused_rows(int64_t b, int64_t h) {
   const SequenceView& s = x_.sequences[size_t(b)];
+  const double lse = x_.sinks.present() ? x_.sinks.get(h, 0, 0, 0) : -kInfinity;
   for (int64_t i = s.len_q; i < s.room_q; ++i) {
     for (int64_t d = 0; d < o_.value_dim(); ++d) put(r_.o, x_.o, {s.q_slot, s.q_first + i, h, d}, 0, Want::kExact);
-    if (x_.lse.present()) put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, -kInfinity, Want::kExact);
+    if (x_.lse.present())
+      put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, lse, x_.sinks.present() ? Want::kClose : Want::kExact);
     if (x_.dq.present())
       for (int64_t d = 0; d < o_.dim; ++d) put(r_.dq, x_.dq, {s.q_slot, s.q_first + i, h, d}, 0, Want::kExact);
   }
