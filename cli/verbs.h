@@ -22,6 +22,7 @@ struct Verb {
 Verb info_verb(CLI::App& app);
 Verb plan_verb(CLI::App& app);
 Verb check_verb(CLI::App& app);
+Verb bench_verb(CLI::App& app);
 Verb demo_verb(CLI::App& app);
 
 }  // namespace cli
