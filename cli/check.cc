@@ -91,8 +91,8 @@ int list_cases(const std::vector<std::size_t>& selected, bool json) {
   return kOk;
 }
 
-std::string where(const Options& options) {
-  const char* text = mica_device_description({MICA_CPU, 0});
+std::string where(mica_device device, const Options& options) {
+  const char* text = mica_device_description(device);
   if (!text) throw std::runtime_error(mica_last_error());
   return options.backend + ", " + text;
 }
@@ -108,8 +108,12 @@ int run(const Options& options) {
   if (options.list) return list_cases(selected, options.json);
   // Before the library looks at its backends for the first time.
   if (!options.isa.empty()) setenv("MICA_CPU_ISA", options.isa.c_str(), 1);
-  mica::conformance::Memory& memory = mica::conformance::host_memory();
-  const std::string device = where(options);
+  std::unique_ptr<mica::conformance::Memory> gpu;
+  std::string why_not;
+  if (options.backend == "cuda") gpu = mica::conformance::cuda_memory(0, &why_not);
+  if (options.backend == "cuda" && !gpu) throw std::runtime_error(why_not);
+  mica::conformance::Memory& memory = gpu ? *gpu : mica::conformance::host_memory();
+  const std::string device = where(memory.device(), options);
   if (!options.json) std::printf("%zu cases on %s\n", selected.size(), device.c_str());
 
   // Heavy cases first, so that no thread ends alone with one.
@@ -187,7 +191,7 @@ Verb check_verb(CLI::App& app) {
   verb->add_option("--filter", options->filter, "only cases whose name or tag matches this regular expression")
       ->type_name("REGEX");
   verb->add_option("--backend", options->backend, "where to run them")
-      ->check(CLI::IsMember({"cpu"}))
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   verb->add_option("--isa", options->isa, "CPU instruction set, as MICA_CPU_ISA (see mica info)")->type_name("NAME");
   verb->add_option("--jobs", options->jobs, "cases at a time (0: as many as there are cores)")

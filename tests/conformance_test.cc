@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every conformance case on the CPU, a test each: --gtest_filter='*paged*' picks by name. MICA_CPU_ISA chooses the
-// instruction set; exit status 77 if this machine does not have it.
+// Every conformance case, a test each: --gtest_filter='*paged*' picks by name. On the CPU, where MICA_CPU_ISA chooses
+// the instruction set, or with MICA_TEST_BACKEND=cuda on GPU 0; exit status 77 if this machine does not have it.
 #include "conformance/conformance.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,8 +19,11 @@ namespace {
 
 class Conformance : public testing::TestWithParam<size_t> {};
 
-TEST_P(Conformance, Cpu) {
-  const Outcome outcome = run_case(GetParam(), host_memory());
+std::unique_ptr<Memory> gpu;  // null: the CPU
+
+TEST_P(Conformance, Case) {
+  const Outcome outcome = run_case(GetParam(), gpu ? *gpu : host_memory());
+  if (gpu && outcome.status == Status::kSkipped) GTEST_SKIP() << outcome.message;
   EXPECT_EQ(outcome.status, Status::kPassed)
       << (outcome.status == Status::kSkipped ? "skipped, but the CPU runs everything: " : "") << outcome.message
       << "\nforward " << outcome.forward_kernel << ", backward " << outcome.backward_kernel;
@@ -47,6 +51,15 @@ TEST(ConformanceTable, SelectsByNameAndTag) {
 }
 
 }  // namespace
+
+// "" if the backend that MICA_TEST_BACKEND asks for is here.
+std::string open_backend() {
+  const char* wanted = std::getenv("MICA_TEST_BACKEND");
+  std::string why_not;
+  if (wanted && std::string(wanted) == "cuda") gpu = cuda_memory(0, &why_not);
+  return why_not;
+}
+
 }  // namespace mica::conformance
 
 // "" if the instruction set that MICA_CPU_ISA forces is here, else what the library says.
@@ -62,7 +75,9 @@ std::string missing_instruction_set() {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (const std::string reason = missing_instruction_set(); !reason.empty()) {
+  std::string reason = missing_instruction_set();
+  if (reason.empty()) reason = mica::conformance::open_backend();
+  if (!reason.empty()) {
     std::printf("skipped: %s\n", reason.c_str());
     return 77;
   }

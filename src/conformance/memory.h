@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <string>
 
 #include "mica/mica.h"
 
@@ -25,5 +27,8 @@ class Memory {
 
 // The host's memory, for the CPU backend.
 Memory& host_memory();
+
+// A GPU's, with a stream of its own. Null where there is none: why_not says why.
+std::unique_ptr<Memory> cuda_memory(int ordinal, std::string* why_not);
 
 }  // namespace mica::conformance
