@@ -61,30 +61,27 @@ mica_status list_kernels(const mica_attention& attention, mica_pass pass, Kernel
   return MICA_OK;
 }
 
+// NOTE: nobody waits for the list. Whoever finds it taken uses malloc; so does a child whose parent forked while
+// another thread held it.
 Plan* acquire_plan() {
-  {
-    const std::lock_guard lock(free_mutex);
-    if (free_plans) {
-      FreePlan* plan = free_plans;
-      free_plans = plan->next;
-      --free_count;
-      return &plan->plan;
-    }
+  if (const std::unique_lock lock(free_mutex, std::try_to_lock); lock.owns_lock() && free_plans) {
+    FreePlan* plan = free_plans;
+    free_plans = plan->next;
+    --free_count;
+    return &plan->plan;
   }
-  void* storage = std::malloc(sizeof(FreePlan));
-  return static_cast<Plan*>(storage);
+  return static_cast<Plan*>(std::malloc(sizeof(FreePlan)));
 }
 
 void release_plan(Plan* plan) {
   FreePlan* freed = reinterpret_cast<FreePlan*>(plan);
-  const std::lock_guard lock(free_mutex);
-  if (free_count >= kKeptPlans) {
-    std::free(freed);
+  if (const std::unique_lock lock(free_mutex, std::try_to_lock); lock.owns_lock() && free_count < kKeptPlans) {
+    freed->next = free_plans;
+    free_plans = freed;
+    ++free_count;
     return;
   }
-  freed->next = free_plans;
-  free_plans = freed;
-  ++free_count;
+  std::free(freed);
 }
 
 }  // namespace mica

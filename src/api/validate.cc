@@ -59,8 +59,9 @@ mica_status check_tensor(const char* name, const mica_tensor& t, Tensor& out) {
   for (int axis = 0; axis < 4; ++axis) {
     const i64 size = t.shape[axis], stride = t.stride[axis];
     if (size < 0) return invalid("%s.shape[%d] is %lld, want 0 or more", name, axis, (long long)size);
-    if (size > kMaxElements || (elements *= size > 0 ? size : 1) > kMaxElements)
+    if (size > 0 && elements > kMaxElements / size)
       return invalid("%s.shape[%d] is %lld, which makes more than 2^48 elements", name, axis, (long long)size);
+    elements *= size > 0 ? size : 1;
     const i64 magnitude = stride < 0 ? -(stride + 1) : stride;
     if (size > 1 && magnitude > (kMaxElements - reach) / size)
       return invalid("%s.stride[%d] is %lld, which reaches past 2^48 elements", name, axis, (long long)stride);
@@ -95,7 +96,9 @@ mica_status check_dense_last(const char* name, const mica_tensor& t) {
 mica_status check_no_overlap(const char* name, const Tensor& t) {
   for (const i64 size : t.shape)
     if (size == 0) return MICA_OK;
-  int order[4] = {0, 1, 2, 3};
+  for (const i64 size : t.shape)
+    if (size == 0) return MICA_OK;
+  int order[4] = {3, 2, 1, 0};  // of equal strides, the inner axis is taken to be right
   for (int a = 0; a < 4; ++a)
     for (int b = a + 1; b < 4; ++b) {
       const i64 x = t.stride[order[a]], y = t.stride[order[b]];
@@ -354,10 +357,14 @@ mica_status Validation::band() {
 
 mica_status Validation::score() {
   const mica_score& s = a.score;
-  if (!std::isfinite(s.scale)) return invalid("score.scale is %g, want a finite number (0: 1/sqrt(dim))", s.scale);
-  if (!std::isfinite(s.softcap) || s.softcap < 0)
-    return invalid("score.softcap is %g, want 0 (none) or a positive finite number", s.softcap);
+  constexpr float kLargest = 1e30f;  // leaves room for factors such as log2(e)
+  if (!(std::fabs(s.scale) <= kLargest))
+    return invalid("score.scale is %g, want a number of magnitude at most 1e30 (0: 1/sqrt(dim))", s.scale);
   p.scale = s.scale != 0 ? s.scale : 1.0f / std::sqrt(float(p.dim_qk));
+  if (!(s.softcap >= 0 && s.softcap <= kLargest))
+    return invalid("score.softcap is %g, want 0 (none) or a positive number up to 1e30", s.softcap);
+  if (s.softcap > 0 && !(std::fabs(p.scale) / s.softcap <= kLargest))
+    return invalid("score.softcap is %g, want it larger: scale / softcap is beyond 1e30", s.softcap);
   p.softcap = s.softcap;
   if (present(s.alibi)) {
     MICA_RETURN_IF_FAILED(check_tensor("score.alibi", s.alibi, p.alibi));
