@@ -40,6 +40,21 @@ MICA_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
                : "r"(address));
 }
 
+// 9.7.13.7 red: adds four floats to global memory, in one access where the GPU can.
+MICA_DEVICE void reduce_add_4(float* address, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"l"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+#else
+#pragma unroll
+  for (int e = 0; e < 4; ++e) asm volatile("red.global.add.f32 [%0], %1;\n" ::"l"(address + e), "f"(x[e]) : "memory");
+#endif
+}
+
+// 9.7.9.11 st: 4 bytes.
+MICA_DEVICE void store_shared_4(u32 address, u32 word) {
+  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");
+}
 // 9.7.9.11 st: 16 bytes.
 MICA_DEVICE void store_shared_16(u32 address, const u32 (&words)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
@@ -85,6 +100,22 @@ template <>
 MICA_DEVICE u32 pack<Fp16>(float low, float high) {
   u32 r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+// The other way.
+template <class T>
+MICA_DEVICE float2 unpack(u32 pair);
+template <>
+MICA_DEVICE float2 unpack<Bf16>(u32 pair) {
+  return make_float2(float_of(pair << 16), float_of(pair & 0xffff0000u));
+}
+template <>
+MICA_DEVICE float2 unpack<Fp16>(u32 pair) {
+  float2 r;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}\n"
+      : "=f"(r.x), "=f"(r.y)
+      : "r"(pair));
   return r;
 }
 

@@ -46,7 +46,7 @@ struct ForwardSm80 {
   i64 k_tile_stride, v_tile_stride;
   u32 k_shared_offset, v_shared_offset;
   u32 q_registers[kQInRegisters ? dim_qk / 16 : 1][kM][4];
-  FeatureState features;
+  FeatureState<false> features;
   SoftmaxState<FloatMath> state[kM][2];
   Output out;
 
@@ -217,14 +217,13 @@ struct ForwardSm80 {
   }
 
   MICA_DEVICE void score(Scores& scores, i32 tile) {
-    if constexpr (kFull)
-      features.template score<kM, tile_k / 8>(scores, p, band, batch_index, head, row_begin, tile * tile_k);
+    if constexpr (kFull) features.score(scores, p, band, batch_index, head, row_begin, tile * tile_k);
   }
   MICA_DEVICE void drop(Scores& probabilities, i32 tile) {
     if constexpr (kFull)
       if (p.features & kFeatureDropout)
-        features.template drop<kM, tile_k / 8>(probabilities, p, batch_index * p.heads_q + head, row_begin,
-                                               tile * tile_k);
+        features.template for_each_dropped<kM, tile_k / 8>(p, batch_index * p.heads_q + head, row_begin, tile * tile_k,
+                                                           [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
   }
 
   // Key tile `tile`, the step-th from the last: K and V of it are on their way, those of the next tile are sent for.
@@ -366,8 +365,7 @@ struct ForwardSm80 {
         SoftmaxState<FloatMath> s = state[m][half];
         s.sum = quad_sum(s.sum);
         float shrink = 1.0f;
-        const bool unused = row_begin + m * 16 + half * 8 + lane / 4 >= sequence.len_q;
-        if (sink && !unused) {
+        if (sink) {
           const Merge<FloatMath> with_sink = merge_sink<FloatMath>(s, sink_log2);
           s = with_sink.state;
           shrink = with_sink.factor_a;

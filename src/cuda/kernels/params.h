@@ -75,6 +75,69 @@ struct ForwardParams {
   i64 partial_rows;    // rows of one head: packed total, or batch slots' rows
 };
 
+// Backward walks, for one key tile, the query tiles that see it. dQ is summed in fp32 in the workspace, a block of
+// (tile_q, dim_qk) per query tile and head in the order of the fragments (see dq_accumulator_index), and converted at
+// the end; the row statistics are made ready by backward_prepare.
+struct BackwardParams {
+  RowsArg q, k, v, d_o;
+  RowsArg dk, dv;  // data null: not wanted
+  i32 dk_dtype, dv_dtype;
+  float* dq_accumulator;   // null: dQ is not wanted
+  const float* row_lse;    // log2 units, +inf for an empty row; (heads_q, rows)
+  const float* row_delta;  // row sum of dO * O, less dLSE; likewise
+  i64 stat_rows;           // rows of one head: packed total, or batch slots' rows
+  SequenceTable sequences;
+  i32 batch, heads_q, heads_k, group;
+  i32 dim_qk, dim_v;
+  i32 tiles_q;  // per sequence slot; packed: of the whole
+  i32 tiles_k;  // per head, likewise
+  i32 packed_q, packed_k;
+  u32 features;  // Feature
+  BandArg band;
+  Score score;
+  const float* alibi;
+  i64 alibi_stride_batch, alibi_stride_head;
+  PairsArg bias, boolean;
+  DropoutArg dropout;
+};
+
+// One pass over dO and O: the row statistics; dQ's accumulator is set to zero on the way.
+struct BackwardPrepareParams {
+  RowsArg o, d_o;
+  i32 o_dtype, d_o_dtype;
+  i32 unaligned;  // as kFeatureUnaligned, of o and d_o
+  const float* lse;
+  i64 lse_stride_batch, lse_stride_head, lse_stride_row;
+  const float* d_lse;  // null: none
+  i64 d_lse_stride_batch, d_lse_stride_head, d_lse_stride_row;
+  float* row_lse;
+  float* row_delta;
+  i64 stat_rows;
+  float* dq_accumulator;
+  i64 dq_accumulator_count;  // a multiple of 4
+  SequenceTable sequences;
+  i32 batch, heads_q, dim_v;
+  i32 packed_q;
+  i32 rows_per_batch;  // rows of a dense slot; packed: of the whole
+};
+
+// dQ from its accumulator to its type and strides.
+struct BackwardFinishParams {
+  RowsArg dq;
+  i32 dq_dtype;
+  i32 unaligned;  // as kFeatureUnaligned, of dq
+  const float* dq_accumulator;
+  SequenceTable sequences;
+  i32 batch, heads_q, dim_qk;
+  i32 tiles_q, packed_q;
+  float scale;
+};
+
+// Bytes of dynamic shared memory of backward_sm80: K, V; stages of Q and dO; P and dS; statistics of two query tiles.
+MICA_HD constexpr i32 backward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + 2 * 2 * tile_q * 4;
+}
+
 // Bytes of dynamic shared memory of forward_sm80: Q, then `stages` of K and of V; O leaves through Q's room.
 MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   const i32 q = tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2;
