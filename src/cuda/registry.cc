@@ -15,6 +15,11 @@ namespace {
 constexpr i32 smem_of_forward_sm80(const KernelRow& r) {
   return forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages);
 }
+constexpr i32 smem_of_backward_sm80(const KernelRow& r) {
+  return backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages);
+}
+constexpr i32 smem_of_backward_prepare(const KernelRow&) { return 0; }
+constexpr i32 smem_of_backward_finish(const KernelRow&) { return 0; }
 
 enum Variant { PLAIN = 0, FULL = 1 };
 

@@ -364,6 +364,7 @@ struct ForwardSm80 {
       for (int half = 0; half < 2; ++half) {
         SoftmaxState<FloatMath> s = state[m][half];
         s.sum = quad_sum(s.sum);
+        if (row_of(m, half) >= sequence.len_q) s = empty_state<FloatMath>();  // not in use: an empty row
         float shrink = 1.0f;
         if (sink) {
           const Merge<FloatMath> with_sink = merge_sink<FloatMath>(s, sink_log2);
