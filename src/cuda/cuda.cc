@@ -3,6 +3,7 @@
 
 #include <cassert>
 #include <cstdio>
+#include <utility>
 
 #include "cuda/check.h"
 #include "cuda/loader.h"
@@ -102,6 +103,40 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   return MICA_OK;
 }
 
+// Row statistics, then dK, dV and dQ's sums, then dQ itself.
+mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
+  const Problem& p = plan.problem;
+  const KernelRow& row = kernel_table().rows[index];
+  Steps& steps = steps_of(plan);
+  const i32 prepare = find_kernel(Role::BACKWARD_PREPARE, choice), finish = find_backward_finish(row);
+  if (prepare < 0 || finish < 0)
+    return fail(MICA_ERROR_UNSUPPORTED, "%s needs a step before or after it that this build does not carry", row.name);
+  cu::Function prepare_function, main_function, finish_function;
+  for (const auto& [kernel, function] :
+       {std::pair{prepare, &prepare_function}, std::pair{index, &main_function}, std::pair{finish, &finish_function}})
+    if (const mica_status status = load(plan.device, kernel, function); status != MICA_OK) return status;
+
+  const BackwardParams params = backward_params(p, row);
+  const i64 key_blocks = i64(params.tiles_k) * p.heads_k * (params.packed_k ? 1 : p.batch);
+  const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
+  if (key_blocks > 0x7fffffff || query_blocks > 0x7fffffff) return too_large(max_of(key_blocks, query_blocks));
+  const i64 accumulator = p.dq.dtype ? query_blocks * row.tile_q * row.dim_qk : 0;
+  const u64 stat_bytes = round_up<u64>(u64(params.stat_rows) * p.heads_q * 4, 256);
+  steps.layout.row_lse = 0;
+  steps.layout.row_delta = stat_bytes;
+  steps.layout.dq_accumulator = 2 * stat_bytes;
+  steps.layout.bytes = plan.workspace_bytes = 2 * stat_bytes + round_up<u64>(u64(accumulator) * 4, 256);
+
+  if (query_blocks > 0)
+    steps.add(StepKind::BACKWARD_PREPARE, prepare_function, kernel_table().rows[prepare],
+              u32(choice.device.num_sms * 8), backward_prepare_params(p, accumulator));
+  if (key_blocks > 0) steps.add(StepKind::BACKWARD, main_function, row, u32(key_blocks), params);
+  if (query_blocks > 0 && p.dq.dtype)
+    steps.add(StepKind::BACKWARD_FINISH, finish_function, kernel_table().rows[finish], u32(query_blocks),
+              backward_finish_params(p, row));
+  return MICA_OK;
+}
+
 mica_status plan(Plan& plan) {
   const KernelChoice choice = {plan.problem, Driver::instance().device(plan.device), kernel_images()};
   const i32 index = find_principal(choice);
@@ -111,7 +146,7 @@ mica_status plan(Plan& plan) {
   steps.num_steps = 0;
   steps.params_used = 0;
   steps.layout = {};
-  return plan_forward(plan, choice, index);
+  return plan.problem.pass == MICA_BACKWARD ? plan_backward(plan, choice, index) : plan_forward(plan, choice, index);
 }
 
 mica_status execute(const Plan& plan, const mica_bindings& bindings) {
@@ -130,6 +165,15 @@ mica_status execute(const Plan& plan, const mica_bindings& bindings) {
     switch (s.kind) {
       case StepKind::FORWARD:
         bind_forward(*reinterpret_cast<ForwardParams*>(params), plan.problem, bindings, steps.layout);
+        break;
+      case StepKind::BACKWARD_PREPARE:
+        bind_backward_prepare(*reinterpret_cast<BackwardPrepareParams*>(params), plan.problem, bindings, steps.layout);
+        break;
+      case StepKind::BACKWARD:
+        bind_backward(*reinterpret_cast<BackwardParams*>(params), plan.problem, bindings, steps.layout);
+        break;
+      case StepKind::BACKWARD_FINISH:
+        bind_backward_finish(*reinterpret_cast<BackwardFinishParams*>(params), plan.problem, bindings, steps.layout);
         break;
     }
     const cu::Result launched =

@@ -42,14 +42,6 @@ constexpr KernelRow kRows[] = {
 
 constexpr KernelTable kTable = {kRows, i32(sizeof kRows / sizeof kRows[0]) - 1};
 
-// Rows of the tensor can be fetched 16 bytes at a time, at any dim that is a multiple of 16 bytes.
-bool rows_are_aligned(const Tensor& t) {
-  const i32 bytes = dtype_bytes(t.dtype);
-  bool aligned = t.alignment % 16 == 0 && t.shape[3] * bytes % 16 == 0;
-  for (int axis = 0; axis < 3; ++axis) aligned = aligned && t.stride[axis] * bytes % 16 == 0;
-  return aligned;
-}
-
 const char* feature_name(u32 feature) {
   switch (feature) {
     case kFeatureSoftcap: return "softcap";
@@ -117,6 +109,17 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(missing == 0, "it is the plain variant, without %s", feature_name(missing & (~missing + 1)));
 }
 
+// What backward's kernels cannot do.
+bool ask_backward(Questions& q, const KernelRow& row, const Problem& p) {
+  const bool one_key_tile = p.max_len_k <= row.tile_k;
+  return q.ask(p.d_o.dtype == p.dtype, "gradients.d_o is %s, want %s (= q.dtype)", dtype_word(p.d_o.dtype),
+               dtype_word(p.dtype)) &&
+         q.ask(!p.deterministic || !p.dq.dtype || one_key_tile,
+               "it adds up dQ in no fixed order, and control.deterministic is 1") &&
+         q.ask(p.d_bias.dtype == MICA_NONE, "it does not compute gradients.d_bias") &&
+         q.ask(p.d_sinks.dtype == MICA_NONE, "it does not compute gradients.d_sinks");
+}
+
 // What the device and this build say.
 bool ask_device(Questions& q, i32 index, const KernelChoice& choice) {
   const KernelRow& row = kTable.rows[index];
@@ -145,6 +148,13 @@ bool ask_helpers(Questions& q, const KernelChoice& choice) {
 
 const KernelTable& kernel_table() { return kTable; }
 
+bool rows_are_aligned(const Tensor& t) {
+  const i32 bytes = dtype_bytes(t.dtype);
+  bool aligned = t.alignment % 16 == 0 && t.shape[3] * bytes % 16 == 0;
+  for (int axis = 0; axis < 3; ++axis) aligned = aligned && t.stride[axis] * bytes % 16 == 0;
+  return aligned;
+}
+
 u32 features_of(const Problem& p) {
   u32 features = 0;
   if (p.softcap > 0) features |= kFeatureSoftcap;
@@ -153,9 +163,10 @@ u32 features_of(const Problem& p) {
   if (p.boolean.dtype) features |= kFeatureBoolean;
   if (p.dropout > 0) features |= kFeatureDropout;
   if (p.page_size > 0) features |= kFeaturePaged;
-  if (p.o.dtype != p.dtype) features |= kFeatureFp32Output;
-  for (const Tensor* t : {&p.q, &p.k, &p.v, &p.o})
-    if (!rows_are_aligned(*t)) features |= kFeatureUnaligned;
+  const bool forward = p.pass == MICA_FORWARD;
+  if (forward && p.o.dtype != p.dtype) features |= kFeatureFp32Output;
+  for (const Tensor* t : {&p.q, &p.k, &p.v, forward ? &p.o : &p.d_o, &p.dk, &p.dv})
+    if (t->dtype && !rows_are_aligned(*t)) features |= kFeatureUnaligned;
   return features;
 }
 
@@ -168,7 +179,8 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   const KernelRow& row = kTable.rows[index];
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
-  if (ask_row(q, row, choice.problem) && ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
+  if (ask_row(q, row, choice.problem) && (row.role != Role::BACKWARD || ask_backward(q, row, choice.problem)) &&
+      ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();
 }
@@ -179,6 +191,15 @@ i32 find_kernel(Role role, const KernelChoice& choice) {
     if (kTable.rows[index].role != role) continue;
     why_not(index, choice, text, sizeof text);
     if (!text[0]) return index;
+  }
+  return -1;
+}
+
+i32 find_backward_finish(const KernelRow& backward) {
+  for (i32 index = 0; index < kTable.num_rows; ++index) {
+    const KernelRow& row = kTable.rows[index];
+    if (row.role == Role::BACKWARD_FINISH && row.dim_qk == backward.dim_qk && row.tile_q == backward.tile_q)
+      return index;
   }
   return -1;
 }

@@ -48,6 +48,9 @@ struct KernelChoice {
   const ImageTable& images;
 };
 
+// Rows of the tensor can be fetched 16 bytes at a time, at any dim that is a multiple of 16 bytes.
+bool rows_are_aligned(const Tensor& tensor);
+
 // Feature bits (kernels/params.h) that a problem needs.
 u32 features_of(const Problem& problem);
 
@@ -60,6 +63,8 @@ i32 why_not(i32 row, const KernelChoice& choice, char* text, size_t text_bytes);
 
 // The first row of a role, or of the problem's pass, that can run. -1: none.
 i32 find_kernel(Role role, const KernelChoice& choice);
+// The step after a backward kernel: reads the accumulator as that kernel's tiles lay it out. -1: none.
+i32 find_backward_finish(const KernelRow& backward);
 i32 find_principal(const KernelChoice& choice);
 
 }  // namespace mica

@@ -11,7 +11,7 @@
 namespace mica {
 
 // Which parameter struct a step has.
-enum class StepKind : i32 { FORWARD };
+enum class StepKind : i32 { FORWARD, BACKWARD_PREPARE, BACKWARD, BACKWARD_FINISH };
 
 struct Step {
   cu::Function function;
