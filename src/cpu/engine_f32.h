@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp32 engine: B in panels of kCols columns, [panel][depth][kCols]; a block of kRows x kCols lives in registers.
+// The fp32 engine: B in panels of kCols columns, [panel][depth][kCols]; a block of kRows x kCols of C lives in
+// registers.
 #pragma once
 
 #include "cpu/engine.h"
@@ -8,79 +9,166 @@ namespace MICA_NS {
 
 struct EngineF32 {
   using Element = float;
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
-  static constexpr i32 kRows = 6;  // 12 of 16 registers accumulate
-#else
-  static constexpr i32 kRows = 8;
-#endif
-  static constexpr i32 kVectors = 2;
+  static constexpr i32 kVectors = 2;  // of a row of the block
   static constexpr i32 kCols = kVectors * kLanes;
-  static constexpr i32 kDepth = 1;
+#if HWY_TARGET == HWY_NEON
+  // Multiplies by a lane of a register: four of depth are loaded at once.
+  static constexpr i32 kRows = 8, kDepth = 4;
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
+  static constexpr i32 kRows = 6, kDepth = 1;  // 12 of 16 registers accumulate
+#else
+  static constexpr i32 kRows = 8, kDepth = 1;
+#endif
 
   static void begin() {}
   static void end() {}
 
-  static i64 packed_b_elements(i32 depth, i32 cols) { return i64(round_up(cols, kCols)) * depth; }
+  static i64 packed_b_elements(i32 depth, i32 cols) { return i64(round_up(cols, kCols)) * round_up(depth, kDepth); }
 
   template <class RowAt>
   static void pack_b(float* dst, const RowAt& row_at, i32 dtype, i32 depth, i32 cols) {
-    float row[kMaxDim + kCols];
-    const i32 padded = round_up(cols, kCols);
-    for (i32 k = 0; k < depth; ++k) {
-      load_row(row, row_at(k), dtype, cols);
-      for (i32 c = cols; c < padded; ++c) row[c] = 0;
-      for (i32 c = 0; c < padded; c += kCols)
-        for (i32 v = 0; v < kVectors; ++v)
-          store(load(row + c + v * kLanes), dst + i64(c) * depth + k * kCols + v * kLanes);
-    }
+    if (dtype == MICA_FP32)
+      pack_across<MICA_FP32>(dst, row_at, depth, cols);
+    else if (dtype == MICA_BF16)
+      pack_across<MICA_BF16>(dst, row_at, depth, cols);
+    else
+      pack_across<MICA_FP16>(dst, row_at, depth, cols);
   }
 
   template <class RowAt>
   static void pack_b_transposed(float* dst, const RowAt& row_at, i32 dtype, i32 depth, i32 cols) {
-    float row[kMaxDim];
-    const i32 padded = round_up(cols, kCols);
-    for (i32 c = 0; c < padded; ++c) {
-      float* column = dst + i64(c / kCols) * kCols * depth + c % kCols;
-      if (c < cols) {
-        load_row(row, row_at(c), dtype, depth);
-        for (i32 k = 0; k < depth; ++k) column[k * kCols] = row[k];
-      } else {
-        for (i32 k = 0; k < depth; ++k) column[k * kCols] = 0;
-      }
-    }
+    if (dtype == MICA_FP32)
+      pack_along<MICA_FP32>(dst, row_at, depth, cols);
+    else if (dtype == MICA_BF16)
+      pack_along<MICA_BF16>(dst, row_at, depth, cols);
+    else
+      pack_along<MICA_FP16>(dst, row_at, depth, cols);
   }
 
   static void multiply(const float* a, i64 ld_a, const float* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
                        bool accumulate) {
-    for (i32 col = 0; col < cols; col += kCols)
-      for (i32 row = 0; row < rows; row += kRows)
-        block(a + row * ld_a, ld_a, b + i64(col) * depth, c + row * ld_c + col, ld_c, depth, accumulate);
+    constexpr i32 kChunk = 4 * kRows;  // rows of A that stay in the first-level cache beside a panel of B
+    const i32 padded_depth = round_up(depth, kDepth);
+    for (i32 chunk = 0; chunk < rows; chunk += kChunk)
+      for (i32 col = 0; col < cols; col += kCols)
+        for (i32 row = chunk; row < min_of(chunk + kChunk, rows); row += kRows)
+          block(a + row * ld_a, ld_a, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth,
+                accumulate);
   }
 
  private:
-  static HWY_INLINE void block(const float* a, i64 ld_a, const float* b, float* c, i64 ld_c, i32 depth,
-                               bool accumulate) {
+  template <i32 kDtype, class RowAt>
+  static void pack_across(float* dst, const RowAt& row_at, i32 depth, i32 cols) {
+    constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+    const i32 padded_depth = round_up(depth, kDepth), whole = cols - cols % kCols;
+    for (i32 k = 0; k < padded_depth; ++k) {
+      const char* row = k < depth ? static_cast<const char*>(row_at(k)) : nullptr;
+      float* to = dst + k * kCols;
+      for (i32 c = 0; c < whole; c += kCols)
+        for (i32 v = 0; v < kVectors; ++v)
+          store(row ? load_as<kDtype>(row + (c + v * kLanes) * kBytes) : set(0),
+                to + i64(c) * padded_depth + v * kLanes);
+      for (i32 c = whole; c < round_up(cols, kCols); ++c)
+        to[i64(whole) * padded_depth + c - whole] = row && c < cols ? load_as_float(row, c, kDtype) : 0.0f;
+    }
+  }
+
+  // Four source rows at a time: 4 x 4 transposes inside each 128 bits.
+  template <i32 kDtype, class RowAt>
+  static void pack_along(float* dst, const RowAt& row_at, i32 depth, i32 cols) {
+    constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+    const i32 padded_depth = round_up(depth, kDepth);
+    const auto load_at = [](const char* row, i32 k) { return row ? load_as<kDtype>(row + k * kBytes) : set(0); };
+    for (i32 c = 0; c < round_up(cols, kCols); c += 4) {
+      const char* row[4];
+      for (i32 i = 0; i < 4; ++i) row[i] = c + i < cols ? static_cast<const char*>(row_at(c + i)) : nullptr;
+      float* to = dst + i64(c / kCols) * kCols * padded_depth + c % kCols;
+      i32 k = 0;
+      for (; k + kLanes <= depth; k += kLanes)
+        store_transposed(load_at(row[0], k), load_at(row[1], k), load_at(row[2], k), load_at(row[3], k),
+                         to + k * kCols);
+      for (; k < padded_depth; ++k)
+        for (i32 i = 0; i < 4; ++i) to[k * kCols + i] = row[i] && k < depth ? load_as_float(row[i], k, kDtype) : 0.0f;
+    }
+  }
+
+  // Lane l of rows 0 to 3 goes to the four floats at dst + l * kCols.
+  static HWY_INLINE void store_transposed(Vector row0, Vector row1, Vector row2, Vector row3, float* dst) {
+    const FloatTag d;
+    const hn::RepartitionToWide<WordTag> wide;
+    const auto a = hn::BitCast(wide, hn::InterleaveLower(d, row0, row1));
+    const auto b = hn::BitCast(wide, hn::InterleaveLower(d, row2, row3));
+    const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, row0, row1));
+    const auto f = hn::BitCast(wide, hn::InterleaveUpper(d, row2, row3));
+    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(wide, a, b)), dst);
+    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(wide, a, b)), dst + kCols);
+    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(wide, e, f)), dst + 2 * kCols);
+    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(wide, e, f)), dst + 3 * kCols);
+  }
+
+  // Each 128 bits of v, four rows of the panel apart.
+  template <class D, class V>
+  static HWY_INLINE void store_blocks(D d, V v, float* dst) {
+    if constexpr (hn::MaxLanes(D()) == 4) {
+      hn::StoreU(v, d, dst);
+    } else {
+      const hn::Half<D> half;
+      store_blocks(half, hn::LowerHalf(half, v), dst);
+      store_blocks(half, hn::UpperHalf(half, v), dst + i64(hn::MaxLanes(half)) * kCols);
+    }
+  }
+
+  static HWY_INLINE void block(const float* HWY_RESTRICT a, i64 ld_a, const float* HWY_RESTRICT b,
+                               float* HWY_RESTRICT c, i64 ld_c, i32 depth, bool accumulate) {
     Vector sum[kRows][kVectors];
 #pragma GCC unroll 8
     for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (i32 v = 0; v < kVectors; ++v) sum[r][v] = accumulate ? load(c + r * ld_c + v * kLanes) : set(0);
+#if HWY_TARGET == HWY_NEON
+    for (i32 k = 0; k < depth; k += 4) {
+      Vector left[kRows];
+#pragma GCC unroll 8
+      for (i32 r = 0; r < kRows; ++r) left[r] = load(a + r * ld_a + k);
+      multiply_lane<0>(left, b, sum);
+      multiply_lane<1>(left, b + kCols, sum);
+      multiply_lane<2>(left, b + 2 * kCols, sum);
+      multiply_lane<3>(left, b + 3 * kCols, sum);
+      b += 4 * kCols;
+    }
+#else
     for (i32 k = 0; k < depth; ++k) {
       Vector right[kVectors];
 #pragma GCC unroll 4
-      for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + k * kCols + v * kLanes);
+      for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
 #pragma GCC unroll 8
       for (i32 r = 0; r < kRows; ++r) {
         const Vector left = set(a[r * ld_a + k]);
 #pragma GCC unroll 4
         for (i32 v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(left, right[v], sum[r][v]);
       }
+      b += kCols;
     }
+#endif
 #pragma GCC unroll 8
     for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], c + r * ld_c + v * kLanes);
   }
+
+#if HWY_TARGET == HWY_NEON
+  template <int kLane>
+  static HWY_INLINE void multiply_lane(const Vector (&left)[kRows], const float* b, Vector (&sum)[kRows][kVectors]) {
+    Vector right[kVectors];
+#pragma GCC unroll 4
+    for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
+#pragma GCC unroll 8
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (i32 v = 0; v < kVectors; ++v)
+        sum[r][v] = Vector(vfmaq_laneq_f32(sum[r][v].raw, right[v].raw, left[r].raw, kLane));
+  }
+#endif
 };
 
 }  // namespace MICA_NS

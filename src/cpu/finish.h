@@ -5,14 +5,11 @@
 #include "core/random.h"
 #include "core/softmax.h"
 #include "cpu/isa.h"
+#include "cpu/rows.h"
 #include "cpu/score_row.h"
 #include "cpu/threads.h"
 
 namespace MICA_NS {
-
-struct RowPlace {
-  i32 b, head, i;
-};
 
 // Address of a row of probs, and how many of its keys exist; null where the tensor has no such row.
 struct ProbsRow {
@@ -28,18 +25,20 @@ HWY_API ProbsRow probs_row(const CpuCall& call, const RowPlace& row) {
                   i32(min_of<i64>(t.shape[3], MICA_MAX_SEQLEN))};
 }
 
-// Until the row's sum is known, probs holds its scores.
-inline void keep_scores(const CpuCall& call, const RowPlace& row, const float* scores, i32 j_begin, i32 count) {
+// Until the row's sum is known, probs holds the scores of the keys that the band shows.
+inline void keep_scores(const CpuCall& call, const RowPlace& row, Range visible, const float* scores, i32 j_begin,
+                        i32 count) {
   const ProbsRow to = probs_row(call, row);
-  for (i32 c = 0; c < count && j_begin + c < to.num_keys; ++c) to.at[(j_begin + c) * to.stride_key] = scores[c];
+  const i32 end = min_of(min_of(j_begin + count, visible.end), to.num_keys);
+  for (i32 j = max_of(j_begin, visible.begin); j < end; ++j) to.at[j * to.stride_key] = scores[j - j_begin];
 }
 
-inline void finish_probs(const CpuCall& call, const RowPlace& row, float lse_log2, Range keys) {
+inline void finish_probs(const CpuCall& call, const RowPlace& row, float lse_log2, Range visible) {
   const Problem& p = *call.problem;
   const ProbsRow to = probs_row(call, row);
   const float reference = reference_of<ScalarMath>(lse_log2);
   const u32 threshold = keep_threshold(p.dropout), head_index = u32(row.b * p.heads_q + row.head);
-  for (i32 j = keys.begin; j < min_of(keys.end, to.num_keys); ++j) {
+  for (i32 j = visible.begin; j < min_of(visible.end, to.num_keys); ++j) {
     float& x = to.at[j * to.stride_key];
     const float e = ScalarMath::exp2(x - reference);
     x = p.dropout > 0 && e > 0 && !is_kept(call.philox, threshold, head_index, u32(row.i), u32(j)) ? -e : e;
@@ -61,9 +60,9 @@ inline void clear_probs(const CpuCall& call) {
       const_cast<CpuCall*>(&call));
 }
 
-// accumulator: sum of exp2(score - max) * v. keys: those whose scores keep_scores was given.
+// accumulator: sum of exp2(score - max) * v; null for a row that is empty for certain.
 inline void finish_row(const CpuCall& call, const Sequence& s, const RowPlace& row, SoftmaxState<ScalarMath> state,
-                       const float* accumulator, Range keys) {
+                       const float* accumulator) {
   const Problem& p = *call.problem;
   float factor = 1;
   if (p.sinks.dtype != MICA_NONE) {
@@ -75,7 +74,7 @@ inline void finish_row(const CpuCall& call, const Sequence& s, const RowPlace& r
   if (p.dropout > 0) factor /= 1 - p.dropout;
   const i64 offset = query_row_offset(s, row.i, p.o.stride[0], p.o.stride[1]) + row.head * p.o.stride[2];
   char* o = static_cast<char*>(call.x->o) + offset * dtype_bytes(p.o.dtype);
-  const bool is_empty = state.sum == 0 || keys.begin >= keys.end;
+  const bool is_empty = state.sum == 0 || !accumulator;
   if (is_empty)
     __builtin_memset(o, 0, size_t(p.dim_v) * size_t(dtype_bytes(p.o.dtype)));
   else
@@ -84,7 +83,8 @@ inline void finish_row(const CpuCall& call, const Sequence& s, const RowPlace& r
   if (p.lse.dtype != MICA_NONE)
     call.x->lse[s.q_slot * p.lse.stride[0] + row.head * p.lse.stride[1] + (s.q_begin + row.i) * p.lse.stride[2]] =
         lse * kLn2;
-  if (p.probs.dtype != MICA_NONE) finish_probs(call, row, lse, keys);
+  if (p.probs.dtype != MICA_NONE && accumulator)
+    finish_probs(call, row, lse, keys_of_row(band_of(p, s.len_q, s.len_k), row.i));
 }
 
 }  // namespace MICA_NS

@@ -37,8 +37,7 @@ struct CpuPlan {
   i32 short_q;        // sequences of at most this many rows have their keys split
   Region scratch;     // num_threads parts of scratch_bytes
   i64 scratch_bytes;  // per thread
-  Region partial;     // of splits: accumulators, then states
-  i64 partial_rows;   // rows (of all heads) of one split
+  Region partial;     // results of splits: accumulator and state for each row, head and split
   i64 workspace_bytes;
   BackwardPlan backward;
 };

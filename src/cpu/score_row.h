@@ -20,7 +20,9 @@ struct Scoring {
   Score score;
   Band band;
   i32 batch_index;
-  bool is_plain;  // scale alone, and positive: the maximum of the scores is the scaled maximum of the products
+  // Scale alone, and positive: the maximum of the scores is the scaled maximum of the products, and a product can be
+  // hidden like a score.
+  bool is_plain;
 };
 
 HWY_API Scoring scoring_of(const CpuCall& call, const Sequence& s, i32 b) {
@@ -32,7 +34,7 @@ HWY_API Scoring scoring_of(const CpuCall& call, const Sequence& s, i32 b) {
   r.band = band_of(p, s.len_q, s.len_k);
   r.batch_index = b;
   r.is_plain = p.scale > 0 && p.softcap == 0 && p.alibi.dtype == MICA_NONE && p.bias.dtype == MICA_NONE &&
-               p.boolean.dtype == MICA_NONE;
+               p.boolean.dtype == MICA_NONE && p.probs.dtype == MICA_NONE;
   return r;
 }
 

@@ -34,12 +34,14 @@ struct VectorMath {
   static HWY_INLINE V abs(V a) { return hn::Abs(a); }
   static HWY_INLINE V select_if_equal(V a, V b, V yes, V no) { return hn::IfThenElse(hn::Eq(a, b), yes, no); }
 
-  // 2^x for x up to 127; 0 below -126 (also for -inf). The fraction lies in [-1/2, 1/2], where the polynomial's
+  // 2^x for x up to 127; 0 from -127 down (also for -inf). The fraction lies in [-1/2, 1/2], where the polynomial's
   // relative error is below 2e-9, so that rounding is all that is left.
   static HWY_INLINE V exp2(V x) {
-    const V clamped = hn::Max(x, set(-127.0f));
-    const V whole = hn::Round(clamped);
-    const V f = hn::Sub(clamped, whole);
+    // Adding 1.5 * 2^23 + 127 rounds to a whole number and leaves, in the low bits, the biased exponent of its power.
+    const V magic = set(12582912.0f + 127.0f);
+    const V clamped = hn::Max(set(-127.0f), x);  // in this order a NaN stays
+    const V shifted = hn::Add(clamped, magic);
+    const V f = hn::Sub(clamped, hn::Sub(shifted, magic));
     V p = set(1.534579427e-04f);
     p = hn::MulAdd(p, f, set(1.339993108e-03f));
     p = hn::MulAdd(p, f, set(9.618489023e-03f));
@@ -47,9 +49,7 @@ struct VectorMath {
     p = hn::MulAdd(p, f, set(2.402264689e-01f));
     p = hn::MulAdd(p, f, set(6.931472057e-01f));
     p = hn::MulAdd(p, f, set(1.0f));
-    const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(IntTag(), whole), hn::Set(IntTag(), 127)));
-    const V result = hn::Mul(p, hn::BitCast(FloatTag(), exponent));
-    return hn::IfThenZeroElse(hn::Lt(x, set(-126.0f)), result);
+    return hn::Mul(p, hn::BitCast(FloatTag(), hn::ShiftLeft<23>(hn::BitCast(IntTag(), shifted))));
   }
 
   // Small arguments by an odd polynomial (relative error 1e-8), others by 1 - 2 / (e^2|x| + 1).

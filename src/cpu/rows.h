@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary embedding of one row, and append: new keys (turned) and values written into the cache.
+// Rows in and out: queries (turned by their position where there is rotary), keys and values wherever they live, and
+// append, which writes new ones into the cache.
 #pragma once
 
 #include "cpu/isa.h"
@@ -38,6 +39,33 @@ HWY_API i64 query_position(const Problem& p, const Sequence& s, i32 i) {
   const bool along = p.window_left < MICA_MAX_SEQLEN || p.window_right < MICA_MAX_SEQLEN;
   return append_position(s) + (along ? i : 0);
 }
+
+struct RowPlace {
+  i32 b, head, i;
+};
+
+// A query row as floats, turned where there is rotary.
+inline void load_query(const CpuCall& call, const Sequence& s, const RowPlace& at, float* row) {
+  const Problem& p = *call.problem;
+  const i64 offset = query_row_offset(s, at.i, p.q.stride[0], p.q.stride[1]) + at.head * p.q.stride[2];
+  load_row(row, static_cast<const char*>(call.x->q) + offset * dtype_bytes(p.dtype), p.dtype, p.dim_qk);
+  if (p.rotary_dim > 0) rotate_row(call, row, query_position(p, s, at.i));
+}
+
+// Rows of k or v of one sequence and head, counted from key j_begin.
+struct KeyRows {
+  const SequenceTable* table;
+  const Sequence* sequence;
+  const void* base;
+  const Tensor* tensor;
+  i32 b, head, j_begin;
+
+  HWY_INLINE const void* operator()(i32 j) const {
+    const Tensor& t = *tensor;
+    const i64 row = key_row_offset(*table, *sequence, b, j_begin + j, t.stride[0], t.stride[1]);
+    return static_cast<const char*>(base) + (row + head * t.stride[2]) * dtype_bytes(t.dtype);
+  }
+};
 
 inline void copy_bytes(char* dst, const char* src, i64 bytes) { __builtin_memcpy(dst, src, size_t(bytes)); }
 
