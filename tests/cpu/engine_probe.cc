@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled once per instruction set. No standard container: its functions would be compiled for this instruction set
+// and the linker might keep them for the whole program.
+#include "tests/cpu/engine_probe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/engine_f32.h"
+#if defined(MICA_PROBE_amx)
+#include "cpu/engine_amx.h"
+#elif defined(MICA_PROBE_bfmmla)
+#include "cpu/engine_bfmmla.h"
+#endif
+
+namespace MICA_NS {
+namespace {
+
+#if defined(MICA_PROBE_amx)
+using Engine = EngineAmx;
+#elif defined(MICA_PROBE_bfmmla)
+using Engine = EngineBfmmla;
+#else
+using Engine = EngineF32;
+#endif
+
+// Every byte is 0xff first, which is NaN in all types: whatever should have been packed and was not is seen.
+template <class T>
+T* allocate(i64 count) {
+  const size_t bytes = size_t(round_up<i64>(count * i64(sizeof(T)) + 64, 64));
+  void* memory = aligned_alloc(64, bytes);
+  memset(memory, 0xff, bytes);
+  return static_cast<T*>(memory);
+}
+
+void multiply(const mica_test::Product& p) {
+  using Element = Engine::Element;
+  const i64 ld_a = leading_dimension(p.depth, Engine::kDepth);
+  Element* a = allocate<Element>(round_up(p.rows, Engine::kRows) * ld_a);
+  Element* b = allocate<Element>(Engine::packed_b_elements(p.depth, p.cols));
+  pack_a(
+      a, ld_a, [&](i32 r) -> const void* { return p.a + i64(r) * p.depth; }, MICA_FP32, p.rows, p.depth);
+  const auto row_at = [&](i32 r) -> const void* {
+    return static_cast<const char*>(p.b) + r * p.ld_b * dtype_bytes(p.dtype_b);
+  };
+  if (p.b_is_transposed)
+    Engine::pack_b_transposed(b, row_at, p.dtype_b, p.depth, p.cols);
+  else
+    Engine::pack_b(b, row_at, p.dtype_b, p.depth, p.cols);
+  Engine::begin();
+  Engine::multiply(a, ld_a, b, p.c, p.ld_c, p.rows, p.cols, p.depth, p.accumulate);
+  Engine::end();
+  free(a);
+  free(b);
+}
+
+}  // namespace
+
+extern const mica_test::EngineProbe probe;
+const mica_test::EngineProbe probe = {
+    MICA_PROBE_NAME, sizeof(Engine::Element) == 2, Engine::kRows, Engine::kCols, Engine::kDepth, multiply};
+
+}  // namespace MICA_NS
