@@ -30,16 +30,17 @@ using mica::Splits;
 // The key tiles [begin, end) of one split of the tiles [0, num_tiles) of a sequence. The boundaries follow from the
 // length found at run time, so that a long cache holding few keys still keeps every split busy.
 MICA_HD Range split_tiles(const Splits& s, i32 num_tiles, i32 split) {
-  const i32 length = s.length_tiles > 0 ? s.length_tiles : ceil_div(max_of(num_tiles, 1), s.num_splits);
-  const i32 begin = i32(min_of<i64>(i64(split) * length, num_tiles));
-  return Range{begin, i32(min_of<i64>(i64(begin) + length, num_tiles))};
+  if (s.length_tiles == 0)
+    return Range{i32(i64(split) * num_tiles / s.num_splits), i32(i64(split + 1) * num_tiles / s.num_splits)};
+  const i32 begin = i32(min_of<i64>(i64(split) * s.length_tiles, num_tiles));
+  return Range{begin, i32(min_of<i64>(i64(begin) + s.length_tiles, num_tiles))};
 }
 
-// How many splits keep `workers` busy: none when there is work enough, else as many as add whole waves of at least
+// How many splits keep `workers` busy: none when there is work enough, else as many as fit into one wave, with at least
 // min_tiles key tiles each.
 MICA_HD i32 choose_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_tiles, i32 max_splits) {
   if (work_items >= workers || num_tiles <= min_tiles) return 1;
-  const i64 wanted = ceil_div<i64>(workers, max_of<i64>(work_items, 1));
+  const i64 wanted = workers / max_of<i64>(work_items, 1);
   const i64 possible = max_of(num_tiles / max_of(min_tiles, 1), 1);
   return i32(clamp_to<i64>(min_of(wanted, possible), 1, max_splits));
 }

@@ -35,10 +35,17 @@ struct Sequence {
   i32 append_begin;  // the first appended row, counted as the keys are; len_k - len_new
 };
 
+// Where a row of a paged sequence is.
+struct PagedRow {
+  i32 entry;  // of the block table, as it was read: the page
+  i32 row;    // within the page
+};
+
 }  // namespace mica
 
 namespace MICA_NS {
 
+using mica::PagedRow;
 using mica::Sequence;
 using mica::SequenceTable;
 
@@ -93,14 +100,22 @@ MICA_HD Sequence sequence_of(const SequenceTable& t, i32 b) {
   return s;
 }
 
+// Key row j of a paged sequence, in two steps, so that a kernel can fetch the entry of the block table ahead of its
+// use.
+MICA_HD PagedRow paged_row(const SequenceTable& t, const Sequence& s, i32 b, i32 j) {
+  const i32 position = s.leftpad + j;
+  const i32 page_index = position / t.page_size;
+  return PagedRow{t.block_table[b * t.block_table_stride_batch + page_index * t.block_table_stride_page],
+                  position - page_index * t.page_size};
+}
+MICA_HD i64 paged_row_offset(const SequenceTable& t, const PagedRow& r, i64 stride_slot, i64 stride_row) {
+  return clamp_to(r.entry, 0, t.slots_k - 1) * stride_slot + r.row * stride_row;
+}
+
 // Element offset of key row j of the sequence (head 0) in a tensor with k's axes: (slot or page, row, head, dim).
 MICA_HD i64 key_row_offset(const SequenceTable& t, const Sequence& s, i32 b, i32 j, i64 stride_slot, i64 stride_row) {
   if (t.page_size == 0) return s.k_slot * stride_slot + (s.k_begin + j) * stride_row;
-  const i32 position = s.leftpad + j;
-  const i32 page_index = position / t.page_size;
-  const i32 page = clamp_to(t.block_table[b * t.block_table_stride_batch + page_index * t.block_table_stride_page], 0,
-                            t.slots_k - 1);
-  return page * stride_slot + i64(position - page_index * t.page_size) * stride_row;
+  return paged_row_offset(t, paged_row(t, s, b, j), stride_slot, stride_row);
 }
 
 // The same for query row i in a tensor with q's axes.

@@ -28,6 +28,7 @@ TEST(Schedule, SplitsPartitionTheTiles) {
             }
           } else {
             ASSERT_LE(r.end - r.begin, (num_tiles + num_splits - 1) / num_splits);
+            ASSERT_GE(r.end - r.begin, num_tiles / num_splits);
           }
           next = r.end;
         }
@@ -68,7 +69,7 @@ TEST(Schedule, ChosenSplitsKeepWorkersBusyWithWholePieces) {
             if (splits > 1) {
               ASSERT_GE(num_tiles, splits * min_tiles);
               ASSERT_LE(splits, num_tiles);
-              ASSERT_LT((splits - 1) * work_items, workers);  // one fewer would leave a worker idle
+              ASSERT_LE(splits * work_items, workers);  // one wave
             }
           }
 }

@@ -144,4 +144,22 @@ MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk
   return q + stages * tile_k * (dim_qk + dim_v) * 2;
 }
 
+// Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /
+// heads. A tile takes `decode_queries` queries of up to tile_q heads; larger groups take `decode_head_tiles` tiles.
+// Grid: decode_head_tiles * heads_k * num_splits * (tiles_q * batch, or packed_tile_count when q is packed), with
+// tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says.
+MICA_HD constexpr i32 decode_queries(i32 tile_q, i32 group) { return group < tile_q ? tile_q / group : 1; }
+MICA_HD constexpr i32 decode_head_tiles(i32 tile_q, i32 group) { return ceil_div(group, tile_q); }
+
+// Floats between two rows of a partial result in shared memory: four rows of 16-byte accesses lie in different banks.
+MICA_HD constexpr i32 decode_part_stride(i32 dim_v) { return dim_v + 8; }
+
+// Bytes of dynamic shared memory of decode_sm80: a ring of K and V tiles per warp; at the end, in the same room, the
+// partial result of each warp: O, then maximum and sum per row.
+MICA_HD constexpr i32 decode_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps, i32 stages) {
+  const i32 rings = warps * stages * tile_k * (dim_qk + dim_v) * 2;
+  const i32 parts = warps * tile_q * (decode_part_stride(dim_v) + 2) * 4;
+  return rings > parts ? rings : parts;
+}
+
 }  // namespace mica
