@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tile whose rows are the query heads that share a key head, times a few queries: where its rows are, what their
+// scores become, and how the partial results of several warps are joined and written. Fragments are 16 rows high: a
+// lane holds rows `first + lane / 4` and the eighth after it.
+#pragma once
+
+#include "core/random.h"
+#include "device/attend.cuh"
+#include "device/mma.cuh"
+#include "kernels/params.h"
+
+namespace mica {
+
+template <class Element, bool full>
+struct PackedRows {
+  struct Row {
+    i32 query, head;
+  };
+
+  const ForwardParams& p;
+  i32 batch_index, head_k, split;
+  Sequence sequence;
+  Band band;
+  i32 query_begin, head_begin, heads, rows;  // of the tile
+  Row row[2];                                // of this lane
+  Range keys[2];                             // that they see
+  float slope_log2[2];
+  PhiloxKey key;
+
+  MICA_DEVICE bool has(u32 feature) const { return full && (p.features & feature); }
+
+  // Finds the block's tile, as the grid in params.h says; false if no row is there.
+  MICA_DEVICE bool locate(i32 tile_q) {
+    const i32 queries = decode_queries(tile_q, p.group), head_tiles = decode_head_tiles(tile_q, p.group);
+    const i32 heads_k = p.heads_q / p.group;
+    i32 index = blockIdx.x;
+    const i32 head_tile = index % head_tiles;
+    index /= head_tiles;
+    head_k = index % heads_k;
+    index /= heads_k;
+    split = index % p.splits.num_splits;
+    index /= p.splits.num_splits;
+    QueryTile tile;
+    if (p.packed_q)
+      tile = find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, queries, index);
+    else
+      tile = QueryTile{index % p.batch, heavy_first(index / p.batch, p.tiles_q, p.band.window_right < kUnlimited)};
+    batch_index = tile.batch;
+    sequence = sequence_of(p.sequences, batch_index);
+    band = Band{sequence.len_q, sequence.len_k, p.band.bottom_right ? sequence.len_k - sequence.len_q : 0,
+                p.band.window_left, p.band.window_right};
+    query_begin = tile.tile * queries;
+    head_begin = head_k * p.group + head_tile * tile_q;
+    heads = min_of(tile_q, p.group - head_tile * tile_q);
+    rows = heads * min_of(queries, sequence.slot_len_q - query_begin);
+    return query_begin < sequence.slot_len_q;
+  }
+
+  // The key tiles that the tile's rows touch, and the split's share of them. What is touched is dealt out, not the
+  // whole cache: a window keeps every split busy.
+  MICA_DEVICE TileRange touched(i32 tile_k) const {
+    const i32 query_end = min_of(query_begin + rows / heads, sequence.len_q);
+    return query_begin < query_end ? key_tiles(band, query_begin, query_end, tile_k) : TileRange{0, 0, 0, 0};
+  }
+  MICA_DEVICE Range share_of(const TileRange& tiles) const {
+    const Range own = split_tiles(p.splits, tiles.end - tiles.begin, split);
+    return Range{tiles.begin + own.begin, tiles.begin + own.end};
+  }
+
+  // Rows past the last one repeat it: they are computed and not stored.
+  MICA_DEVICE Row row_at(i32 r) const {
+    const i32 last = min_of(r, rows - 1);
+    return Row{query_begin + last / heads, head_begin + last % heads};
+  }
+  MICA_DEVICE void begin_rows(i32 first) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Row r = row_at(first + half * 8 + threadIdx.x % 32 / 4);
+      row[half] = r;
+      keys[half] = keys_of_row(band, r.query);
+      if (has(kFeatureAlibi))
+        slope_log2[half] = p.alibi[batch_index * p.alibi_stride_batch + r.head * p.alibi_stride_head] * kLog2E;
+    }
+    if (has(kFeatureDropout))
+      key = p.dropout.rng_state ? philox_key(p.dropout.rng_state[0], p.dropout.rng_state[1])
+                                : philox_key(p.dropout.seed, p.dropout.offset);
+  }
+
+  // The first element of a row of q.
+  MICA_DEVICE const u16* q_row(Row r) const {
+    return static_cast<const u16*>(p.q.data) + r.head * p.q.stride_head +
+           query_row_offset(sequence, r.query, p.q.stride_batch, p.q.stride_row);
+  }
+  // Key 0 of k or v (paged: page 0).
+  MICA_DEVICE const u16* key_base(const RowsArg& a) const {
+    const i64 first = has(kFeaturePaged) ? 0 : sequence.k_slot * a.stride_batch + sequence.k_begin * a.stride_row;
+    return static_cast<const u16*>(a.data) + head_k * a.stride_head + first;
+  }
+
+  // Calls function(score, half, key) for every score of the lane.
+  template <int n_blocks, class Function>
+  static MICA_DEVICE void for_each(float (&scores)[n_blocks][4], i32 key_begin, Function function) {
+#pragma unroll
+    for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) function(scores[n][e], e / 2, key_begin + n * 8 + i32(threadIdx.x % 4) * 2 + e % 2);
+  }
+  MICA_DEVICE i64 pair_offset(const PairsArg& a, Row r, i32 key) const {
+    return batch_index * a.stride_batch + r.head * a.stride_head + r.query * a.stride_row + key * a.stride_key;
+  }
+  MICA_DEVICE bool is_inside(const PairsArg& a, Row r, i32 key) const {
+    return r.query < min_of(a.rows, band.len_q) && key < min_of(a.keys, band.len_k);
+  }
+
+  // Products to scores in log2 units (plain: the softmax scales); the boolean mask hides.
+  template <int n_blocks>
+  MICA_DEVICE void score(float (&scores)[n_blocks][4], i32 key_begin) const {
+    if constexpr (!full) return;
+    for_each(scores, key_begin, [&](float& x, int, i32) { x = score_of_product<FloatMath>(p.score, x); });
+    if (has(kFeatureAlibi))
+      for_each(scores, key_begin, [&](float& x, int half, i32 j) {
+        x = add_alibi<FloatMath>(x, slope_log2[half], float(row[half].query + band.shift - j));
+      });
+    if (has(kFeatureBias))
+      for_each(scores, key_begin, [&](float& x, int half, i32 j) {
+        if (is_inside(p.bias, row[half], j))
+          x = add_bias<FloatMath>(x, load_as_float(p.bias.data, pair_offset(p.bias, row[half], j), p.bias.dtype));
+      });
+    if (has(kFeatureBoolean))
+      for_each(scores, key_begin, [&](float& x, int half, i32 j) {
+        const u8* data = static_cast<const u8*>(p.boolean.data);
+        if (!is_inside(p.boolean, row[half], j) || !data[pair_offset(p.boolean, row[half], j)]) x = -infinity();
+      });
+  }
+
+  // Hides what the band hides; called only for tiles that are not full.
+  template <int n_blocks>
+  MICA_DEVICE void mask(float (&scores)[n_blocks][4], i32 key_begin) const {
+    const i32 first = key_begin + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      hide_outside<n_blocks>(scores, half, keys[half].begin - first, keys[half].end - first);
+  }
+
+  // From scores to probabilities in place; rescales `out` where a maximum rises.
+  template <int n_blocks, int v_blocks>
+  MICA_DEVICE void softmax(float (&scores)[n_blocks][4], SoftmaxState<FloatMath> (&state)[2],
+                           float (&out)[v_blocks][4]) const {
+    const float scale = full ? 1.0f : p.score.scale_log2;
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float tile_max = -infinity();
+#pragma unroll
+      for (int n = 0; n < n_blocks; ++n)
+        tile_max = fmaxf(tile_max, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+      factor[half] = absorb_lazily<FloatMath>(state[half], quad_max(tile_max) * scale);
+      const float reference = reference_of<FloatMath>(state[half].max);
+#pragma unroll
+      for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = scores[n][2 * half + e];
+          x = ex2_approx(fmaf(x, scale, -reference));
+          state[half].sum += x;
+        }
+    }
+    if (!__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+    for (int n = 0; n < v_blocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
+  }
+
+  // Dropped probabilities become 0; the sum has them already.
+  template <int n_blocks>
+  MICA_DEVICE void drop(float (&probabilities)[n_blocks][4], i32 key_begin) const {
+    if (has(kFeatureDropout))
+      for_each(probabilities, key_begin, [&](float& x, int half, i32 j) {
+        const u32 head_index = batch_index * p.heads_q + row[half].head;
+        if (!is_kept(key, p.dropout.threshold, head_index, row[half].query, j)) x = 0.0f;
+      });
+  }
+
+  // A partial result in shared memory: O (tile_q, stride), then maximum and sum of each row, for each of `parts`.
+  template <int parts, int tile_q, int stride>
+  struct Parts {
+    float* out;
+    float* states;
+    MICA_DEVICE explicit Parts(u8* smem) : out(reinterpret_cast<float*>(smem)), states(out + parts * tile_q * stride) {}
+
+    // 16 rows from first_row on, and the columns from `column` on, of one part.
+    template <int v_blocks>
+    MICA_DEVICE void store(int part, i32 first_row, i32 column, const SoftmaxState<FloatMath> (&state)[2],
+                           const float (&fragment)[v_blocks][4]) const {
+      const i32 lane = threadIdx.x % 32;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const i32 r = part * tile_q + first_row + half * 8 + lane / 4;
+        const float sum = quad_sum(state[half].sum);
+        if (column == 0 && lane % 4 == 0) {
+          states[2 * r] = state[half].max;
+          states[2 * r + 1] = sum;
+        }
+#pragma unroll
+        for (int n = 0; n < v_blocks; ++n)
+          *reinterpret_cast<float2*>(out + r * stride + column + n * 8 + lane % 4 * 2) =
+              make_float2(fragment[n][2 * half], fragment[n][2 * half + 1]);
+      }
+    }
+  };
+
+  // Four columns of one row: the parts become one, and it is written as O or as the split's partial result.
+  template <int parts, int tile_q, int stride>
+  MICA_DEVICE void join(const Parts<parts, tile_q, stride>& from, i32 r, i32 column) const {
+    SoftmaxState<FloatMath> joined = empty_state<FloatMath>();
+    float x[4] = {0, 0, 0, 0};
+    const Row where = row_at(r);
+    if (where.query < sequence.len_q) {
+#pragma unroll
+      for (int part = 0; part < parts; ++part) {
+        const i32 part_row = part * tile_q + r;
+        const auto both =
+            merge<FloatMath>(joined, SoftmaxState<FloatMath>{from.states[2 * part_row], from.states[2 * part_row + 1]});
+        const float4 y = *reinterpret_cast<const float4*>(from.out + part_row * stride + column);
+        x[0] = x[0] * both.factor_a + y.x * both.factor_b;
+        x[1] = x[1] * both.factor_a + y.y * both.factor_b;
+        x[2] = x[2] * both.factor_a + y.z * both.factor_b;
+        x[3] = x[3] * both.factor_a + y.w * both.factor_b;
+        joined = both.state;
+      }
+      if (p.sinks && !p.partial_o) {
+        const float sink = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype);
+        const auto with_sink = merge_sink<FloatMath>(joined, sink * kLog2E);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[e] *= with_sink.factor_a;
+        joined = with_sink.state;
+      }
+    }
+    const float scale = normalizer<FloatMath>(joined) * (full ? p.dropout.rescale : 1.0f);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[e] *= scale;
+    const float lse = lse_log2<FloatMath>(joined);
+    if (p.partial_o)
+      store_partial(where, column, x, lse);
+    else
+      store_output(where, column, x, lse);
+  }
+
+  MICA_DEVICE void store_partial(Row where, i32 column, const float (&x)[4], float lse) const {
+    const i64 slot_row = (i64(split) * p.heads_q + where.head) * p.partial_rows +
+                         sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + where.query;
+    if (column == 0) p.partial_lse[slot_row] = lse;
+    float* to = p.partial_o + slot_row * p.dim_v + column;
+    if (!has(kFeatureUnaligned)) {
+      if (column < p.dim_v) *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (column + e < p.dim_v) to[e] = x[e];
+    }
+  }
+
+  MICA_DEVICE void store_output(Row where, i32 column, const float (&x)[4], float lse) const {
+    if (p.lse && column == 0)
+      p.lse[sequence.q_slot * p.lse_stride_batch + where.head * p.lse_stride_head +
+            (sequence.q_begin + where.query) * p.lse_stride_row] = lse * kLn2;
+    const i64 offset = where.head * p.o.stride_head + column +
+                       query_row_offset(sequence, where.query, p.o.stride_batch, p.o.stride_row);
+    if (!has(kFeatureUnaligned | kFeatureFp32Output)) {
+      if (column < p.dim_v)
+        *reinterpret_cast<uint2*>(static_cast<u16*>(p.o.data) + offset) =
+            make_uint2(pack<Element>(x[0], x[1]), pack<Element>(x[2], x[3]));
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (column + e < p.dim_v)
+          store_float(p.o.data, offset + e, has(kFeatureFp32Output) ? MICA_FP32 : Element::kDtype, x[e]);
+    }
+  }
+};
+
+}  // namespace mica
