@@ -95,6 +95,43 @@ void add_layout_cases(CaseTable& table) {
                                                                               .layout_o = l.output,
                                                                               .layout_gradients = l.output,
                                                                               .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+  // What surrounds q, k and v need not even be dense in its last dimension.
+  const struct {
+    const char* name;
+    Layout score, rows;
+  } around[] = {{"heads_first", Layout::kHeadsFirst, Layout::kHeadsFirst},
+                {"padded", Layout::kPadded, Layout::kPadded},
+                {"negative", Layout::kNegative, Layout::kNegative},
+                {"spread", Layout::kSpread, Layout::kSpread},
+                {"shared_rows", Layout::kSharedHead, Layout::kRowsFirst}};
+  for (const auto& l : around) {
+    Options o = {.heads_q = 4,
+                 .layout_score = l.score,
+                 .layout_rows = l.rows,
+                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                 .has_mask = true,
+                 .has_alibi = true,
+                 .alibi_per_batch = true,
+                 .bias_dtype = MICA_FP32,
+                 .sinks_dtype = MICA_BF16,
+                 .gradients = kGradQkv | kGradBias | kGradSinks,
+                 .has_d_lse = true};
+    table.add(std::string("layout_around_") + l.name, o);
+    o.bias_dtype = MICA_FP16, o.mask_axes = kAxisBatch | kAxisKey, o.bias_axes = kAxisHead | kAxisQuery;
+    table.add(std::string("layout_around_") + l.name + "_broadcast", o);
+    // A block table and rotary tables with such strides.
+    table.add(std::string("layout_tables_") + l.name,
+              {.batch = 3,
+               .len_q = 4,
+               .len_k = 64,
+               .layout_score = l.score == Layout::kSharedHead ? Layout::kRowsFirst : l.score,
+               .layout_rows = l.rows,
+               .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+               .used_k = {50, 0, 17},
+               .page_size = 16,
+               .len_new = 4,
+               .rotary_dim = 16});
+  }
   table.add("layout_mixed", {.heads_q = 4,
                              .layout_q = Layout::kHeadsFirst,
                              .layout_k = Layout::kPadded,

@@ -72,7 +72,7 @@ void make_block_table(Inputs& x, Random& random) {
   const Options& o = x.options;
   if (o.page_size == 0) return;
   const int64_t blocks = capacity(o) / o.page_size, pages = o.batch * blocks + 1;
-  x.block_table = make_tensor(MICA_INT32, {o.batch, blocks, 1, 1}, Layout::kRowsFirst, 4);
+  x.block_table = make_tensor(MICA_INT32, {o.batch, blocks, 1, 1}, o.layout_score, 0);
   std::vector<int64_t> order;
   for (int64_t p = 0; p < pages; ++p) order.push_back(p);
   for (size_t n = order.size(); n > 1; --n) std::swap(order[n - 1], order[size_t(random.integer(0, int64_t(n)))]);
@@ -91,11 +91,11 @@ void make_query_side(Inputs& x, Random& random) {
   const int32_t o_dtype = o.o_fp32 ? MICA_FP32 : o.dtype, grad = o.gradients_fp32 ? MICA_FP32 : o.dtype;
   x.q = make_tensor(o.dtype, {slots, rows, o.heads_q, o.dim}, o.layout_q, o.alignment);
   x.o = make_tensor(o_dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_o, o.alignment);
-  if (o.want_lse) x.lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, Layout::kRowsFirst, 0);
+  if (o.want_lse) x.lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, o.layout_rows, 0);
   if (o.is_backward()) {
     x.d_o =
         make_tensor(o.d_o_fp32 ? MICA_FP32 : o.dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_q, o.alignment);
-    if (o.has_d_lse) x.d_lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, Layout::kRowsFirst, 0);
+    if (o.has_d_lse) x.d_lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, o.layout_rows, 0);
     if (o.gradients & kGradQ)
       x.dq = make_tensor(grad, {slots, rows, o.heads_q, o.dim}, o.layout_gradients, o.alignment);
   }
@@ -142,8 +142,8 @@ void make_key_side(Inputs& x, Random& random) {
   fill_all(x.v_new, random, o.amplitude);
   if (o.rotary_dim == 0) return;
   const int64_t positions = capacity(o);
-  x.rotary_cos = make_tensor(o.rotary_dtype, {positions, o.rotary_dim / 2, 1, 1}, Layout::kRowsFirst, 0);
-  x.rotary_sin = make_tensor(o.rotary_dtype, {positions, o.rotary_dim / 2, 1, 1}, Layout::kRowsFirst, 0);
+  x.rotary_cos = make_tensor(o.rotary_dtype, {positions, o.rotary_dim / 2, 1, 1}, o.layout_score, 0);
+  x.rotary_sin = make_tensor(o.rotary_dtype, {positions, o.rotary_dim / 2, 1, 1}, o.layout_score, 0);
   for (int64_t p = 0; p < positions; ++p)
     for (int64_t d = 0; d < o.rotary_dim / 2; ++d) {
       const double angle = double(p) * std::pow(10000.0, -2.0 * double(d) / double(o.rotary_dim));
@@ -170,11 +170,11 @@ void make_score_side(Inputs& x, Random& random) {
   int64_t shape[4];
   if (o.want_probs) {
     pair_shape(x, kAllAxes, shape);
-    x.probs = make_tensor(MICA_FP32, shape, Layout::kRowsFirst, 0);
+    x.probs = make_tensor(MICA_FP32, shape, o.layout_rows, 0);
   }
   if (o.has_mask) {
     pair_shape(x, o.mask_axes, shape);
-    x.mask = make_tensor(MICA_BOOL, shape, Layout::kRowsFirst, 0);
+    x.mask = make_tensor(MICA_BOOL, shape, o.layout_score, 0);
     for (int64_t b = 0; b < shape[0]; ++b)
       for (int64_t h = 0; h < shape[1]; ++h)
         for (int64_t i = 0; i < shape[2]; ++i)
@@ -189,7 +189,7 @@ void make_score_side(Inputs& x, Random& random) {
   }
   if (o.bias_dtype) {
     pair_shape(x, o.bias_axes, shape);
-    x.bias = make_tensor(o.bias_dtype, shape, Layout::kRowsFirst, 0);
+    x.bias = make_tensor(o.bias_dtype, shape, o.layout_score, 0);
     fill_all(x.bias, random, 1.0);
     if (o.bias_has_minus_infinity)
       for (int64_t b = 0; b < shape[0]; ++b)
@@ -197,17 +197,17 @@ void make_score_side(Inputs& x, Random& random) {
           for (int64_t i = 0; i < shape[2]; ++i)
             for (int64_t j = 0; j < shape[3]; ++j)
               if (random.chance(0.3) || i % 7 == 3) x.bias.set(b, h, i, j, -std::numeric_limits<double>::infinity());
-    if (o.gradients & kGradBias) x.d_bias = make_tensor(o.d_bias_dtype, shape, Layout::kRowsFirst, 0);
+    if (o.gradients & kGradBias) x.d_bias = make_tensor(o.d_bias_dtype, shape, o.layout_rows, 0);
   }
   if (o.has_alibi) {
-    x.alibi = make_tensor(MICA_FP32, {o.alibi_per_batch ? o.batch : 1, o.heads_q, 1, 1}, Layout::kRowsFirst, 0);
+    x.alibi = make_tensor(MICA_FP32, {o.alibi_per_batch ? o.batch : 1, o.heads_q, 1, 1}, o.layout_score, 0);
     for (int64_t b = 0; b < x.alibi.description.shape[0]; ++b)
       for (int64_t h = 0; h < o.heads_q; ++h) x.alibi.set(b, h, 0, 0, 0.3 * random.uniform());
   }
   if (o.sinks_dtype) {
-    x.sinks = make_tensor(o.sinks_dtype, {o.heads_q, 1, 1, 1}, Layout::kRowsFirst, 0);
+    x.sinks = make_tensor(o.sinks_dtype, {o.heads_q, 1, 1, 1}, o.layout_score, 0);
     for (int64_t h = 0; h < o.heads_q; ++h) x.sinks.set(h, 0, 0, 0, o.sinks_shift + random.normal());
-    if (o.gradients & kGradSinks) x.d_sinks = make_tensor(o.d_sinks_dtype, {o.heads_q, 1, 1, 1}, Layout::kRowsFirst, 0);
+    if (o.gradients & kGradSinks) x.d_sinks = make_tensor(o.d_sinks_dtype, {o.heads_q, 1, 1, 1}, o.layout_rows, 0);
   }
 }
 
@@ -266,7 +266,7 @@ HostTensor make_tensor(int32_t dtype, const int64_t (&shape)[4], Layout layout, 
   const int rows_first[4] = {3, 2, 1, 0}, heads_first[4] = {3, 1, 2, 0};
   const int* order = layout == Layout::kHeadsFirst ? heads_first : rows_first;
   const int64_t padding = layout == Layout::kPadded ? (alignment ? alignment : 3) : 0;
-  int64_t extent = 1;
+  int64_t extent = layout == Layout::kSpread ? 2 : 1;
   for (int n = 0; n < 4; ++n) {
     const int axis = order[n];
     t.description.shape[axis] = shape[axis];

@@ -12,12 +12,13 @@ namespace mica::conformance {
 
 // How the axes (batch, row, head, dim) lie in memory. The gaps that kPadded leaves hold NaN.
 enum class Layout {
-  kRowsFirst,   // (batch, row, head, dim), dense
-  kHeadsFirst,  // (batch, head, row, dim), dense
-  kPadded,      // rows of dim + 3 elements, further gaps after heads and rows
-  kNegative,    // batch, row and head run backwards (inputs)
-  kSharedHead,  // head stride 0 (inputs)
-  kSharedBatch  // batch stride 0 (inputs)
+  kRowsFirst,    // (batch, row, head, dim), dense
+  kHeadsFirst,   // (batch, head, row, dim), dense
+  kPadded,       // rows of dim + 3 elements, further gaps after heads and rows
+  kNegative,     // batch, row and head run backwards (inputs)
+  kSharedHead,   // head stride 0 (inputs)
+  kSharedBatch,  // batch stride 0 (inputs)
+  kSpread        // last stride 2 (tensors whose last dimension need not be dense)
 };
 
 // Axes of (batch, head, query, key) along which a mask or bias varies; the others have size 1.
@@ -43,6 +44,8 @@ struct Options {
 
   Layout layout_q = Layout::kRowsFirst, layout_k = Layout::kRowsFirst, layout_v = Layout::kRowsFirst;
   Layout layout_o = Layout::kRowsFirst, layout_gradients = Layout::kRowsFirst;
+  Layout layout_score = Layout::kRowsFirst;  // mask, bias, ALiBi, sinks, block table, rotary tables
+  Layout layout_rows = Layout::kRowsFirst;   // lse, probs, d_lse, d_bias, d_sinks
   int32_t alignment = 0;   // of every tensor; 0: the element's size, and the addresses are no better aligned than that
   double amplitude = 1.0;  // of q, k and v
 

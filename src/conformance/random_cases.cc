@@ -41,6 +41,8 @@ void draw_shape(Random& r, Options& o) {
   o.alignment = r.chance(0.3) ? 16 : 0;
   o.layout_q = draw_input_layout(r), o.layout_k = draw_input_layout(r), o.layout_v = draw_input_layout(r);
   o.layout_o = draw_output_layout(r), o.layout_gradients = draw_output_layout(r);
+  o.layout_score = r.chance(0.2) ? Layout::kSpread : draw_output_layout(r);
+  o.layout_rows = r.chance(0.2) ? Layout::kSpread : draw_output_layout(r);
 }
 
 void draw_mask_and_score(Random& r, Options& o) {
