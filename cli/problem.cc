@@ -113,7 +113,8 @@ ProblemSpec problem_from_json(const nlohmann::json& object) {
     }
   });
   if (known != object.size())
-    for (const auto& [key, value] : object.items()) {
+    for (const auto& item : object.items()) {
+      const std::string& key = item.key();
       bool found = false;
       for_each_field(spec, [&](const std::string& name, auto&, const char*) { found |= name == key; });
       if (!found) throw std::runtime_error("\"" + key + "\" is no option of a problem (see mica plan --help)");

@@ -3,13 +3,16 @@
 add_library(mica_options INTERFACE)
 target_compile_options(mica_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
   $<$<CONFIG:Release>:-O2> -fstack-protector-strong)
-target_compile_definitions(mica_options INTERFACE $<$<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${MICA_SANITIZE}>>>:_FORTIFY_SOURCE=2>)
 target_include_directories(mica_options INTERFACE
   ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
+# Of the files that hold inner loops.
+set(MICA_KERNEL_OPTIMIZATION -O3)
 if(MICA_SANITIZE)
-  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -g1)
+  set(MICA_KERNEL_OPTIMIZATION -O1)
+  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})
+else()
+  target_compile_definitions(mica_options INTERFACE $<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
 endif()
 
 # A second build of the same files is a copy (not for zig, which ccache does not know).

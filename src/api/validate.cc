@@ -16,6 +16,7 @@ namespace {
     if (const mica_status status_ = (expression); status_ != MICA_OK) return status_; \
   } while (0)
 
+mica_status invalid(const char* message) { return fail(MICA_ERROR_INVALID, "%s", message); }
 template <class... Arguments>
 mica_status invalid(const char* format, Arguments... arguments) {
   return fail(MICA_ERROR_INVALID, format, arguments...);

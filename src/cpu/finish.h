@@ -20,7 +20,7 @@ struct ProbsRow {
 
 HWY_API ProbsRow probs_row(const CpuCall& call, const RowPlace& row) {
   const Tensor& t = call.problem->probs;
-  if (row.i >= t.shape[2]) return ProbsRow{nullptr, 0, 0};
+  if (row.i >= t.shape[2] || t.shape[3] == 0) return ProbsRow{nullptr, 0, 0};
   return ProbsRow{call.x->probs + row.b * t.stride[0] + row.head * t.stride[1] + row.i * t.stride[2], t.stride[3],
                   i32(min_of<i64>(t.shape[3], MICA_MAX_SEQLEN))};
 }
@@ -48,6 +48,7 @@ inline void finish_probs(const CpuCall& call, const RowPlace& row, float lse_log
 // Zero everywhere: keys that no tile touches are hidden.
 inline void clear_probs(const CpuCall& call) {
   const Tensor& t = call.problem->probs;
+  if (t.shape[3] == 0) return;
   mica::parallel_for(
       call.plan->num_threads, t.shape[0] * t.shape[1] * t.shape[2],
       [](void* context, i64 index, i32) {

@@ -41,7 +41,7 @@ struct ForwardScratch {
  private:
   template <class T>
   T* take(char* base, i64 count) {
-    T* at = reinterpret_cast<T*>(base + bytes);
+    T* at = base ? reinterpret_cast<T*>(base + bytes) : nullptr;  // null: only the size is asked for
     bytes += round_up<i64>(count * i64(sizeof(T)), kLineBytes);
     return at;
   }
