@@ -112,6 +112,20 @@ MICA_HD i64 paged_row_offset(const SequenceTable& t, const PagedRow& r, i64 stri
   return clamp_to(r.entry, 0, t.slots_k - 1) * stride_slot + r.row * stride_row;
 }
 
+// Which sequence a row of packed q belongs to: the last that begins at or before it. The row may lie past its end, or
+// before the first sequence.
+MICA_HD i32 sequence_of_packed_row(const i32* cu_seqlens_q, i32 batch, i64 row) {
+  i32 low = 0, high = batch - 1;
+  while (low < high) {
+    const i32 middle = low + (high - low + 1) / 2;
+    if (cu_seqlens_q[middle] <= row)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
 // Element offset of key row j of the sequence (head 0) in a tensor with k's axes: (slot or page, row, head, dim).
 MICA_HD i64 key_row_offset(const SequenceTable& t, const Sequence& s, i32 b, i32 j, i64 stride_slot, i64 stride_row) {
   if (t.page_size == 0) return s.k_slot * stride_slot + (s.k_begin + j) * stride_row;

@@ -1,81 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/arguments.h"
 
-#include "base/pointers.h"
+#include "cuda/argument_parts.h"
 
 namespace mica {
 namespace {
 
-RowsArg rows_arg(const Tensor& t) { return RowsArg{nullptr, t.stride[0], t.stride[1], t.stride[2]}; }
-
-constexpr i32 kEverywhere = 0x7fffffff;
-
-PairsArg pairs_arg(const Tensor& t) {
-  PairsArg a = {};
-  if (t.dtype == MICA_NONE) return a;
-  a.dtype = t.dtype;
-  a.rows = t.shape[2] == 1 ? kEverywhere : i32(t.shape[2]);
-  a.keys = t.shape[3] == 1 ? kEverywhere : i32(t.shape[3]);
-  a.stride_batch = t.stride[0];
-  a.stride_head = t.stride[1];
-  a.stride_row = t.stride[2];
-  a.stride_key = t.stride[3];
-  return a;
+// Turned queries in the workspace: dense, each row of a head at a multiple of 16 bytes.
+RowsArg turned_arg(const Problem& p) {
+  const i64 head = round_up<i64>(p.dim_qk, 16 / dtype_bytes(p.dtype));
+  return RowsArg{nullptr, i64(p.max_len_q) * p.heads_q * head, p.heads_q * head, head};
 }
-
-// An address that was bound for an absent tensor is not looked at.
-template <class T>
-T* if_present(const Tensor& t, T* address) {
-  return t.dtype == MICA_NONE ? nullptr : address;
-}
-
-float* in_workspace(const mica_bindings& x, u64 offset) {
-  return reinterpret_cast<float*>(static_cast<char*>(x.workspace) + offset);
-}
-
-bool is_packed_q(const Problem& p) { return (p.vectors & MICA_CU_SEQLENS_Q) != 0; }
-bool is_packed_k(const Problem& p) { return (p.vectors & MICA_CU_SEQLENS_K) != 0; }
-
-// Query rows of one head, as partial results and row statistics count them: of the packed whole, or of all slots.
-i64 rows_of_head(const Problem& p) { return is_packed_q(p) ? p.total_q : i64(p.batch) * p.max_len_q; }
-
-i32 query_tiles(const Problem& p, i32 tile_q) {
-  return is_packed_q(p) ? i32(packed_tile_count(p.total_q, p.batch, tile_q)) : ceil_div(p.max_len_q, tile_q);
-}
-
-DropoutArg dropout_arg(const Problem& p) {
-  DropoutArg a = {};
-  a.threshold = p.dropout > 0 ? keep_threshold(p.dropout) : 65536u;
-  a.rescale = 1.0f / (1.0f - p.dropout);
-  return a;
-}
-void bind_dropout(DropoutArg& a, const Problem& p, const mica_bindings& x) {
-  a.seed = x.dropout_seed;
-  a.offset = x.dropout_offset;
-  a.rng_state = p.rng_from_memory ? reinterpret_cast<const i64*>(x.rng_state) : nullptr;
-}
-
-// Kernels read through RowsArg too; only outputs are written.
-void* writable(const void* address) { return const_cast<void*>(address); }
 
 }  // namespace
 
-ForwardParams forward_params(const Problem& p, const KernelRow& row, const Splits& splits) {
+ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits) {
   ForwardParams a = {};
-  a.q = rows_arg(p.q);
+  a.q = p.rotary_dim > 0 ? turned_arg(p) : rows_arg(p.q);
   a.k = rows_arg(p.k);
   a.v = rows_arg(p.v);
   a.o = rows_arg(p.o);
-  a.lse_stride_batch = p.lse.stride[0];
-  a.lse_stride_head = p.lse.stride[1];
-  a.lse_stride_row = p.lse.stride[2];
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.group = p.group;
   a.dim_qk = p.dim_qk;
   a.dim_v = p.dim_v;
   a.packed_q = is_packed_q(p);
-  a.tiles_q = query_tiles(p, row.tile_q);
+  a.tiles_q = query_tiles(p, tile_q);
+  if (p.lse.dtype != MICA_NONE) {
+    a.lse_stride_batch = p.lse.stride[0];
+    a.lse_stride_head = p.lse.stride[1];
+    a.lse_stride_row = p.lse.stride[2];
+  } else {  // in the workspace, if anywhere
+    a.lse_stride_row = 1;
+    a.lse_stride_head = a.packed_q ? p.total_q : p.max_len_q;
+    a.lse_stride_batch = a.packed_q ? 0 : p.heads_q * a.lse_stride_head;
+  }
   a.features = features_of(p);
   a.band = BandArg{p.bottom_right, p.window_left, p.window_right};
   a.score = score_of(p);
@@ -91,12 +51,13 @@ ForwardParams forward_params(const Problem& p, const KernelRow& row, const Split
   return a;
 }
 
-void bind_forward(ForwardParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
-  a.q.data = writable(x.q);
+void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  a.q.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_turned) : writable(x.q);
   a.k.data = x.k;
   a.v.data = x.v;
   a.o.data = x.o;
   a.lse = if_present(p.lse, x.lse);
+  if (p.probs.dtype != MICA_NONE && !a.lse) a.lse = in_workspace(x, layout.lse);
   a.sequences = sequence_table(p, x);
   a.sinks = if_present(p.sinks, x.sinks);
   a.alibi = if_present(p.alibi, x.alibi);
@@ -104,114 +65,68 @@ void bind_forward(ForwardParams& a, const Problem& p, const mica_bindings& x, co
   a.boolean.data = writable(if_present(p.boolean, x.boolean_mask));
   bind_dropout(a.dropout, p, x);
   if (a.splits.num_splits > 1) {
-    char* workspace = static_cast<char*>(x.workspace);
-    a.partial_o = reinterpret_cast<float*>(workspace + layout.partial_o);
-    a.partial_lse = reinterpret_cast<float*>(workspace + layout.partial_lse);
+    a.partial_o = in_workspace(x, layout.partial_o);
+    a.partial_lse = in_workspace(x, layout.partial_lse);
   }
 }
 
-BackwardPrepareParams backward_prepare_params(const Problem& p, i64 dq_accumulator_count) {
-  BackwardPrepareParams a = {};
-  a.o = rows_arg(p.o);
-  a.d_o = rows_arg(p.d_o);
-  a.o_dtype = p.o.dtype;
-  a.d_o_dtype = p.d_o.dtype;
-  a.unaligned = !rows_are_aligned(p.o) || !rows_are_aligned(p.d_o);
-  a.lse_stride_batch = p.lse.stride[0];
-  a.lse_stride_head = p.lse.stride[1];
-  a.lse_stride_row = p.lse.stride[2];
-  a.d_lse_stride_batch = p.d_lse.stride[0];
-  a.d_lse_stride_head = p.d_lse.stride[1];
-  a.d_lse_stride_row = p.d_lse.stride[2];
-  a.stat_rows = rows_of_head(p);
-  a.dq_accumulator_count = dq_accumulator_count;
-  a.batch = p.batch;
-  a.heads_q = p.heads_q;
-  a.dim_v = p.dim_v;
-  a.packed_q = is_packed_q(p);
-  a.rows_per_batch = a.packed_q ? i32(p.total_q) : p.max_len_q;
+CombineParams combine_params(const ForwardParams& forward, const Problem& p) {
+  return CombineParams{forward, p.o.dtype};
+}
+
+ProbsParams probs_params(const ForwardParams& forward, const Problem& p) {
+  ProbsParams a = {};
+  a.forward = forward;
+  a.dtype = p.dtype;
+  a.rows = i32(p.probs.shape[2]);
+  a.keys = i32(p.probs.shape[3]);
+  a.stride_batch = p.probs.stride[0];
+  a.stride_head = p.probs.stride[1];
+  a.stride_row = p.probs.stride[2];
+  a.stride_key = p.probs.stride[3];
   return a;
 }
 
-void bind_backward_prepare(BackwardPrepareParams& a, const Problem& p, const mica_bindings& x,
-                           const WorkspaceLayout& layout) {
-  a.o.data = x.o;
-  a.d_o.data = writable(x.d_o);
-  a.lse = x.lse;
-  a.d_lse = if_present(p.d_lse, x.d_lse);
-  a.row_lse = in_workspace(x, layout.row_lse);
-  a.row_delta = in_workspace(x, layout.row_delta);
-  a.dq_accumulator = in_workspace(x, layout.dq_accumulator);
-  a.sequences = sequence_table(p, x);
+void bind(ProbsParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  bind(a.forward, p, x, layout);
+  a.probs = x.probs;
 }
 
-BackwardParams backward_params(const Problem& p, const KernelRow& row) {
-  BackwardParams a = {};
-  a.q = rows_arg(p.q);
+AppendParams append_params(const Problem& p) {
+  AppendParams a = {};
   a.k = rows_arg(p.k);
   a.v = rows_arg(p.v);
-  a.d_o = rows_arg(p.d_o);
-  a.dk = rows_arg(p.dk);
-  a.dv = rows_arg(p.dv);
-  a.dk_dtype = p.dk.dtype;
-  a.dv_dtype = p.dv.dtype;
-  a.stat_rows = rows_of_head(p);
+  a.k_new = rows_arg(p.k_new);
+  a.v_new = rows_arg(p.v_new);
+  a.q = rows_arg(p.q);
+  a.q_turned = turned_arg(p);
+  a.cos_stride_position = p.rotary_cos.stride[0];
+  a.cos_stride_pair = p.rotary_cos.stride[1];
+  a.sin_stride_position = p.rotary_sin.stride[0];
+  a.sin_stride_pair = p.rotary_sin.stride[1];
+  a.rotary_dtype = p.rotary_cos.dtype;
+  a.rotary_dim = p.rotary_dim;
+  a.rotary_interleaved = p.rotary_interleaved;
+  a.rotary_positions = p.rotary_positions;
+  a.turn_along = p.window_left < MICA_MAX_SEQLEN || p.window_right < MICA_MAX_SEQLEN;
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.heads_k = p.heads_k;
-  a.group = p.group;
   a.dim_qk = p.dim_qk;
   a.dim_v = p.dim_v;
-  a.packed_q = is_packed_q(p);
-  a.packed_k = is_packed_k(p);
-  a.tiles_q = query_tiles(p, row.tile_q);
-  a.tiles_k = a.packed_k ? i32(packed_tile_count(p.total_k, p.batch, row.tile_k)) : ceil_div(p.max_len_k, row.tile_k);
-  a.features = features_of(p);
-  a.band = BandArg{p.bottom_right, p.window_left, p.window_right};
-  a.score = score_of(p);
-  a.alibi_stride_batch = p.alibi.stride[0];
-  a.alibi_stride_head = p.alibi.stride[1];
-  a.bias = pairs_arg(p.bias);
-  a.boolean = pairs_arg(p.boolean);
-  a.dropout = dropout_arg(p);
+  a.dtype = p.dtype;
   return a;
 }
 
-void bind_backward(BackwardParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
-  a.q.data = writable(x.q);
+void bind(AppendParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   a.k.data = x.k;
   a.v.data = x.v;
-  a.d_o.data = writable(x.d_o);
-  a.dk.data = if_present(p.dk, x.dk);
-  a.dv.data = if_present(p.dv, x.dv);
-  a.dq_accumulator = p.dq.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dq_accumulator);
-  a.row_lse = in_workspace(x, layout.row_lse);
-  a.row_delta = in_workspace(x, layout.row_delta);
-  a.sequences = sequence_table(p, x);
-  a.alibi = if_present(p.alibi, x.alibi);
-  a.bias.data = writable(if_present(p.bias, x.bias));
-  a.boolean.data = writable(if_present(p.boolean, x.boolean_mask));
-  bind_dropout(a.dropout, p, x);
-}
-
-BackwardFinishParams backward_finish_params(const Problem& p, const KernelRow& row) {
-  BackwardFinishParams a = {};
-  a.dq = rows_arg(p.dq);
-  a.dq_dtype = p.dq.dtype;
-  a.unaligned = !rows_are_aligned(p.dq);
-  a.batch = p.batch;
-  a.heads_q = p.heads_q;
-  a.dim_qk = p.dim_qk;
-  a.tiles_q = query_tiles(p, row.tile_q);
-  a.packed_q = is_packed_q(p);
-  a.scale = p.scale;
-  return a;
-}
-
-void bind_backward_finish(BackwardFinishParams& a, const Problem& p, const mica_bindings& x,
-                          const WorkspaceLayout& layout) {
-  a.dq.data = x.dq;
-  a.dq_accumulator = in_workspace(x, layout.dq_accumulator);
+  a.k_new.data = writable(x.k_new);
+  a.v_new.data = writable(x.v_new);
+  a.q.data = writable(x.q);
+  a.q_turned.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_turned) : nullptr;
+  a.cos = if_present(p.rotary_cos, x.rotary_cos);
+  a.sin = if_present(p.rotary_sin, x.rotary_sin);
   a.sequences = sequence_table(p, x);
 }
 

@@ -11,23 +11,43 @@ namespace mica {
 
 // Where the parts of a plan's workspace begin, in bytes.
 struct WorkspaceLayout {
-  u64 partial_o, partial_lse;
-  u64 row_lse, row_delta, dq_accumulator;
+  u64 partial_o, partial_lse;              // split forward
+  u64 lse;                                 // for probs, when the caller wants no LSE
+  u64 q_turned;                            // rotary
+  u64 row_lse, row_delta, dq_accumulator;  // backward
   u64 bytes;
+
+  // Returns where `size` bytes begin.
+  u64 reserve(u64 size) {
+    const u64 begin = bytes;
+    bytes += round_up<u64>(size, 256);
+    return begin;
+  }
 };
 
-ForwardParams forward_params(const Problem& problem, const KernelRow& row, const Splits& splits);
-void bind_forward(ForwardParams& params, const Problem& problem, const mica_bindings& bindings,
-                  const WorkspaceLayout& layout);
+// Forward. tile_q: queries of a tile.
+ForwardParams forward_params(const Problem& problem, i32 tile_q, const Splits& splits);
+void bind(ForwardParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
+
+CombineParams combine_params(const ForwardParams& forward, const Problem& problem);
+inline void bind(CombineParams& params, const Problem& problem, const mica_bindings& bindings,
+                 const WorkspaceLayout& layout) {
+  bind(params.forward, problem, bindings, layout);
+}
+
+ProbsParams probs_params(const ForwardParams& forward, const Problem& problem);
+void bind(ProbsParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
+
+AppendParams append_params(const Problem& problem);
+void bind(AppendParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 
 BackwardPrepareParams backward_prepare_params(const Problem& problem, i64 dq_accumulator_count);
-void bind_backward_prepare(BackwardPrepareParams& params, const Problem& problem, const mica_bindings& bindings,
-                           const WorkspaceLayout& layout);
+void bind(BackwardPrepareParams& params, const Problem& problem, const mica_bindings& bindings,
+          const WorkspaceLayout& layout);
 BackwardParams backward_params(const Problem& problem, const KernelRow& row);
-void bind_backward(BackwardParams& params, const Problem& problem, const mica_bindings& bindings,
-                   const WorkspaceLayout& layout);
+void bind(BackwardParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 BackwardFinishParams backward_finish_params(const Problem& problem, const KernelRow& row);
-void bind_backward_finish(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
-                          const WorkspaceLayout& layout);
+void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
+          const WorkspaceLayout& layout);
 
 }  // namespace mica

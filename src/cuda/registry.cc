@@ -21,6 +21,10 @@ constexpr i32 smem_of_backward_sm80(const KernelRow& r) {
 constexpr i32 smem_of_backward_prepare(const KernelRow&) { return 0; }
 constexpr i32 smem_of_backward_finish(const KernelRow&) { return 0; }
 
+constexpr i32 smem_of_append(const KernelRow&) { return 0; }
+constexpr i32 smem_of_combine(const KernelRow&) { return 0; }
+constexpr i32 smem_of_probs(const KernelRow&) { return 0; }
+
 enum Variant { PLAIN = 0, FULL = 1 };
 
 #define MICA_TARGETS(name, architectures)
@@ -126,7 +130,8 @@ bool ask_device(Questions& q, i32 index, const KernelChoice& choice) {
   const Device& device = choice.device;
   const i32 image = find_image(choice.images, index, device.arch);
   const i32 smem = row.smem_bytes + (image < 0 ? 0 : choice.images.images[image].smem_static_bytes);
-  return q.ask(!is_ruled_out(row.name), "the environment's MICA_CUDA_KERNELS rules it out") &&
+  const bool is_step = row.role != Role::FORWARD && row.role != Role::DECODE && row.role != Role::BACKWARD;
+  return q.ask(is_step || !is_ruled_out(row.name), "the environment's MICA_CUDA_KERNELS rules it out") &&
          q.ask(image >= 0, "this build carries no image of it for sm_%d%s", device.arch,
                device.arch < 80 ? " (the first supported architecture is sm_80)" : "") &&
          q.ask(smem <= device.max_smem_bytes, "it takes %d bytes of shared memory, and a block of this GPU has %d",

@@ -2,16 +2,30 @@
 // A plan of this backend: the launches in their order, each with its parameters filled in but for the addresses.
 #pragma once
 
+#include <cassert>
 #include <cstring>
 
 #include "base/backend.h"
 #include "cuda/arguments.h"
-#include "cuda/driver.h"
+#include "cuda/loader.h"
 
 namespace mica {
 
-// Which parameter struct a step has.
-enum class StepKind : i32 { FORWARD, BACKWARD_PREPARE, BACKWARD, BACKWARD_FINISH };
+// Every parameter struct of a kernel that is launched, by the name of the step.
+#define MICA_STEP_KINDS(MICA_STEP_KIND)                   \
+  MICA_STEP_KIND(APPEND, AppendParams)                    \
+  MICA_STEP_KIND(FORWARD, ForwardParams)                  \
+  MICA_STEP_KIND(COMBINE, CombineParams)                  \
+  MICA_STEP_KIND(PROBS, ProbsParams)                      \
+  MICA_STEP_KIND(BACKWARD_PREPARE, BackwardPrepareParams) \
+  MICA_STEP_KIND(BACKWARD, BackwardParams)                \
+  MICA_STEP_KIND(BACKWARD_FINISH, BackwardFinishParams)
+
+enum class StepKind : i32 {
+#define MICA_NAME(kind, params) kind,
+  MICA_STEP_KINDS(MICA_NAME)
+#undef MICA_NAME
+};
 
 struct Step {
   cu::Function function;
@@ -30,19 +44,31 @@ struct Steps {
   u32 params_used;
   Step step[kMaxSteps];
   alignas(16) unsigned char params[kParamsBytes];
-
-  template <class Params>
-  void add(StepKind kind, cu::Function function, const KernelRow& row, u32 grid, const Params& filled) {
-    static_assert(sizeof(Params) <= kParamsBytes);
-    Step& s = step[num_steps++];
-    s = Step{function, kind, grid, u32(32 * row.warps), u32(row.smem_bytes), params_used, u32(sizeof filled)};
-    std::memcpy(params + params_used, &filled, sizeof filled);
-    params_used += u32(round_up<size_t>(sizeof filled, 16));
-  }
 };
 static_assert(sizeof(Steps) <= sizeof(Plan::backend_data) && alignof(Steps) <= 16);
 
 inline Steps& steps_of(Plan& plan) { return *reinterpret_cast<Steps*>(plan.backend_data); }
 inline const Steps& steps_of(const Plan& plan) { return *reinterpret_cast<const Steps*>(plan.backend_data); }
+
+// Loads the kernel of a row and adds its launch: blocks in a row, each of the row's warps.
+template <class Params>
+mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Params& params) {
+  if (blocks > 0x7fffffff)
+    return fail(MICA_ERROR_UNSUPPORTED, "the problem makes %lld blocks of work, and a launch takes at most 2^31 - 1",
+                blocks);
+  const KernelRow& row = kernel_table().rows[index];
+  Steps& steps = steps_of(plan);
+  assert(steps.num_steps < Steps::kMaxSteps && steps.params_used + sizeof params <= Steps::kParamsBytes);
+  Step& step = steps.step[steps.num_steps++];
+  step =
+      Step{nullptr, kind, u32(blocks), u32(32 * row.warps), u32(row.smem_bytes), steps.params_used, u32(sizeof params)};
+  std::memcpy(steps.params + steps.params_used, &params, sizeof params);
+  steps.params_used += u32(round_up<size_t>(sizeof params, 16));
+  return KernelLoader::instance().load({plan.device, index, row.name, row.smem_bytes}, &step.function);
+}
+
+// Fills the steps of a plan whose kernel is row `index`.
+mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index);
+mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index);
 
 }  // namespace mica

@@ -138,6 +138,36 @@ MICA_HD constexpr i32 backward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_q
   return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + 2 * 2 * tile_q * 4;
 }
 
+constexpr i32 kMaxSplits = 256;
+
+// Joins the partial results of a split forward, whose parameters it shares.
+struct CombineParams {
+  ForwardParams forward;
+  i32 o_dtype;
+};
+
+// The softmax itself, for tests: fp32 (batch, heads_q, rows, keys).
+struct ProbsParams {
+  ForwardParams forward;
+  i32 dtype;  // of q and k
+  i32 rows, keys;
+  float* probs;
+  i64 stride_batch, stride_head, stride_row, stride_key;
+};
+
+// New rows into the cache; with rotary also the turned queries.
+struct AppendParams {
+  RowsArg k, v, k_new, v_new;
+  RowsArg q, q_turned;
+  const void* cos;  // (positions, rotary_dim / 2)
+  const void* sin;
+  i64 cos_stride_position, cos_stride_pair, sin_stride_position, sin_stride_pair;
+  i32 rotary_dtype, rotary_dim, rotary_interleaved, rotary_positions;  // rotary_dim 0: none
+  i32 turn_along;  // query row i stands i after the first new key; 0: all of them with it
+  SequenceTable sequences;
+  i32 batch, heads_q, heads_k, dim_qk, dim_v, dtype;
+};
+
 // Bytes of dynamic shared memory of forward_sm80: Q, then `stages` of K and of V; O leaves through Q's room.
 MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   const i32 q = tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2;

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/argument_parts.h"
+#include "cuda/arguments.h"
+
+namespace mica {
+
+BackwardPrepareParams backward_prepare_params(const Problem& p, i64 dq_accumulator_count) {
+  BackwardPrepareParams a = {};
+  a.o = rows_arg(p.o);
+  a.d_o = rows_arg(p.d_o);
+  a.o_dtype = p.o.dtype;
+  a.d_o_dtype = p.d_o.dtype;
+  a.unaligned = !rows_are_aligned(p.o) || !rows_are_aligned(p.d_o);
+  a.lse_stride_batch = p.lse.stride[0];
+  a.lse_stride_head = p.lse.stride[1];
+  a.lse_stride_row = p.lse.stride[2];
+  a.d_lse_stride_batch = p.d_lse.stride[0];
+  a.d_lse_stride_head = p.d_lse.stride[1];
+  a.d_lse_stride_row = p.d_lse.stride[2];
+  a.stat_rows = rows_of_head(p);
+  a.dq_accumulator_count = dq_accumulator_count;
+  a.batch = p.batch;
+  a.heads_q = p.heads_q;
+  a.dim_v = p.dim_v;
+  a.packed_q = is_packed_q(p);
+  a.rows_per_batch = a.packed_q ? i32(p.total_q) : p.max_len_q;
+  return a;
+}
+
+void bind(BackwardPrepareParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  a.o.data = x.o;
+  a.d_o.data = writable(x.d_o);
+  a.lse = x.lse;
+  a.d_lse = if_present(p.d_lse, x.d_lse);
+  a.row_lse = in_workspace(x, layout.row_lse);
+  a.row_delta = in_workspace(x, layout.row_delta);
+  a.dq_accumulator = in_workspace(x, layout.dq_accumulator);
+  a.sequences = sequence_table(p, x);
+}
+
+BackwardParams backward_params(const Problem& p, const KernelRow& row) {
+  BackwardParams a = {};
+  a.q = rows_arg(p.q);
+  a.k = rows_arg(p.k);
+  a.v = rows_arg(p.v);
+  a.d_o = rows_arg(p.d_o);
+  a.dk = rows_arg(p.dk);
+  a.dv = rows_arg(p.dv);
+  a.dk_dtype = p.dk.dtype;
+  a.dv_dtype = p.dv.dtype;
+  a.stat_rows = rows_of_head(p);
+  a.batch = p.batch;
+  a.heads_q = p.heads_q;
+  a.heads_k = p.heads_k;
+  a.group = p.group;
+  a.dim_qk = p.dim_qk;
+  a.dim_v = p.dim_v;
+  a.packed_q = is_packed_q(p);
+  a.packed_k = is_packed_k(p);
+  a.tiles_q = query_tiles(p, row.tile_q);
+  a.tiles_k = a.packed_k ? i32(packed_tile_count(p.total_k, p.batch, row.tile_k)) : ceil_div(p.max_len_k, row.tile_k);
+  a.features = features_of(p);
+  a.band = BandArg{p.bottom_right, p.window_left, p.window_right};
+  a.score = score_of(p);
+  a.alibi_stride_batch = p.alibi.stride[0];
+  a.alibi_stride_head = p.alibi.stride[1];
+  a.bias = pairs_arg(p.bias);
+  a.boolean = pairs_arg(p.boolean);
+  a.dropout = dropout_arg(p);
+  return a;
+}
+
+void bind(BackwardParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  a.q.data = writable(x.q);
+  a.k.data = x.k;
+  a.v.data = x.v;
+  a.d_o.data = writable(x.d_o);
+  a.dk.data = if_present(p.dk, x.dk);
+  a.dv.data = if_present(p.dv, x.dv);
+  a.dq_accumulator = p.dq.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dq_accumulator);
+  a.row_lse = in_workspace(x, layout.row_lse);
+  a.row_delta = in_workspace(x, layout.row_delta);
+  a.sequences = sequence_table(p, x);
+  a.alibi = if_present(p.alibi, x.alibi);
+  a.bias.data = writable(if_present(p.bias, x.bias));
+  a.boolean.data = writable(if_present(p.boolean, x.boolean_mask));
+  bind_dropout(a.dropout, p, x);
+}
+
+BackwardFinishParams backward_finish_params(const Problem& p, const KernelRow& row) {
+  BackwardFinishParams a = {};
+  a.dq = rows_arg(p.dq);
+  a.dq_dtype = p.dq.dtype;
+  a.unaligned = !rows_are_aligned(p.dq);
+  a.batch = p.batch;
+  a.heads_q = p.heads_q;
+  a.dim_qk = p.dim_qk;
+  a.tiles_q = query_tiles(p, row.tile_q);
+  a.packed_q = is_packed_q(p);
+  a.scale = p.scale;
+  return a;
+}
+
+void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  a.dq.data = x.dq;
+  a.dq_accumulator = in_workspace(x, layout.dq_accumulator);
+  a.sequences = sequence_table(p, x);
+}
+
+}  // namespace mica

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward: row statistics, the gradients of K and V with dQ summed in fp32, dQ in its own type.
+#include "cuda/steps.h"
+
+namespace mica {
+
+mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
+  const Problem& p = plan.problem;
+  const KernelRow& row = kernel_table().rows[index];
+  WorkspaceLayout& layout = steps_of(plan).layout;
+  const i32 prepare = find_kernel(Role::BACKWARD_PREPARE, choice), finish = find_backward_finish(row);
+  if (prepare < 0 || finish < 0)
+    return fail(MICA_ERROR_UNSUPPORTED, "%s needs a step before or after it that this build does not carry", row.name);
+
+  const BackwardParams params = backward_params(p, row);
+  const i64 key_blocks = i64(params.tiles_k) * p.heads_k * (params.packed_k ? 1 : p.batch);
+  const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
+  const i64 accumulator = p.dq.dtype ? query_blocks * row.tile_q * row.dim_qk : 0;
+  const u64 stat_bytes = u64(params.stat_rows) * p.heads_q * sizeof(float);
+  layout.row_lse = layout.reserve(stat_bytes);
+  layout.row_delta = layout.reserve(stat_bytes);
+  layout.dq_accumulator = layout.reserve(u64(accumulator) * sizeof(float));
+
+  mica_status status = MICA_OK;
+  if (query_blocks > 0)
+    status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
+                      backward_prepare_params(p, accumulator));
+  if (status == MICA_OK && key_blocks > 0) status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
+  if (status == MICA_OK && query_blocks > 0 && p.dq.dtype)
+    status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, row));
+  return status;
+}
+
+}  // namespace mica

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward: append and rotary, attention, the joining of splits, probs; whichever of them the problem needs.
+#include "cuda/argument_parts.h"
+#include "cuda/steps.h"
+
+namespace mica {
+namespace {
+
+// Into how many ranges to cut the keys so that every SM has work.
+Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& row, i64 blocks) {
+  constexpr i32 kMinTiles = 4, kMostSplits = 128;
+  constexpr i32 kInvariantKeys = 2048;  // batch-invariant: a split's length follows from the capacity alone
+  const i32 num_tiles = ceil_div(max_of(p.max_len_k, 1), row.tile_k);
+  if (p.num_splits > 0) return Splits{min_of(p.num_splits, num_tiles), 0};
+  const bool splits = row.role == Role::DECODE && p.probs.dtype == MICA_NONE && find_kernel(Role::COMBINE, choice) >= 0;
+  if (!splits) return Splits{1, 0};
+  if (p.batch_invariant) {
+    const i32 length = max_of(ceil_div(kInvariantKeys, row.tile_k), ceil_div(num_tiles, kMostSplits));
+    return Splits{ceil_div(num_tiles, length), length};
+  }
+  const i32 hint_tiles = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
+  return Splits{choose_splits(blocks, hint_tiles, choice.device.num_sms * row.blocks, kMinTiles, kMostSplits), 0};
+}
+
+mica_status add_append(Plan& plan, const KernelChoice& choice) {
+  const Problem& p = plan.problem;
+  const AppendParams params = append_params(p);
+  i64 blocks = i64(p.batch) * p.len_new;
+  if (p.rotary_dim > 0) {
+    steps_of(plan).layout.q_turned =
+        steps_of(plan).layout.reserve(u64(rows_of_head(p)) * params.q_turned.stride_row * dtype_bytes(p.dtype));
+    blocks += rows_of_head(p);
+  }
+  return blocks == 0 ? MICA_OK : add_step(plan, StepKind::APPEND, find_kernel(Role::APPEND, choice), blocks, params);
+}
+
+}  // namespace
+
+mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
+  const Problem& p = plan.problem;
+  const KernelRow& row = kernel_table().rows[index];
+  WorkspaceLayout& layout = steps_of(plan).layout;
+  mica_status status = p.len_new > 0 ? add_append(plan, choice) : MICA_OK;
+  const bool has_rows = p.batch > 0 && p.heads_q > 0 && rows_of_head(p) > 0;
+  if (status != MICA_OK || !has_rows) return status;
+
+  ForwardParams params = forward_params(p, row.tile_q, Splits{1, 0});
+  const i64 blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
+  params.splits = splits_of(p, choice, row, blocks);
+  plan.num_splits = params.splits.num_splits;
+  if (plan.num_splits > 1) {
+    const u64 partial_rows = u64(plan.num_splits) * p.heads_q * params.partial_rows;
+    layout.partial_lse = layout.reserve(partial_rows * sizeof(float));
+    layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
+  }
+  if (p.probs.dtype != MICA_NONE && p.lse.dtype == MICA_NONE)
+    layout.lse = layout.reserve(u64(p.heads_q) * rows_of_head(p) * sizeof(float));
+
+  status = add_step(plan, StepKind::FORWARD, index, blocks * plan.num_splits, params);
+  if (status == MICA_OK && plan.num_splits > 1)
+    status = add_step(plan, StepKind::COMBINE, find_kernel(Role::COMBINE, choice), params.partial_rows * p.heads_q,
+                      combine_params(params, p));
+  const i64 probs_rows = i64(p.batch) * p.heads_q * p.probs.shape[2];
+  if (status == MICA_OK && p.probs.dtype != MICA_NONE && probs_rows > 0) {
+    const i32 probs = find_kernel(Role::PROBS, choice);
+    status = add_step(plan, StepKind::PROBS, probs, ceil_div<i64>(probs_rows, kernel_table().rows[probs].warps),
+                      probs_params(params, p));
+  }
+  return status;
+}
+
+}  // namespace mica
