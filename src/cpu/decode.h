@@ -99,15 +99,13 @@ class DecodeWorker {
   template <i32 kDtype>
   void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
-    constexpr i32 kGroup = 4, kAhead = 8;
+    constexpr i32 kGroup = 4;
     for (i32 j = 0; j < count; j += kGroup) {
       const char* k[kGroup];
       for (i32 i = 0; i < kGroup; ++i) {
         k[i] = k_rows[min_of(j + i, count - 1)];
         const char* value = v_rows[min_of(j + i, count - 1)];
-        const char* later = k_rows[min_of(j + i + kAhead, count - 1)];
         for (i32 byte = 0; byte < p_.dim_v * kBytes; byte += 64) __builtin_prefetch(value + byte);
-        for (i32 byte = 0; byte < p_.dim_qk * kBytes; byte += 64) __builtin_prefetch(later + byte);
       }
       for (i32 r = 0; r < rows_;) {
         if (rows_ - r >= 4) {
@@ -128,30 +126,34 @@ class DecodeWorker {
   template <i32 kDtype, i32 kRows>
   HWY_INLINE void multiply_block(const char* const (&k)[4], i32 row, i32 j) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
-    const float* q = m_.q + row * m_.ld_q;
+    const i64 ld_q = m_.ld_q;
+    const i32 dim = p_.dim_qk;
+    const float* q = m_.q + row * ld_q;
     Vector sum[kRows][4];
 #pragma GCC unroll 4
     for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (i32 i = 0; i < 4; ++i) sum[r][i] = set(0);
     i32 c = 0;
-    for (; c + kLanes <= p_.dim_qk; c += kLanes) {
+    for (; c + kLanes <= dim; c += kLanes) {
       Vector right[4];
 #pragma GCC unroll 4
       for (i32 i = 0; i < 4; ++i) right[i] = load_as<kDtype>(k[i] + c * kBytes);
 #pragma GCC unroll 4
       for (i32 r = 0; r < kRows; ++r) {
-        const Vector left = load(q + r * m_.ld_q + c);
+        const Vector left = load(q + r * ld_q + c);
 #pragma GCC unroll 4
         for (i32 i = 0; i < 4; ++i) sum[r][i] = hn::MulAdd(left, right[i], sum[r][i]);
       }
     }
+    float* s = m_.s + row * kDecodeKeys + j;
+#pragma GCC unroll 4
     for (i32 r = 0; r < kRows; ++r)
-      for (i32 i = 0; i < 4; ++i) {
-        float product = reduce_sum(sum[r][i]);
-        for (i32 e = c; e < p_.dim_qk; ++e) product += q[r * m_.ld_q + e] * load_as_float(k[i], e, kDtype);
-        m_.s[(row + r) * kDecodeKeys + j + i] = product;
-      }
+#pragma GCC unroll 4
+      for (i32 i = 0; i < 4; ++i) s[r * kDecodeKeys + i] = reduce_sum(sum[r][i]);
+    for (; c < dim; ++c)
+      for (i32 r = 0; r < kRows; ++r)
+        for (i32 i = 0; i < 4; ++i) s[r * kDecodeKeys + i] += q[r * ld_q + c] * load_as_float(k[i], c, kDtype);
   }
 
   // o += p v for kRows rows: a few vectors of columns at a time, over all keys of the tile.

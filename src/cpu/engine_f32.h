@@ -3,6 +3,8 @@
 // registers.
 #pragma once
 
+#include <assert.h>
+
 #include "cpu/engine.h"
 
 namespace MICA_NS {
@@ -12,8 +14,9 @@ struct EngineF32 {
   static constexpr i32 kVectors = 2;  // of a row of the block
   static constexpr i32 kCols = kVectors * kLanes;
 #if HWY_TARGET == HWY_NEON
-  // Multiplies by a lane of a register: four of depth are loaded at once.
+  // Multiplies by a lane of a register; rows of A are transposed in blocks of four.
   static constexpr i32 kRows = 8, kDepth = 4;
+  static constexpr i32 kMaxDepth = 1024;  // of one product
 #elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
   static constexpr i32 kRows = 6, kDepth = 1;  // 12 of 16 registers accumulate
 #else
@@ -47,13 +50,23 @@ struct EngineF32 {
 
   static void multiply(const float* a, i64 ld_a, const float* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
                        bool accumulate) {
-    constexpr i32 kChunk = 4 * kRows;  // rows of A that stay in the first-level cache beside a panel of B
     const i32 padded_depth = round_up(depth, kDepth);
+#if HWY_TARGET == HWY_NEON
+    assert(padded_depth <= kMaxDepth);
+    for (i32 row = 0; row < rows; row += kRows) {
+      float panel[kMaxDepth * kRows];
+      pack_rows(panel, a + row * ld_a, ld_a, padded_depth);
+      for (i32 col = 0; col < cols; col += kCols)
+        block(panel, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
+    }
+#else
+    constexpr i32 kChunk = 4 * kRows;          // rows of A that stay in the first-level cache beside a panel of B
     for (i32 chunk = 0; chunk < rows; chunk += kChunk)
       for (i32 col = 0; col < cols; col += kCols)
         for (i32 row = chunk; row < min_of(chunk + kChunk, rows); row += kRows)
           block(a + row * ld_a, ld_a, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth,
                 accumulate);
+#endif
   }
 
  private:
@@ -118,6 +131,50 @@ struct EngineF32 {
     }
   }
 
+#if HWY_TARGET == HWY_NEON
+  // Eight rows of A as [depth][8], so that two loads serve each step of depth.
+  static HWY_INLINE void pack_rows(float* dst, const float* a, i64 ld_a, i32 depth) {
+    static_assert(kRows == kCols, "the step of store_transposed");
+    for (i32 half = 0; half < kRows; half += 4) {
+      const float* row = a + half * ld_a;
+      for (i32 k = 0; k < depth; k += 4)
+        store_transposed(load(row + k), load(row + ld_a + k), load(row + 2 * ld_a + k), load(row + 3 * ld_a + k),
+                         dst + k * kRows + half);
+    }
+  }
+
+  static HWY_INLINE void block(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, float* HWY_RESTRICT c,
+                               i64 ld_c, i32 depth, bool accumulate) {
+    Vector sum[kRows][kVectors];
+#pragma GCC unroll 8
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (i32 v = 0; v < kVectors; ++v) sum[r][v] = accumulate ? load(c + r * ld_c + v * kLanes) : set(0);
+    for (i32 k = 0; k < depth; ++k, a += kRows, b += kCols) {
+      Vector right[kVectors];
+#pragma GCC unroll 4
+      for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
+      multiply_lanes<0>(load(a), right, sum);
+      multiply_lanes<4>(load(a + 4), right, sum);
+    }
+#pragma GCC unroll 8
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], c + r * ld_c + v * kLanes);
+  }
+
+  // Rows kRow to kRow + 3, whose elements of A are the lanes of left.
+  template <i32 kRow>
+  static HWY_INLINE void multiply_lanes(Vector left, const Vector (&right)[kVectors], Vector (&sum)[kRows][kVectors]) {
+#pragma GCC unroll 4
+    for (i32 v = 0; v < kVectors; ++v) {
+      sum[kRow][v] = Vector(vfmaq_laneq_f32(sum[kRow][v].raw, right[v].raw, left.raw, 0));
+      sum[kRow + 1][v] = Vector(vfmaq_laneq_f32(sum[kRow + 1][v].raw, right[v].raw, left.raw, 1));
+      sum[kRow + 2][v] = Vector(vfmaq_laneq_f32(sum[kRow + 2][v].raw, right[v].raw, left.raw, 2));
+      sum[kRow + 3][v] = Vector(vfmaq_laneq_f32(sum[kRow + 3][v].raw, right[v].raw, left.raw, 3));
+    }
+  }
+#else
   static HWY_INLINE void block(const float* HWY_RESTRICT a, i64 ld_a, const float* HWY_RESTRICT b,
                                float* HWY_RESTRICT c, i64 ld_c, i32 depth, bool accumulate) {
     Vector sum[kRows][kVectors];
@@ -125,18 +182,6 @@ struct EngineF32 {
     for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (i32 v = 0; v < kVectors; ++v) sum[r][v] = accumulate ? load(c + r * ld_c + v * kLanes) : set(0);
-#if HWY_TARGET == HWY_NEON
-    for (i32 k = 0; k < depth; k += 4) {
-      Vector left[kRows];
-#pragma GCC unroll 8
-      for (i32 r = 0; r < kRows; ++r) left[r] = load(a + r * ld_a + k);
-      multiply_lane<0>(left, b, sum);
-      multiply_lane<1>(left, b + kCols, sum);
-      multiply_lane<2>(left, b + 2 * kCols, sum);
-      multiply_lane<3>(left, b + 3 * kCols, sum);
-      b += 4 * kCols;
-    }
-#else
     for (i32 k = 0; k < depth; ++k) {
       Vector right[kVectors];
 #pragma GCC unroll 4
@@ -149,24 +194,10 @@ struct EngineF32 {
       }
       b += kCols;
     }
-#endif
 #pragma GCC unroll 8
     for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], c + r * ld_c + v * kLanes);
-  }
-
-#if HWY_TARGET == HWY_NEON
-  template <int kLane>
-  static HWY_INLINE void multiply_lane(const Vector (&left)[kRows], const float* b, Vector (&sum)[kRows][kVectors]) {
-    Vector right[kVectors];
-#pragma GCC unroll 4
-    for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
-#pragma GCC unroll 8
-    for (i32 r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-      for (i32 v = 0; v < kVectors; ++v)
-        sum[r][v] = Vector(vfmaq_laneq_f32(sum[r][v].raw, right[v].raw, left[r].raw, kLane));
   }
 #endif
 };

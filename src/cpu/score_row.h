@@ -59,23 +59,44 @@ HWY_API float slope_log2_of(const Scoring& s, i32 head) {
   return t.dtype == MICA_NONE ? 0.0f : s.x->alibi[s.batch_index * t.stride[0] + head * t.stride[1]] * kLog2E;
 }
 
-HWY_INLINE void add_bias_row(const Scoring& s, float* row, i32 head, i32 i, i32 j_begin, i32 count) {
+template <i32 kDtype>
+HWY_INLINE i32 add_dense_bias(float* row, const char* bias, i32 count) {
+  constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+  i32 c = 0;
+  for (; c + kLanes <= count; c += kLanes)
+    store(add_bias<VectorMath>(load(row + c), load_as<kDtype>(bias + c * kBytes)), row + c);
+  return c;
+}
+
+inline void add_bias_row(const Scoring& s, float* row, i32 head, i32 i, i32 j_begin, i32 count) {
   const Tensor& t = s.problem->bias;
   const PairRow at = pair_row(t, s.batch_index, head, i);
   const i32 end = clamp_to(at.num_keys - j_begin, 0, count);
-  const i64 begin = at.offset + j_begin * at.stride_key;
-  for (i32 c = 0; c < end; ++c)
-    row[c] = add_bias<ScalarMath>(row[c], load_as_float(s.x->bias, begin + c * at.stride_key, t.dtype));
+  const char* base = static_cast<const char*>(s.x->bias) + (at.offset + j_begin * at.stride_key) * dtype_bytes(t.dtype);
+  i32 c = 0;
+  if (at.stride_key == 1)
+    c = t.dtype == MICA_FP32   ? add_dense_bias<MICA_FP32>(row, base, end)
+        : t.dtype == MICA_BF16 ? add_dense_bias<MICA_BF16>(row, base, end)
+                               : add_dense_bias<MICA_FP16>(row, base, end);
+  for (; c < end; ++c) row[c] = add_bias<ScalarMath>(row[c], load_as_float(base, c * at.stride_key, t.dtype));
 }
 
-HWY_INLINE void hide_by_mask(const Scoring& s, float* row, i32 head, i32 i, i32 j_begin, i32 count) {
+inline void hide_by_mask(const Scoring& s, float* row, i32 head, i32 i, i32 j_begin, i32 count) {
   const PairRow at = pair_row(s.problem->boolean, s.batch_index, head, i);
   const i32 end = clamp_to(at.num_keys - j_begin, 0, count);
-  const u8* mask = static_cast<const u8*>(s.x->boolean_mask);
-  const i64 begin = at.offset + j_begin * at.stride_key;
-  for (i32 c = 0; c < end; ++c)
-    if (!mask[begin + c * at.stride_key]) row[c] = -infinity();
-  for (i32 c = end; c < count; ++c) row[c] = -infinity();
+  const u8* base = static_cast<const u8*>(s.x->boolean_mask) + at.offset + j_begin * at.stride_key;
+  i32 c = 0;
+  if (at.stride_key == 1) {
+    const hn::Rebind<u8, FloatTag> bytes;
+    for (; c + kLanes <= end; c += kLanes) {
+      const auto flags = hn::PromoteTo(WordTag(), hn::LoadU(bytes, base + c));
+      const auto hidden = hn::RebindMask(FloatTag(), hn::Eq(flags, hn::Zero(WordTag())));
+      store(hn::IfThenElse(hidden, set(-infinity()), load(row + c)), row + c);
+    }
+  }
+  for (; c < end; ++c)
+    if (!base[c * at.stride_key]) row[c] = -infinity();
+  for (; c < count; ++c) row[c] = -infinity();
 }
 
 // Hides what the band hides of keys [j_begin, j_begin + count) from row i.
