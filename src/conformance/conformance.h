@@ -38,6 +38,7 @@ struct Outcome {
   double seconds = 0;  // in the library
 };
 
+// The named cases, then 200 (or $MICA_RANDOM_CASES) that draw their options at random.
 const std::vector<CaseInfo>& cases();
 
 // Indices of the cases whose name or one of whose tags matches the POSIX extended regular expression (anywhere in

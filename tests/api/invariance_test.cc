@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch invariance and run-to-run equality: bits, not tolerances.
+#include <algorithm>
+
 #include "tests/api/description.h"
 
 namespace mica::testing_api {
@@ -72,6 +74,11 @@ struct Packed {
     a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
     a.sequences.vectors = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K;
     a.sequences.batch = int64_t(parts.size());
+    // The hints follow the company, as a caller's would.
+    for (const Part& p : parts) {
+      a.sequences.max_seqlen_q = std::max<int64_t>(a.sequences.max_seqlen_q, p.rows);
+      a.sequences.max_seqlen_k = std::max<int64_t>(a.sequences.max_seqlen_k, p.keys);
+    }
     a.control.batch_invariant = is_invariant, a.control.deterministic = is_deterministic;
     if (pass == MICA_BACKWARD) a.gradients.d_o = a.o, a.gradients.dq = a.q, a.gradients.dk = a.k, a.gradients.dv = a.v;
     mica_plan* plan = nullptr;
