@@ -145,8 +145,9 @@ bool DropoutBits::is_kept(uint32_t head_index, uint32_t i, uint32_t j) const {
   const uint32_t second_byte = (first_byte + 1) % 16;
   const uint32_t low = counter[first_byte / 4] >> (8 * (first_byte % 4)) & 0xff;
   const uint32_t high = counter[second_byte / 4] >> (8 * (second_byte % 4)) & 0xff;
-  const double threshold = std::floor((1.0 - probability) * 65536.0 + 0.5);
-  return static_cast<double>(high << 8 | low) < threshold;
+  // The threshold is defined in fp32: 1 - probability is rounded.
+  const auto threshold = static_cast<uint32_t>((1.0f - static_cast<float>(probability)) * 65536.0f + 0.5f);
+  return (high << 8 | low) < threshold;
 }
 
 uint64_t Random::next() {
