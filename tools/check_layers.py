@@ -28,6 +28,9 @@ ROOMS = {
         "src/core/softmax.h",
         "src/cuda/device/",
     ],
+    # What the options of a call do to a fragment, and which rows a tile packs: these read the call's parameters.
+    "src/cuda/device/features.cuh": ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"],
+    "src/cuda/device/packed_rows.cuh": ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"],
     "src/conformance/": [INTERFACE, "src/conformance/"],
     "src/doctor/": ["src/doctor/"],
     "src/builder/": ["src/doctor/", "src/builder/"],
@@ -44,6 +47,8 @@ GENERATED = {
     "mica/version.h": "include/mica/version.h",
     "images.inc": "src/cuda/images.inc",
     "images_digest.h": "src/cuda/images_digest.h",
+    "commit.h": "cli/commit.h",
+    "default_suite.h": "cli/default_suite.h",
 }
 SUFFIXES = {".h", ".hpp", ".c", ".cc", ".inc", ".cu", ".cuh", ".def"}
 

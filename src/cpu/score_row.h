@@ -72,6 +72,7 @@ inline void add_bias_row(const Scoring& s, float* row, i32 head, i32 i, i32 j_be
   const Tensor& t = s.problem->bias;
   const PairRow at = pair_row(t, s.batch_index, head, i);
   const i32 end = clamp_to(at.num_keys - j_begin, 0, count);
+  if (end == 0) return;
   const char* base = static_cast<const char*>(s.x->bias) + (at.offset + j_begin * at.stride_key) * dtype_bytes(t.dtype);
   i32 c = 0;
   if (at.stride_key == 1)
@@ -84,7 +85,7 @@ inline void add_bias_row(const Scoring& s, float* row, i32 head, i32 i, i32 j_be
 inline void hide_by_mask(const Scoring& s, float* row, i32 head, i32 i, i32 j_begin, i32 count) {
   const PairRow at = pair_row(s.problem->boolean, s.batch_index, head, i);
   const i32 end = clamp_to(at.num_keys - j_begin, 0, count);
-  const u8* base = static_cast<const u8*>(s.x->boolean_mask) + at.offset + j_begin * at.stride_key;
+  const u8* base = end > 0 ? static_cast<const u8*>(s.x->boolean_mask) + at.offset + j_begin * at.stride_key : nullptr;
   i32 c = 0;
   if (at.stride_key == 1) {
     const hn::Rebind<u8, FloatTag> bytes;
