@@ -44,8 +44,12 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool has_rows = p.batch > 0 && p.heads_q > 0 && rows_of_head(p) > 0;
   if (status != MICA_OK || !has_rows) return status;
 
-  ForwardParams params = forward_params(p, row.tile_q, Splits{1, 0});
-  const i64 blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
+  // Decode packs the query heads of a key head into a tile.
+  const bool packs_heads = row.role == Role::DECODE;
+  const i32 tile_queries = packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
+  const i32 head_tiles = packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
+  ForwardParams params = forward_params(p, tile_queries, Splits{1, 0});
+  const i64 blocks = i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
   params.splits = splits_of(p, choice, row, blocks);
   plan.num_splits = params.splits.num_splits;
   if (plan.num_splits > 1) {

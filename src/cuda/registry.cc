@@ -20,7 +20,9 @@ constexpr i32 smem_of_backward_sm80(const KernelRow& r) {
 }
 constexpr i32 smem_of_backward_prepare(const KernelRow&) { return 0; }
 constexpr i32 smem_of_backward_finish(const KernelRow&) { return 0; }
-
+constexpr i32 smem_of_decode_sm80(const KernelRow& r) {
+  return decode_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages);
+}
 constexpr i32 smem_of_append(const KernelRow&) { return 0; }
 constexpr i32 smem_of_combine(const KernelRow&) { return 0; }
 constexpr i32 smem_of_probs(const KernelRow&) { return 0; }
@@ -99,17 +101,23 @@ class Questions {
   i32 passed_ = 0;
 };
 
+// Few enough query rows share a key head that the time goes into reading keys and values.
+bool is_decode(const KernelRow& row, const Problem& p) {
+  constexpr i32 kMostTiles = 4;
+  const i32 tiles =
+      ceil_div(max_of(p.hint_len_q, 1), decode_queries(row.tile_q, p.group)) * decode_head_tiles(row.tile_q, p.group);
+  return p.hint_len_q <= 1 || tiles <= kMostTiles;
+}
+
 // What the columns of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
   const u32 missing = row.full ? 0 : features_of(p);
-  const i64 decode_rows = i64(p.group) * p.max_len_q;
   return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
                dtype_word(p.dtype)) &&
          q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
-         q.ask(row.role != Role::DECODE || decode_rows <= row.tile_q,
-               "%lld query rows share a key head, want at most %d", decode_rows, row.tile_q) &&
-         q.ask(row.full || p.scale > 0, "it is the plain variant, and score.scale is %g, not positive", p.scale) &&
+         q.ask(row.role != Role::DECODE || is_decode(row, p),
+               "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
          q.ask(missing == 0, "it is the plain variant, without %s", feature_name(missing & (~missing + 1)));
 }
 
