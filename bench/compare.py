@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Mica beside PyTorch's scaled_dot_product_attention, in one process, on the same tensors.
+
+    python bench/compare.py --device cpu
+    python bench/compare.py --device cpu --threads 16 --filter bf16 --json out/cpu.json
+    python bench/compare.py --device cuda --suite bench/suites/cuda.json
+    python bench/compare.py --peak-memory
+
+Every cell is checked against the formula in double before it is timed. Mica and its peers take turns; a ratio is the
+peer's median time over Mica's (above 1: Mica is faster). Exit codes: 0 all cells were right; 1 one was not; 2 usage."""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--suite", help="JSON file (default: bench/suites/cpu.json or cuda.json)")
+    parser.add_argument("--filter", default="", help="only cases whose name matches this regular expression")
+    parser.add_argument("--peers", help="comma-separated, instead of the suite's and the device's own")
+    parser.add_argument("--threads", type=int, default=0, help="of both, on the CPU (default: all)")
+    parser.add_argument("--samples", type=int, default=5, help="samples of each contender (default 5)")
+    parser.add_argument("--sample-seconds", type=float, default=None, help="about how long one sample takes")
+    parser.add_argument("--cell-seconds", type=float, default=60,
+                        help="a contender that needs longer for its samples gets fewer (default 60)")
+    parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
+    parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
+    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--peak-memory", action="store_true", help="check the process's memory at length 32768 instead")
+    return parser.parse_args()
+
+
+def commit():
+    """Of the tree this script lies in; MICA_COMMIT where there is no git."""
+    try:
+        return os.environ.get("MICA_COMMIT") or subprocess.run(
+            ["git", "-C", HERE, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"], check=True,
+            capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as file:
+        found = re.search(r"^model name\s*:\s*(.*)$", file.read(), re.MULTILINE)
+    return found.group(1) if found else platform.machine()
+
+
+def refuse_if_too_slow(case, device, peer, arguments):
+    """A sixteenth of the work first: some of PyTorch's fallbacks would take minutes for one call."""
+    from contenders import Inputs, TorchContender
+    if min(case["seqlen_q"], case["seqlen_k"]) < 1024 or case["varlen"]:
+        return
+    small = type(case)({**case.given, "seqlen_q": case["seqlen_q"] // 4, "seqlen_k": case["seqlen_k"] // 4})
+    seconds = 16 * device.seconds(TorchContender(Inputs(small, device, arguments.layout), device, peer).run, 1)
+    if seconds > arguments.cell_seconds:
+        raise RuntimeError(f"one call would take about {seconds:.0f} s")
+
+
+def measure(case, device, library, peers, arguments):
+    """One cell: a dictionary for the JSON. "error" is there if it was wrong or could not be run."""
+    from contenders import Inputs, MicaContender, TorchContender, check
+    from devices import interleaved_medians
+
+    cell = {"case": case.name, "problem": dict(case)}
+    inputs = Inputs(case, device, arguments.layout)
+    try:
+        contender = MicaContender(inputs, device, library)
+        result = contender.run()
+    except Exception as error:  # whatever goes wrong in one cell, the others are still worth seeing
+        return {**cell, "error": f"mica: {error}"}
+    cell.update(kernel=contender.plan.kernel, splits=contender.plan.splits, workspace=contender.plan.workspace_bytes)
+    runs, peer_results, absent = {"mica": contender.run}, [], {}
+    for peer in peers:
+        try:
+            refuse_if_too_slow(case, device, peer, arguments)
+            other = TorchContender(inputs, device, peer)
+            peer_results.append(other.run())
+            runs[peer] = other.run
+        except Exception as error:
+            absent[peer] = str(error).split("\n")[0]
+    if absent:
+        cell["absent"] = absent
+    wrong, errors = check(inputs, result, peer_results)
+    cell["errors"] = errors
+    if wrong:
+        return {**cell, "error": wrong}
+    del result, peer_results
+    if case.beside is not None:
+        yardstick = case.beside_case()
+        runs["beside"] = MicaContender(Inputs(yardstick, device, arguments.layout), device, library).run
+        cell["beside"] = yardstick.name
+    default_seconds = 0.05 if device.torch_device.type == "cpu" else 0.02
+    times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
+                                arguments.cell_seconds)
+    mica = times["mica"][0]
+    cell["median_s"] = {name: t[0] for name, t in times.items()}
+    cell["p10_s"] = {name: t[1] for name, t in times.items()}
+    cell["p90_s"] = {name: t[2] for name, t in times.items()}
+    cell["samples"] = {name: t[3] for name, t in times.items()}
+    cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
+    cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name != "mica"}
+    return cell
+
+
+def geometric_mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
+
+
+class Report:
+    """The table, a line at a time, and its last line: geometric means of the ratios."""
+
+    def __init__(self, columns):
+        self._columns = columns
+        print(f"{'case':52} {'mica':>10} {'rate':>12}" + "".join(f" {column[:11]:>11}" for column in columns))
+
+    def add(self, cell, memory_bound):
+        if "error" in cell:
+            print(f"{cell['case']:52} not timed: {cell['error']}", flush=True)
+            return
+        ms = cell["median_s"]["mica"] * 1e3
+        rate = f"{cell['gbytes_per_s']:.1f} GB/s" if memory_bound else f"{cell['gflops']:.0f} GFLOP/s"
+        ratios = (f" {cell['ratio'][c]:10.2f}x" if c in cell["ratio"] else f" {'-':>11}" for c in self._columns)
+        print(f"{cell['case']:52} {ms:7.3f} ms {rate:>12}" + "".join(ratios), flush=True)
+
+    def finish(self, cells):
+        means = {}
+        for column in self._columns:
+            values = [cell["ratio"][column] for cell in cells if column in cell.get("ratio", {})]
+            if values:
+                means[column] = {"geometric_mean": geometric_mean(values), "lowest": min(values), "cells": len(values)}
+        for label in ("lowest", "geometric_mean"):
+            cells_of = (f" {means[c][label]:10.2f}x" if c in means else f" {'-':>11}" for c in self._columns)
+            print(f"{label.replace('_', ' '):76}" + "".join(cells_of))
+        return means
+
+
+def main():
+    arguments = parse_arguments()
+    import mica_ctypes
+    if arguments.peak_memory:
+        import peak_memory
+        return peak_memory.main(mica_ctypes.find_library(arguments.lib), arguments.threads, arguments.json)
+    import suites
+    import torch
+    from devices import make_device
+    library = mica_ctypes.Library(arguments.lib)
+    device = make_device(arguments.device, library, arguments.threads)
+    name, cases = suites.load(arguments.suite or os.path.join(HERE, "suites", device.default_suite))
+    cases = [case for case in cases if re.search(arguments.filter, case.name)]
+    if not cases:
+        raise SystemExit("compare.py: no case is left")
+
+    def peers_of(case):
+        if arguments.peers is not None:
+            return [peer for peer in arguments.peers.split(",") if peer]
+        return device.default_peers if case.peers is None else case.peers
+
+    columns = list(dict.fromkeys(peer for case in cases for peer in peers_of(case)))
+    columns += ["beside"] if any(case.beside is not None for case in cases) else []
+    out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,
+           "version": library.version(), "commit": commit(), "suite": name, "layout": arguments.layout,
+           "samples": arguments.samples, "date": datetime.date.today().isoformat()}
+    print(f"{device.name} ({out['cpu']}), PyTorch {torch.__version__}, Mica {out['version']}: ratios above 1 mean that "
+          "Mica is faster\n")
+    report, cells = Report(columns), []
+    for case in cases:
+        cells.append(measure(case, device, library, peers_of(case), arguments))
+        report.add(cells[-1], case.is_memory_bound())
+        if device.torch_device.type == "cuda":
+            torch.cuda.empty_cache()
+    out["summary"], out["cells"] = report.finish(cells), cells
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(out, file, indent=1)
+            file.write("\n")
+    return 1 if any("error" in cell for cell in cells) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (ValueError, OSError, KeyError, re.error, json.JSONDecodeError, RuntimeError) as error:
+        print(f"compare.py: {error}", file=sys.stderr)
+        sys.exit(2)

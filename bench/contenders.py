@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One case, ready to run: by Mica through its C interface, by PyTorch, and once more in double as the judge."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+import mica_ctypes as mica
+
+TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+MICA_TYPES = {torch.float32: mica.FP32, torch.float16: mica.FP16, torch.bfloat16: mica.BF16, torch.bool: mica.BOOL,
+              torch.int32: mica.INT32}
+# A promise that PyTorch's allocators keep for whole tensors.
+ALIGNMENT = 16
+
+
+class Inputs:
+    """Tensors of a case in PyTorch's axes (batch, heads, rows, dim); packed: (1, heads, rows of all, dim)."""
+
+    def __init__(self, case, device, layout):
+        self.case = case
+        dtype, where = TORCH_TYPES[case["dtype"]], device.torch_device
+        generator = torch.Generator(device=where).manual_seed(1)
+
+        def normal(*shape, dtype=dtype):
+            return torch.randn(*shape, generator=generator, device=where, dtype=torch.float32).to(dtype)
+
+        def heads_rows(batch, heads, rows, dim):
+            if layout == "bshd":
+                return normal(batch, rows, heads, dim).transpose(1, 2)
+            return normal(batch, heads, rows, dim)
+
+        lengths, hq, hk = case["varlen"], case["heads_q"], case["heads_k"]
+        self.batch = len(lengths) or case["batch"]
+        slots = 1 if lengths else case["batch"]
+        rows, keys = (sum(lengths), sum(lengths)) if lengths else (case["seqlen_q"], case["seqlen_k"])
+        self.q = heads_rows(slots, hq, rows, case["dim"])
+        self.k = heads_rows(slots, hk, keys, case["dim"])
+        self.v = heads_rows(slots, hk, keys, case["dim_v"])
+        self.d_o = heads_rows(slots, hq, rows, case["dim_v"])
+        pairs = (max(lengths), max(lengths)) if lengths else (rows, keys)
+        self.bias = normal(1, hq, *pairs) if case["bias"] else None
+        self.mask = torch.rand(1, 1, *pairs, generator=generator, device=where) < 0.8 if case["mask"] else None
+        self.alibi = torch.tensor([2 ** (-8 * (h + 1) / hq) for h in range(hq)], device=where) if case["alibi"] else None
+        self.sinks = normal(hq, dtype=torch.float32) if case["sinks"] else None
+        self.cu_seqlens = self.block_table = self.seqused_k = self.k_pages = self.v_pages = None
+        if lengths:
+            self.cu_seqlens = torch.tensor([0] + lengths, device=where).cumsum(0).to(torch.int32)
+        if case["paged"]:
+            self._make_pages(where, generator)
+
+    def _make_pages(self, where, generator):
+        """The same keys, cut into pages that lie in a shuffled order: (pages, page, heads, dim)."""
+        size, keys = self.case["paged"], self.case["seqlen_k"]
+        blocks = -(-keys // size)
+        order = torch.randperm(self.batch * blocks, generator=generator, device=where)
+        self.block_table = order.view(self.batch, blocks).to(torch.int32)
+        self.seqused_k = torch.full((self.batch,), keys, device=where, dtype=torch.int32)
+
+        def pages_of(tensor):
+            rows = F.pad(tensor.transpose(1, 2), (0, 0, 0, 0, 0, blocks * size - keys))
+            pages = rows.reshape(self.batch * blocks, size, *rows.shape[2:])
+            shuffled = torch.empty_like(pages)
+            shuffled[order] = pages
+            return shuffled
+
+        self.k_pages, self.v_pages = pages_of(self.k), pages_of(self.v)
+
+    def unit(self, tensor, batch, head, heads, of_queries):
+        """The rows of one sequence and some heads of a tensor with the axes of q or k, as (heads, rows, dim)."""
+        if self.cu_seqlens is None:
+            return tensor[batch, head:head + heads]
+        begin, end = self.cu_seqlens[batch].item(), self.cu_seqlens[batch + 1].item()
+        return tensor[0, head:head + heads, begin:end]
+
+
+def describe_tensor(tensor):
+    """mica_tensor of a torch tensor with up to four axes."""
+    t = mica.Tensor(dtype=MICA_TYPES[tensor.dtype], alignment=max(ALIGNMENT, 1))
+    if tensor.data_ptr() % ALIGNMENT:
+        t.alignment = 0
+    for axis in range(4):
+        there = axis < tensor.dim()
+        t.shape[axis] = tensor.shape[axis] if there else 1
+        t.stride[axis] = tensor.stride(axis) if there else 0
+    return t
+
+
+def rows_first(tensor):
+    """(batch, heads, rows, dim) as Mica names the axes: (batch, rows, heads, dim)."""
+    return tensor.transpose(1, 2)
+
+
+class MicaContender:
+    def __init__(self, inputs, device, library):
+        case = inputs.case
+        if case["append"] or case["rotary"]:
+            raise ValueError("append and rotary are timed by `mica bench`")
+        self._inputs, self._device = inputs, device
+        a = mica.Attention()
+        a.device.backend, a.device.ordinal = device.backend, device.torch_device.index or 0
+        x = self._bindings = mica.Bindings()
+        x.stream = device.stream()
+
+        def bind(description, name, tensor):
+            if tensor is not None:
+                owner, field = description
+                setattr(owner, field, describe_tensor(tensor))
+                setattr(x, name, tensor.data_ptr())
+
+        paged = inputs.k_pages is not None
+        bind((a, "q"), "q", rows_first(inputs.q))
+        bind((a, "k"), "k", inputs.k_pages if paged else rows_first(inputs.k))
+        bind((a, "v"), "v", inputs.v_pages if paged else rows_first(inputs.v))
+        bind((a.mask, "boolean"), "boolean_mask", inputs.mask)
+        bind((a.score, "bias"), "bias", inputs.bias)
+        bind((a.score, "alibi"), "alibi", None if inputs.alibi is None else inputs.alibi[None])
+        bind((a.score, "sinks"), "sinks", inputs.sinks)
+        bind((a.sequences, "block_table"), "block_table", inputs.block_table)
+        if paged:
+            a.sequences.vectors |= mica.SEQUSED_K
+            x.seqused_k = inputs.seqused_k.data_ptr()
+        if inputs.cu_seqlens is not None:
+            a.sequences.vectors |= mica.CU_SEQLENS_Q | mica.CU_SEQLENS_K
+            a.sequences.batch = inputs.batch
+            a.sequences.max_seqlen_q = a.sequences.max_seqlen_k = max(case["varlen"])
+            x.cu_seqlens_q = x.cu_seqlens_k = inputs.cu_seqlens.data_ptr()
+        a.mask.causal = mica.CAUSAL[case["causal"]]
+        if case["window"]:
+            a.mask.window_left, a.mask.window_right = case["window"]
+        if (case["window"] or case["alibi"]) and case["causal"] == "none":
+            a.mask.diagonal = mica.DIAGONAL_BOTTOM_RIGHT
+        a.score.scale, a.score.softcap = case["scale"], case["softcap"]
+        a.dropout.probability, x.dropout_seed = case["dropout"], 42
+        a.control.num_splits, a.control.deterministic = case["splits"], case["deterministic"]
+        a.control.batch_invariant = case["batch_invariant"]
+
+        self._o, self._lse = self._outputs()
+        a.o, a.lse = describe_tensor(rows_first(self._o)), describe_tensor(self._lse)
+        x.o, x.lse = self._o.data_ptr(), self._lse.data_ptr()
+        self._forward = library.plan(a, mica.FORWARD)
+        self.plan = self._forward
+        if case.is_backward:
+            g = a.gradients
+            bind((g, "d_o"), "d_o", rows_first(inputs.d_o))
+            g.dq, g.dk, g.dv = a.q, a.k, a.v
+            if inputs.bias is not None:
+                g.d_bias = a.score.bias
+            if inputs.sinks is not None:
+                g.d_sinks = a.score.sinks
+            a.control.num_splits = 0
+            self.plan = library.plan(a, mica.BACKWARD)
+        size = max(self._forward.workspace_bytes, self.plan.workspace_bytes, 1)
+        self._workspace = torch.empty(size + 256, dtype=torch.uint8, device=device.torch_device)
+        x.workspace = -(-self._workspace.data_ptr() // 256) * 256
+        x.workspace_bytes = size
+        if case.is_backward:
+            self._forward.execute(x)  # once: backward reads what it left
+
+    def _outputs(self):
+        q, dim_v = self._inputs.q, self._inputs.case["dim_v"]
+        o = torch.empty_like(self._inputs.d_o)
+        assert o.shape == (*q.shape[:3], dim_v) and o.stride() == self._inputs.d_o.stride()
+        return o, torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+
+    def forward(self):
+        """Outputs are new tensors, as PyTorch's are."""
+        o, lse = self._outputs()
+        self._bindings.o, self._bindings.lse = o.data_ptr(), lse.data_ptr()
+        self._forward.execute(self._bindings)
+        return o
+
+    def backward(self):
+        i, x = self._inputs, self._bindings
+        dq, dk, dv = torch.empty_like(i.q), torch.empty_like(i.k), torch.empty_like(i.v)
+        x.dq, x.dk, x.dv = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
+        extra = []
+        if i.bias is not None:
+            extra.append(torch.empty_like(i.bias))
+            x.d_bias = extra[-1].data_ptr()
+        if i.sinks is not None:
+            extra.append(torch.empty_like(i.sinks))
+            x.d_sinks = extra[-1].data_ptr()
+        self.plan.execute(x)
+        return dq, dk, dv, *extra
+
+    @property
+    def run(self):
+        return self.backward if self._inputs.case.is_backward else self.forward
+
+
+class TorchContender:
+    """scaled_dot_product_attention in one of its backends. Raises for what that backend does not do."""
+
+    def __init__(self, inputs, device, peer):
+        case = inputs.case
+        beyond = [word for word in ("softcap", "alibi", "sinks", "window", "varlen", "paged", "append", "rotary",
+                                    "deterministic", "batch_invariant") if case[word]]
+        if beyond:
+            raise ValueError(f"PyTorch has no {beyond[0]}")
+        if case["causal"] != "none" and case["seqlen_q"] != case["seqlen_k"]:
+            raise ValueError("PyTorch aligns the diagonal to the top left")
+        if inputs.mask is not None and inputs.bias is not None:
+            raise ValueError("PyTorch takes a mask or a bias, not both")
+        self._inputs, self._context = inputs, lambda: device.peer(peer)
+        mask = inputs.mask if inputs.mask is not None else inputs.bias
+        self._options = dict(attn_mask=mask, is_causal=case["causal"] != "none", dropout_p=case["dropout"],
+                             scale=case["scale"] or None, enable_gqa=case["heads_q"] != case["heads_k"])
+        if case.is_backward:
+            self._leaves = [t.detach().requires_grad_() for t in (inputs.q, inputs.k, inputs.v)]
+            if inputs.bias is not None:
+                self._options["attn_mask"] = inputs.bias.detach().requires_grad_()
+                self._leaves.append(self._options["attn_mask"])
+            with self._context():
+                self._o = F.scaled_dot_product_attention(*self._leaves[:3], **self._options)
+
+    def forward(self):
+        with torch.no_grad(), self._context():
+            i = self._inputs
+            return F.scaled_dot_product_attention(i.q, i.k, i.v, **self._options)
+
+    def backward(self):
+        """Backward alone, over the graph that the forward left."""
+        return torch.autograd.grad(self._o, self._leaves, self._inputs.d_o, retain_graph=True)
+
+    @property
+    def run(self):
+        return self.backward if self._inputs.case.is_backward else self.forward
+
+
+def exact_unit(inputs, batch, head_k):
+    """One key head with its query heads in double, from the formula: {"o": ...} or {"dq": ..., "dk": ..., "dv": ...}."""
+    case = inputs.case
+    group = case["heads_q"] // case["heads_k"]
+    head = head_k * group
+
+    def double(tensor, first, heads, of_queries):
+        return inputs.unit(tensor, batch, first, heads, of_queries).detach().double()
+
+    q, k, v = double(inputs.q, head, group, True), double(inputs.k, head_k, 1, False), double(inputs.v, head_k, 1, False)
+    if case.is_backward:
+        for leaf in (q, k, v):
+            leaf.requires_grad_()
+    rows, keys = q.shape[1], k.shape[1]
+    score = q @ k.transpose(1, 2) * (case["scale"] or 1 / math.sqrt(case["dim"]))
+    if case["softcap"]:
+        score = case["softcap"] * torch.tanh(score / case["softcap"])
+    shift = 0 if case["causal"] == "top-left" else keys - rows
+    distance = (torch.arange(rows, device=q.device)[:, None] + shift) - torch.arange(keys, device=q.device)[None]
+    if inputs.alibi is not None:
+        score = score - inputs.alibi[head:head + group, None, None].double() * distance.abs()
+    if inputs.bias is not None:
+        score = score + inputs.bias[0, head:head + group, :rows, :keys].double()
+    hidden = torch.zeros_like(distance, dtype=torch.bool)
+    if case["causal"] != "none":
+        hidden |= distance < 0
+    if case["window"]:
+        left, right = case["window"]
+        hidden |= (distance > left) if left >= 0 else False
+        hidden |= (distance < -right) if right >= 0 else False
+    if inputs.mask is not None:
+        hidden |= ~inputs.mask[0, 0, :rows, :keys]
+    score = score.masked_fill(hidden, -math.inf)
+    if inputs.sinks is not None:
+        sink = inputs.sinks[head:head + group, None, None].double().expand(group, rows, 1)
+        probability = torch.softmax(torch.cat([score, sink], -1), -1)[..., :-1]
+    else:
+        probability = torch.softmax(score, -1)
+    o = probability @ v
+    if not case.is_backward:
+        return {"o": o}
+    dq, dk, dv = torch.autograd.grad(o, (q, k, v), double(inputs.d_o, head, group, True))
+    return {"dq": dq, "dk": dk, "dv": dv}
+
+
+# Floors of the tolerance, relative to the largest value: about one unit in the last place of the 16-bit types.
+FLOORS = {"fp32": 2.0**-18, "fp16": 2.0**-10, "bf16": 2.0**-7}
+
+
+def check(inputs, result, peer_results):
+    """"" if Mica's result is within twice the error of the closest peer (if any) plus a floor, else what is wrong.
+    Returns that and {tensor: error}."""
+    case = inputs.case
+    result = result if isinstance(result, tuple) else (result,)
+    peer_results = [r if isinstance(r, tuple) else (r,) for r in peer_results]
+    names = ("dq", "dk", "dv") if case.is_backward else ("o",)
+    if case["dropout"]:  # other random bits than the peers'; mica check compares them with the reference's
+        return ("" if all(torch.isfinite(r).all() for r in result) else "not finite"), {}
+    group = case["heads_q"] // case["heads_k"]
+    units = [(inputs.batch - 1, case["heads_k"] - 1)]
+    if case["seqlen_q"] * case["seqlen_k"] <= 1 << 22:
+        units.append((0, 0))
+    errors, bounds = {}, {}
+    for batch, head_k in units:
+        exact = exact_unit(inputs, batch, head_k)
+        for n, name in enumerate(names):
+            of_queries = name in ("o", "dq")
+
+            def error(tensor):
+                first, heads = (head_k * group, group) if of_queries else (head_k, 1)
+                difference = inputs.unit(tensor, batch, first, heads, of_queries).double() - exact[name]
+                return difference.abs().max().item() if torch.isfinite(difference).all() else math.inf
+
+            peer_error = max([error(r[n]) for r in peer_results] or [0.0])
+            bound = 2 * peer_error + FLOORS[case["dtype"]] * exact[name].abs().max().item() + 1e-6
+            errors[name] = max(errors.get(name, 0.0), error(result[n]))
+            bounds[name] = max(bounds.get(name, 0.0), bound)
+            if not errors[name] <= bounds[name]:
+                return f"{name} is off by {errors[name]:.2g}, want at most {bounds[name]:.2g}", errors
+    return "", errors

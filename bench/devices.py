@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What compare.py must know of a device: how to time on it, and which of PyTorch's backends are the peers."""
+
+import contextlib
+import os
+import statistics
+import time
+
+import torch
+
+import mica_ctypes as mica
+
+
+class CpuDevice:
+    backend, torch_device = mica.CPU, torch.device("cpu")
+    default_suite = "cpu.json"
+    default_peers = ["sdpa"]
+
+    def __init__(self, library, threads):
+        self.threads = threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(self.threads)
+        library.set_num_threads(self.threads)
+        self.name = library.describe_device(mica.CPU)
+
+    @staticmethod
+    def stream():
+        return None
+
+    @staticmethod
+    def peer(name):
+        """A context in which PyTorch takes the backend of that name."""
+        if name != "sdpa":
+            raise ValueError(f"{name}: no peer on the CPU, want sdpa")
+        return contextlib.nullcontext()
+
+    @staticmethod
+    def seconds(function, repetitions):
+        begin = time.perf_counter()
+        for _ in range(repetitions):
+            function()
+        return (time.perf_counter() - begin) / repetitions
+
+    @staticmethod
+    def settle(function):
+        """Between two contenders: the other one's idle threads stop spinning, then this one's wake up."""
+        time.sleep(0.02)
+        function()
+
+    def facts(self):
+        return {"device": self.name, "threads": self.threads}
+
+
+class CudaDevice:
+    backend = mica.CUDA
+    default_suite = "cuda.json"
+    default_peers = ["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"]
+
+    def __init__(self, library, ordinal):
+        torch.cuda.set_device(ordinal)
+        torch.zeros(1, device="cuda")  # makes the primary context, which the library then uses
+        self.torch_device = torch.device("cuda", ordinal)
+        self.name = library.describe_device(mica.CUDA, ordinal)
+        self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    @staticmethod
+    def stream():
+        return torch.cuda.current_stream().cuda_stream
+
+    @staticmethod
+    def peer(name):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        return sdpa_kernel(getattr(SDPBackend, name))
+
+    def seconds(self, function, repetitions):
+        # The device sleeps while the host queues the calls, so that launch overhead on the host is not timed.
+        torch.cuda._sleep(int(2e6) + 100_000 * repetitions)
+        self._start.record()
+        for _ in range(repetitions):
+            function()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1e-3 / repetitions
+
+    @staticmethod
+    def settle(function):
+        function()
+
+    def facts(self):
+        return {"device": self.name, "torch_cuda": torch.version.cuda}
+
+
+def make_device(word, library, threads):
+    if word == "cpu":
+        return CpuDevice(library, threads)
+    if word == "cuda" or word.startswith("cuda:"):
+        return CudaDevice(library, int(word[5:] or 0))
+    raise ValueError(f"--device is {word}, want cpu, cuda or cuda:N")
+
+
+def interleaved_medians(device, contenders, samples, sample_seconds, cell_seconds):
+    """{name: (median, p10, p90, samples) in seconds}. Mica and each peer take turns: a slow moment of the machine hits
+    them all. A contender for which the cell's time does not suffice gets fewer samples, and at least one."""
+    repetitions, wanted = {}, {}
+    for name, function in contenders.items():  # each ran before, when it was checked
+        once = device.seconds(function, 1)
+        repetitions[name] = max(1, min(1000, round(sample_seconds / max(once, 1e-7))))
+        turn = once * (repetitions[name] + 1)
+        wanted[name] = max(1, min(samples, int(cell_seconds / max(turn, 1e-9))))
+    times = {name: [] for name in contenders}
+    for sample in range(samples):
+        for name, function in contenders.items():
+            if sample < wanted[name]:
+                device.settle(function)
+                times[name].append(device.seconds(function, repetitions[name]))
+    result = {}
+    for name, values in times.items():
+        values.sort()
+        last = len(values) - 1
+        result[name] = (statistics.median(values), values[round(0.1 * last)], values[round(0.9 * last)], len(values))
+    return result
