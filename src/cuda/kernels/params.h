@@ -192,4 +192,14 @@ MICA_HD constexpr i32 decode_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk,
   return rings > parts ? rings : parts;
 }
 
+// forward_wide_sm80 has the grid of decode. Q, then `stages` of K and of V; at the end, in the same room, the partial
+// results of the groups of warps that share out the keys (a warp owns 16 rows and 256 columns of V).
+MICA_HD constexpr i32 forward_wide_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps,
+                                                   i32 stages) {
+  const i32 tiles = tile_q * dim_qk * 2 + stages * tile_k * (dim_qk + dim_v) * 2;
+  const i32 groups = warps / (tile_q / 16 * (dim_v / 256));
+  const i32 parts = groups * tile_q * (decode_part_stride(dim_v) + 2) * 4;
+  return tiles > parts ? tiles : parts;
+}
+
 }  // namespace mica
