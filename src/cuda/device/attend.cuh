@@ -26,6 +26,12 @@ struct FloatMath {
   static MICA_DEVICE float select_if_greater(float a, float b, float yes, float no) { return a > b ? yes : no; }
 };
 
+// For kernels that compute in fp32: the approximations above that are too coarse for it, done right.
+struct PreciseMath : FloatMath {
+  static MICA_DEVICE float div(float a, float b) { return a / b; }
+  static MICA_DEVICE float tanh(float a) { return tanhf(a); }
+};
+
 // The largest (or the sum) over the four lanes that share a row of an accumulator.
 MICA_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

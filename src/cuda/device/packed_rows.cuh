@@ -11,8 +11,24 @@
 
 namespace mica {
 
+// How an element type lies in memory, and the arithmetic it deserves.
+template <class Element>
+struct ElementTraits {
+  using Stored = u16;
+  using Math = FloatMath;
+  static constexpr i32 kDtype = Element::kDtype;
+};
+template <>
+struct ElementTraits<float> {
+  using Stored = float;
+  using Math = PreciseMath;
+  static constexpr i32 kDtype = MICA_FP32;
+};
+
 template <class Element, bool full>
 struct PackedRows {
+  using Stored = typename ElementTraits<Element>::Stored;
+  using Math = typename ElementTraits<Element>::Math;
   struct Row {
     i32 query, head;
   };
@@ -87,14 +103,14 @@ struct PackedRows {
   }
 
   // The first element of a row of q.
-  MICA_DEVICE const u16* q_row(Row r) const {
-    return static_cast<const u16*>(p.q.data) + r.head * p.q.stride_head +
+  MICA_DEVICE const Stored* q_row(Row r) const {
+    return static_cast<const Stored*>(p.q.data) + r.head * p.q.stride_head +
            query_row_offset(sequence, r.query, p.q.stride_batch, p.q.stride_row);
   }
   // Key 0 of k or v (paged: page 0).
-  MICA_DEVICE const u16* key_base(const RowsArg& a) const {
+  MICA_DEVICE const Stored* key_base(const RowsArg& a) const {
     const i64 first = has(kFeaturePaged) ? 0 : sequence.k_slot * a.stride_batch + sequence.k_begin * a.stride_row;
-    return static_cast<const u16*>(a.data) + head_k * a.stride_head + first;
+    return static_cast<const Stored*>(a.data) + head_k * a.stride_head + first;
   }
 
   // Calls function(score, half, key) for every score of the lane.
@@ -116,7 +132,7 @@ struct PackedRows {
   template <int n_blocks>
   MICA_DEVICE void score(float (&scores)[n_blocks][4], i32 key_begin) const {
     if constexpr (!full) return;
-    for_each(scores, key_begin, [&](float& x, int, i32) { x = score_of_product<FloatMath>(p.score, x); });
+    for_each(scores, key_begin, [&](float& x, int, i32) { x = score_of_product<Math>(p.score, x); });
     if (has(kFeatureAlibi))
       for_each(scores, key_begin, [&](float& x, int half, i32 j) {
         x = add_alibi<FloatMath>(x, slope_log2[half], float(row[half].query + band.shift - j));
@@ -237,7 +253,8 @@ struct PackedRows {
         joined = with_sink.state;
       }
     }
-    const float scale = normalizer<FloatMath>(joined) * (full ? p.dropout.rescale : 1.0f);
+    const float scale =
+        normalizer<Math>(SoftmaxState<Math>{joined.max, joined.sum}) * (full ? p.dropout.rescale : 1.0f);
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] *= scale;
     const float lse = lse_log2<FloatMath>(joined);
@@ -268,14 +285,17 @@ struct PackedRows {
     const i64 offset = where.head * p.o.stride_head + column +
                        query_row_offset(sequence, where.query, p.o.stride_batch, p.o.stride_row);
     if (!has(kFeatureUnaligned | kFeatureFp32Output)) {
-      if (column < p.dim_v)
-        *reinterpret_cast<uint2*>(static_cast<u16*>(p.o.data) + offset) =
-            make_uint2(pack<Element>(x[0], x[1]), pack<Element>(x[2], x[3]));
+      if (column >= p.dim_v) return;
+      Stored* to = static_cast<Stored*>(p.o.data) + offset;
+      if constexpr (sizeof(Stored) == 4)
+        *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+      else
+        *reinterpret_cast<uint2*>(to) = make_uint2(pack<Element>(x[0], x[1]), pack<Element>(x[2], x[3]));
     } else {
+      const i32 dtype = has(kFeatureFp32Output) ? i32(MICA_FP32) : ElementTraits<Element>::kDtype;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        if (column + e < p.dim_v)
-          store_float(p.o.data, offset + e, has(kFeatureFp32Output) ? MICA_FP32 : Element::kDtype, x[e]);
+        if (column + e < p.dim_v) store_float(p.o.data, offset + e, dtype, x[e]);
     }
   }
 };

@@ -135,4 +135,11 @@ MICA_DEVICE void mma_m16n8k16<Fp16>(float (&c)[4], const u32 (&a)[4], u32 b0, u3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// 9.7.14.5.8 mma m16n8k8: c (16 x 8, fp32) += a (16 x 8) * b (8 x 8) of fp32 of which the tensor cores see 19 bits.
+MICA_DEVICE void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 }  // namespace mica

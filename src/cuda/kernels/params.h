@@ -202,4 +202,13 @@ MICA_HD constexpr i32 forward_wide_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 d
   return tiles > parts ? tiles : parts;
 }
 
+// forward_fp32_sm80 has the grid of decode. Q, then K and V; at the end the result in the same room. Rows of V are
+// padded so that the four keys and eight columns that a warp reads at once lie in different banks.
+MICA_HD constexpr i32 forward_fp32_v_stride(i32 dim_v) { return dim_v + 4; }
+MICA_HD constexpr i32 forward_fp32_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v) {
+  const i32 tiles = (tile_q + tile_k) * dim_qk * 4 + tile_k * forward_fp32_v_stride(dim_v) * 4;
+  const i32 parts = tile_q * (decode_part_stride(dim_v) + 2) * 4;
+  return tiles > parts ? tiles : parts;
+}
+
 }  // namespace mica

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention in fp32 on tensor cores: each factor is the sum of two tf32 numbers, and of the four products the three
+// large ones are kept ("tf32x3"), so that a product is right to about 2^-21. A warp owns 16 rows and dim_v /
+// kColumnWarps columns of V; rows are packed as in decode, and one stage of K and V serves every head dimension.
+#pragma once
+
+#include "device/packed_rows.cuh"
+#include "device/shared_tile.cuh"
+
+namespace mica {
+
+// x = high + low, each with at most 11 significant bits that matter (the tensor cores ignore the last 13).
+struct Split {
+  u32 high, low;
+};
+MICA_DEVICE Split split_tf32(float x) {
+  constexpr u32 kHalf = 0x1000;  // half of the last bit that is kept
+  const u32 high = (bits_of(x) + kHalf) & ~(2 * kHalf - 1);
+  return Split{high, bits_of(x - float_of(high)) + kHalf};
+}
+
+// An operand of m16n8k8 in two parts.
+struct SplitA {
+  u32 high[4], low[4];
+  MICA_DEVICE void set(int i, float x) {
+    const Split s = split_tf32(x);
+    high[i] = s.high;
+    low[i] = s.low;
+  }
+};
+MICA_DEVICE void mma_tf32x3(float (&c)[4], const SplitA& a, float b0, float b1) {
+  const Split s0 = split_tf32(b0), s1 = split_tf32(b1);
+  mma_m16n8k8_tf32(c, a.low, s0.high, s1.high);
+  mma_m16n8k8_tf32(c, a.high, s0.low, s1.low);
+  mma_m16n8k8_tf32(c, a.high, s0.high, s1.high);
+}
+
+template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, bool full>
+struct ForwardFp32Sm80 {
+  // A row of fp32 is swizzled like a row of twice as many 16-bit elements: a chunk is four columns, and ldmatrix hands
+  // lane l element l % 4 of a chunk of row l / 4, which is how tf32 operands lie.
+  using QTile = SharedTile<2 * dim_qk>;
+  static constexpr int kVStride = forward_fp32_v_stride(dim_v);  // floats
+  static constexpr int kRowWarps = tile_q / 16;
+  static constexpr int kColumnWarps = warps / kRowWarps;
+  static constexpr int kColumns = dim_v / kColumnWarps;
+  static_assert(kRowWarps * kColumnWarps == warps && tile_k % 8 == 0 && kColumns % 8 == 0 && dim_qk % 32 == 0);
+
+  using Tile = PackedRows<float, full>;
+  using Parts = typename Tile::template Parts<1, tile_q, decode_part_stride(dim_v)>;
+  using Scores = float[tile_k / 8][4];
+
+  const ForwardParams& p;
+  Tile rows;
+  const float* k_base;  // key 0, or page 0
+  const float* v_base;
+  u32 smem_q, smem_k, q_lane, k_lane;
+  float* v_tile;          // (tile_k, kVStride)
+  const float* v_thread;  // this lane's first element of it
+  SoftmaxState<FloatMath> state[2];
+  float out[kColumns / 8][4];
+
+  // Copies `num_rows` rows of up to dim columns; a row for which row_at(r) is null, and what is past valid_dim, becomes
+  // zeros. shared_at(r, chunk) is where a chunk of four columns goes. A warp copies whole rows.
+  template <int dim, int num_rows, class RowAt, class SharedAt>
+  MICA_DEVICE void load_rows(i32 valid_dim, RowAt row_at, SharedAt shared_at) const {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll 2
+    for (int r = threadIdx.x / 32; r < num_rows; r += warps) {
+      const float* from = row_at(r);
+      for (int chunk = lane; chunk < dim / 4; chunk += 32) {
+        const u32 to = shared_at(r, chunk);
+        if (!rows.has(kFeatureUnaligned)) {
+          const bool inside = from && chunk * 4 < valid_dim;
+          cp_async_16(to, inside ? from + chunk * 4 : static_cast<const float*>(p.q.data), inside ? 16 : 0);
+        } else {
+          u32 words[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) words[e] = from && chunk * 4 + e < valid_dim ? bits_of(from[chunk * 4 + e]) : 0u;
+          store_shared_16(to, words);
+        }
+      }
+    }
+  }
+  MICA_DEVICE const float* key_at(const RowsArg& a, const float* base, i32 key) const {
+    if (key >= rows.sequence.len_k) return nullptr;
+    if (!rows.has(kFeaturePaged)) return base + key * a.stride_row;
+    return base + key_row_offset(p.sequences, rows.sequence, rows.batch_index, key, a.stride_batch, a.stride_row);
+  }
+  MICA_DEVICE void load_q() const {
+    load_rows<dim_qk, tile_q>(
+        p.dim_qk,
+        [&](i32 r) {
+          const auto where = rows.row_at(r);
+          return where.query < rows.sequence.len_q ? rows.q_row(where) : nullptr;
+        },
+        [&](i32 r, i32 chunk) { return smem_q + QTile::offset(r, chunk); });
+  }
+  MICA_DEVICE void load_k(i32 tile) const {
+    load_rows<dim_qk, tile_k>(
+        p.dim_qk, [&](i32 r) { return key_at(p.k, k_base, tile * tile_k + r); },
+        [&](i32 r, i32 chunk) { return smem_k + QTile::offset(r, chunk); });
+  }
+  MICA_DEVICE void load_v(i32 tile) const {
+    const u32 shared = shared_address(v_tile);
+    load_rows<dim_v, tile_k>(
+        p.dim_v, [&](i32 r) { return key_at(p.v, v_base, tile * tile_k + r); },
+        [&](i32 r, i32 chunk) { return shared + (r * kVStride + chunk * 4) * 4; });
+  }
+
+  // Sixteen columns of Q and K at a time: two k8 steps, whose operands of eight keys one ldmatrix brings.
+  MICA_DEVICE void gemm_qk(Scores& scores) const {
+    zero(scores);
+#pragma unroll 2
+    for (int pair = 0; pair < dim_qk / 16; ++pair) {
+      SplitA a[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        u32 words[4];
+        ldmatrix_x4(words, QTile::step(q_lane, 2 * pair + half));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[half].set(i, float_of(words[i]));
+      }
+#pragma unroll
+      for (int n = 0; n < tile_k / 8; ++n) {
+        u32 b[4];
+        ldmatrix_x4(b, QTile::step(k_lane, 2 * pair) + n * 8 * QTile::kRowBytes);
+        mma_tf32x3(scores[n], a[0], float_of(b[0]), float_of(b[1]));
+        mma_tf32x3(scores[n], a[1], float_of(b[2]), float_of(b[3]));
+      }
+    }
+  }
+
+  // A lane's scores are those of keys 2t and 2t + 1 of each eight; the product takes them as its k = t and k = t + 4,
+  // and V's rows in the same order.
+  MICA_DEVICE void gemm_pv(const Scores& probabilities) {
+#pragma unroll
+    for (int step = 0; step < tile_k / 8; ++step) {
+      SplitA a;
+      a.set(0, probabilities[step][0]);
+      a.set(1, probabilities[step][2]);
+      a.set(2, probabilities[step][1]);
+      a.set(3, probabilities[step][3]);
+      const float* v = v_thread + step * 8 * kVStride;
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) mma_tf32x3(out[n], a, v[n * 8], v[n * 8 + kVStride]);
+    }
+  }
+
+  // V arrives during the first product, the next K during the second.
+  MICA_DEVICE void attend(const TileRange& tiles, const Range& own) {
+    if (own.begin < own.end) load_k(own.begin);
+    cp_async_commit();
+#pragma unroll 1
+    for (i32 tile = own.begin; tile < own.end; ++tile) {
+      Scores scores;
+      cp_async_wait<0>();
+      __syncthreads();
+      load_v(tile);
+      cp_async_commit();
+      gemm_qk(scores);
+      rows.score(scores, tile * tile_k);
+      if (tile < tiles.full_begin || tile >= tiles.full_end) rows.mask(scores, tile * tile_k);
+      rows.softmax(scores, state, out);
+      rows.drop(scores, tile * tile_k);
+      cp_async_wait<0>();
+      __syncthreads();
+      if (tile + 1 < own.end) load_k(tile + 1);
+      cp_async_commit();
+      gemm_pv(scores);
+    }
+  }
+
+  MICA_DEVICE void run(u8* smem) {
+    if (!rows.locate(tile_q)) return;
+    const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const i32 first_row = warp % kRowWarps * 16, first_column = warp / kRowWarps * kColumns;
+    smem_q = shared_address(smem);
+    smem_k = smem_q + tile_q * QTile::kRowBytes;
+    v_tile = reinterpret_cast<float*>(smem + (tile_q + tile_k) * QTile::kRowBytes);
+    q_lane = smem_q + QTile::offset(first_row + lane % 16, lane / 16);
+    k_lane = smem_k + QTile::offset(lane % 8, lane / 8);
+    v_thread = v_tile + 2 * (lane % 4) * kVStride + first_column + lane / 4;
+    k_base = rows.key_base(p.k);
+    v_base = rows.key_base(p.v);
+    rows.begin_rows(first_row);
+    state[0] = state[1] = empty_state<FloatMath>();
+    zero(out);
+    const TileRange tiles = rows.touched(tile_k);
+    load_q();  // in the group of the first K
+    attend(tiles, rows.share_of(tiles));
+
+    cp_async_wait<0>();
+    __syncthreads();  // Q, K and V have been read
+    const Parts parts(smem);
+    parts.store(0, first_row, first_column, state, out);
+    __syncthreads();
+    for (i32 index = threadIdx.x; index < rows.rows * (dim_v / 4); index += 32 * warps)
+      rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4);
+  }
+};
+
+}  // namespace mica
+
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
+    MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
+  extern __shared__ __align__(1024) mica::u8 smem[];
+  static_assert(MICA_STAGES == 1);
+  using Kernel = mica::ForwardFp32Sm80<MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_FULL>;
+  Kernel kernel{params, {params}};
+  kernel.run(smem);
+}
