@@ -5,8 +5,8 @@
 // warps join their partial results through shared memory.
 #pragma once
 
-#include "device/packed_rows.cuh"
 #include "device/shared_tile.cuh"
+#include "kernels/packed_rows.cuh"
 
 namespace mica {
 

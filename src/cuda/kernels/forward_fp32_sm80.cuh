@@ -4,8 +4,8 @@
 // kColumnWarps columns of V; rows are packed as in decode, and one stage of K and V serves every head dimension.
 #pragma once
 
-#include "device/packed_rows.cuh"
 #include "device/shared_tile.cuh"
+#include "kernels/packed_rows.cuh"
 
 namespace mica {
 

@@ -6,8 +6,8 @@
 // splits).
 #pragma once
 
-#include "device/packed_rows.cuh"
 #include "device/shared_tile.cuh"
+#include "kernels/packed_rows.cuh"
 
 namespace mica {
 
