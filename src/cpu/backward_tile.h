@@ -41,6 +41,7 @@ template <class E>
 class BackwardTile {
  public:
   using Element = typename E::Element;
+  static constexpr i32 kStripRows = 32 / E::kRows * E::kRows;
 
   BackwardTile(const CpuCall& call, const BackwardScratch<E>& scratch)
       : call_(call), p_(*call.problem), m_(scratch), keep_(keep_threshold(p_.dropout)) {}
@@ -87,16 +88,21 @@ class BackwardTile {
   void differentiate(const QueryRows& rows, const KeyTile& keys, const Element* k_transposed,
                      const Element* v_transposed, bool times_derivative) {
     const i32 num_rows = rows.end - rows.begin, num_keys = keys.end - keys.begin;
-    E::multiply(m_.q, m_.ld_q, k_transposed, m_.s, m_.ld_s, num_rows, num_keys, p_.dim_qk, false);
-    E::multiply(m_.d_o, m_.ld_d_o, v_transposed, m_.d_p, m_.ld_s, num_rows, num_keys, p_.dim_v, false);
     const bool is_plain = scoring_.is_plain && p_.dropout == 0 && times_derivative;
-    for (i32 r = 0; r < num_rows; ++r) {
-      if (is_plain)
-        plain_row(rows, keys, r);
-      else
-        row(rows, keys, r, times_derivative);
-      if (sizeof(Element) != sizeof(float))
+    // In strips, so that the scores of a strip are still in the first-level cache when they are looked at.
+    for (i32 strip = 0; strip < num_rows; strip += kStripRows) {
+      const i32 end = min_of(strip + kStripRows, num_rows);
+      E::multiply(m_.q + strip * m_.ld_q, m_.ld_q, k_transposed, m_.s + strip * m_.ld_s, m_.ld_s, end - strip, num_keys,
+                  p_.dim_qk, false);
+      E::multiply(m_.d_o + strip * m_.ld_d_o, m_.ld_d_o, v_transposed, m_.d_p + strip * m_.ld_s, m_.ld_s, end - strip,
+                  num_keys, p_.dim_v, false);
+      for (i32 r = strip; r < end; ++r) {
+        if (is_plain)
+          plain_row(rows, keys, r);
+        else
+          row(rows, keys, r, times_derivative);
         for (i32 c = round_up(num_keys, kLanes); c < round_up(num_keys, E::kDepth); ++c) m_.d_s[r * m_.ld_d_s + c] = 0;
+      }
     }
   }
 
