@@ -70,7 +70,7 @@ class BackwardWorker {
     const i32 begin = tiles.begin * plan_.tile_k, end = key_end(tiles.end);
     for (i32 t = tiles.begin; t < tiles.end; ++t) {
       const i32 n = t - tiles.begin;
-      const KeyTile keys = {t * plan_.tile_k, key_end(t + 1), true};
+      const KeyTile keys = {t * plan_.tile_k, key_end(t + 1), key_end(t + 1), true};
       tile_.load_keys(k_transposed(n), v_transposed(n), head_k_, keys);
       if (p_.dq.dtype != MICA_NONE)
         E::pack_b(k(n), tile_.key_row_at(call_.x->k, p_.k, head_k_, keys.begin), p_.dtype, keys.end - keys.begin,
@@ -96,14 +96,12 @@ class BackwardWorker {
       transpose_elements(m_.q_transposed, m_.ld_transposed, m_.q, m_.ld_q, num_rows, p_.dim_qk);
     if (p_.dv.dtype != MICA_NONE)
       transpose_elements(m_.d_o_transposed, m_.ld_transposed, m_.d_o, m_.ld_d_o, num_rows, p_.dim_v);
-    for (i32 t = begin; t < end; ++t) {
-      const KeyTile keys = {t * plan_.tile_k, key_end(t + 1), t < seen.full_begin || t >= seen.full_end};
-      pair(rows, keys, t - tiles.begin);
-    }
+    for (i32 t = begin; t < end; ++t)
+      pair(rows, key_tile(band_, rows.begin, rows.end, seen, t, plan_.tile_k), t - tiles.begin);
   }
 
   void pair(const QueryRows& rows, const KeyTile& keys, i32 n) {
-    const i32 num_rows = rows.end - rows.begin, num_keys = keys.end - keys.begin;
+    const i32 num_rows = rows.end - rows.begin, num_keys = keys.seen_end - keys.begin;
     const auto scratch_row = [&](const float* base) {
       return [this, base](i32 r) -> const void* { return base + r * m_.ld_s; };
     };
@@ -119,8 +117,8 @@ class BackwardWorker {
                   num_keys, num_rows, true);
     }
     if (p_.dq.dtype != MICA_NONE)
-      E::multiply(m_.d_s, m_.ld_d_s, k(n), dq_row(rows.head, rows.begin), plan_.ld_dq, num_rows, p_.dim_qk, num_keys,
-                  true);
+      E::multiply(m_.d_s, m_.ld_d_s, k(n), dq_row(rows.head, rows.begin), plan_.ld_dq, num_rows, p_.dim_qk,
+                  keys.end - keys.begin, true);
   }
 
   // Rows [begin, end) of a gradient from its transposed accumulator (dim, panel).

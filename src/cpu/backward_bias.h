@@ -61,14 +61,14 @@ class BiasWorker {
     if (begin >= end) return;
     tile_.load_queries(rows);
     for (i32 t = begin; t < end; ++t) {
-      const KeyTile keys = {t * plan_.tile_k, min_of((t + 1) * plan_.tile_k, band_.len_k),
-                            t < seen.full_begin || t >= seen.full_end};
+      const KeyTile keys = key_tile(band_, rows.begin, rows.end, seen, t, plan_.tile_k);
       tile_.load_keys(m_.k_transposed, m_.v_transposed, rows.head / p_.group, keys);
       tile_.differentiate(rows, keys, m_.k_transposed, m_.v_transposed, false);
       for (i32 r = 0; r < rows.end - rows.begin; ++r) {
         float* sum = m_.bias + r * m_.ld_s;
         const float* d_s = m_.d_p + r * m_.ld_s;
-        for (i32 c = 0; c < keys.end - keys.begin; c += kLanes) store(hn::Add(load(sum + c), load(d_s + c)), sum + c);
+        for (i32 c = 0; c < keys.seen_end - keys.begin; c += kLanes)
+          store(hn::Add(load(sum + c), load(d_s + c)), sum + c);
       }
     }
   }

@@ -76,7 +76,8 @@ struct BackwardScratch {
     ld_transposed = leading_dimension(plan.tile_q, E::kDepth);
     ld_s = leading_dimension(plan.tile_k, max_of(E::kCols, E::kDepth));
     ld_d_s = ld_s;
-    ld_panel = leading_dimension(plan.tile_k, E::kCols) * plan.panel_tiles;
+    // Not a power of two, else its rows would share a few sets of the cache.
+    ld_panel = leading_dimension(plan.tile_k, E::kCols) * plan.panel_tiles + 16;
     k_transposed_elements = round_up<i64>(E::packed_b_elements(p.dim_qk, plan.tile_k), kLineBytes);
     k_elements = round_up<i64>(E::packed_b_elements(plan.tile_k, p.dim_qk), kLineBytes);
     v_transposed_elements = round_up<i64>(E::packed_b_elements(p.dim_v, plan.tile_k), kLineBytes);

@@ -18,11 +18,19 @@ struct QueryRows {
   const float *delta, *reference;  // of row `begin`
 };
 
-// Keys [begin, end). test_band: some pair may be hidden by the band.
+// Keys [begin, end), of which no row of the query tile at hand sees those from seen_end on. test_band: some pair may be
+// hidden by the band.
 struct KeyTile {
-  i32 begin, end;
+  i32 begin, end, seen_end;
   bool test_band;
 };
+
+// The key tile t of a band and what rows [row_begin, row_end), which `tiles` is of, see of it.
+HWY_INLINE KeyTile key_tile(const Band& band, i32 row_begin, i32 row_end, const TileRange& tiles, i32 t, i32 tile_k) {
+  const i32 begin = t * tile_k, end = min_of(begin + tile_k, band.len_k);
+  return KeyTile{begin, end, clamp_to(keys_of_any_row(band, row_begin, row_end).end, begin, end),
+                 t < tiles.full_begin || t >= tiles.full_end};
+}
 
 // dst (cols x rows, as A: zero up to ld_dst) = the transpose of src (rows x cols).
 template <class Element>
@@ -84,10 +92,11 @@ class BackwardTile {
   }
 
   // s: P as dropped and scaled by dropout; d_p: dS, times the derivative of the score unless that is not wanted; d_s:
-  // the same as A. Columns up to a multiple of kLanes (d_s: kDepth) are zero where there is no key.
+  // the same as A. They have the keys up to seen_end, then zeros up to a multiple of kLanes; d_s up to the tile's end.
   void differentiate(const QueryRows& rows, const KeyTile& keys, const Element* k_transposed,
                      const Element* v_transposed, bool times_derivative) {
-    const i32 num_rows = rows.end - rows.begin, num_keys = keys.end - keys.begin;
+    const i32 num_rows = rows.end - rows.begin, num_keys = keys.seen_end - keys.begin;
+    const i32 packed_keys = round_up(keys.end - keys.begin, E::kDepth);
     const bool is_plain = scoring_.is_plain && p_.dropout == 0 && times_derivative;
     // In strips, so that the scores of a strip are still in the first-level cache when they are looked at.
     for (i32 strip = 0; strip < num_rows; strip += kStripRows) {
@@ -101,7 +110,7 @@ class BackwardTile {
           plain_row(rows, keys, r);
         else
           row(rows, keys, r, times_derivative);
-        for (i32 c = round_up(num_keys, kLanes); c < round_up(num_keys, E::kDepth); ++c) m_.d_s[r * m_.ld_d_s + c] = 0;
+        for (i32 c = round_up(num_keys, kLanes); c < packed_keys; ++c) m_.d_s[r * m_.ld_d_s + c] = 0;
       }
     }
   }
@@ -109,9 +118,9 @@ class BackwardTile {
  private:
   // Scale alone, no dropout.
   void plain_row(const QueryRows& rows, const KeyTile& keys, i32 r) {
-    const i32 count = round_up(keys.end - keys.begin, kLanes);
+    const i32 count = round_up(keys.seen_end - keys.begin, kLanes);
     Range visible = {0, count};
-    if (keys.test_band || keys.end - keys.begin != count) {
+    if (keys.test_band || keys.seen_end - keys.begin != count) {
       const Range range = keys_of_row(scoring_.band, rows.begin + r);
       visible.begin = clamp_to(range.begin - keys.begin, 0, count);
       visible.end = clamp_to(range.end - keys.begin, visible.begin, count);
@@ -142,14 +151,14 @@ class BackwardTile {
 
   // Every option.
   void row(const QueryRows& rows, const KeyTile& keys, i32 r, bool times_derivative) {
-    const i32 count = round_up(keys.end - keys.begin, kLanes);
+    const i32 count = round_up(keys.seen_end - keys.begin, kLanes);
     float* s = m_.s + r * m_.ld_s;
     float* d_p = m_.d_p + r * m_.ld_s;
     Element* d_s = m_.d_s + r * m_.ld_d_s;
     float product[kMaxTileK], factor[kMaxTileK];
     memcpy(product, s, sizeof(float) * u32(count));
     score_row(scoring_, s, rows.head, rows.begin + r, keys.begin, count,
-              keys.test_band || keys.end - keys.begin != count);
+              keys.test_band || keys.seen_end - keys.begin != count);
     const bool dropout = p_.dropout > 0;
     if (dropout) {
       for (i32 c = 0; c < count; c += kLanes) store(set(1 / (1 - p_.dropout)), factor + c);
