@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# GPU images. Included by the Makefile, which gives PYTHON (a Python that has NVRTC: the tree's .venv).
+# GPU images and GPU tests. Included by the Makefile.
 #   make kernels                       every row of src/cuda/kernels.def, every architecture
 #   make kernels MATCH=forward.*d128   only kernels whose name matches
 #   make kernels ARCH=86               only these architectures
-PYTHON ?= .venv/bin/python
 MATCH ?=
 ARCH ?=
 
-.PHONY: kernels
-kernels:
-	$(PYTHON) tools/build_kernels.py --match '$(MATCH)' --arch '$(ARCH)'
+.PHONY: kernels gpu-test gpu-bundle
+kernels: ## compile the GPU kernels (MATCH=regex, ARCH=86,90)
+	@tools/bootstrap.sh build
+	.venv/bin/python tools/build_kernels.py --match '$(MATCH)' --arch '$(ARCH)'
+
+gpu-test: build ## every conformance case on this machine's GPU
+	MICA_TEST_BACKEND=cuda build/bin/conformance_test --gtest_brief=1
+
+gpu-bundle: cross-x86_64 ## out/gpu-bundle: what to copy to an x86_64 machine with a GPU that can install nothing
+	tools/gpu_bundle.sh build-x86_64 out/gpu-bundle

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface on a fake GPU: what is launched, with which parameters, under which context.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/kernels/params.h"
+#include "mica/mica.h"
+#include "tests/cuda/fake_driver.h"
+
+namespace mica {
+namespace {
+
+// The library opens the driver once per process: the fake keeps its devices through all tests.
+class PlanTest : public ::testing::Test {
+ protected:
+  PlanTest() : fake(*test::mica_fake_driver()) {
+    test::mica_fake_reset();
+    test::mica_fake_set_context(nullptr);
+    fake.params_bytes = sizeof(ForwardParams);
+  }
+  void SetUp() override {
+    if (mica_device_count(MICA_CUDA) == 0) GTEST_SKIP() << mica_last_error();
+    // A build may carry images for one of the two architectures alone.
+    for (device = 0; device < 2; ++device)
+      if (Plan(describe(4, 300)).plan) return;
+    GTEST_SKIP() << "no images for sm_90 or sm_86: " << mica_last_error();
+  }
+
+  // bf16, batch 2, d = 64.
+  mica_attention describe(int64_t heads, int64_t rows, int64_t keys = 512) const {
+    mica_attention a = MICA_ATTENTION_INIT;
+    a.device = {MICA_CUDA, device};
+    a.q = a.o = {MICA_BF16, 16, {2, rows, heads, 64}, {rows * heads * 64, heads * 64, 64, 1}};
+    a.k = a.v = {MICA_BF16, 16, {2, keys, heads, 64}, {keys * heads * 64, heads * 64, 64, 1}};
+    return a;
+  }
+
+  struct Plan {
+    explicit Plan(const mica_attention& a) { status = mica_plan_create(&a, MICA_FORWARD, &plan); }
+    ~Plan() { mica_plan_destroy(plan); }
+    mica_status status;
+    mica_plan* plan = nullptr;
+  };
+
+  // Addresses are never followed: the fake launches nothing.
+  static mica_bindings bind(const Plan& plan) {
+    mica_bindings x = MICA_BINDINGS_INIT;
+    x.q = reinterpret_cast<void*>(0x10000);
+    x.k = reinterpret_cast<void*>(0x20000);
+    x.v = reinterpret_cast<void*>(0x30000);
+    x.o = reinterpret_cast<void*>(0x40000);
+    x.workspace = reinterpret_cast<void*>(0x50000);
+    x.workspace_bytes = mica_plan_workspace(plan.plan);
+    x.stream = reinterpret_cast<void*>(0x60000);
+    return x;
+  }
+
+  ForwardParams launched() const {
+    ForwardParams p;
+    std::memcpy(&p, fake.last_launch.params, sizeof p);
+    return p;
+  }
+
+  test::FakeDriver& fake;
+  int32_t device = 0;
+};
+
+TEST_F(PlanTest, ForwardIsOneLaunchOnTheCallersStream) {
+  mica_attention a = describe(4, 300);
+  a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+  const Plan plan(a);
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+  EXPECT_EQ(std::string(mica_plan_kernel(plan.plan)).rfind("cuda/forward_", 0), 0u) << mica_plan_kernel(plan.plan);
+  EXPECT_EQ(mica_plan_workspace(plan.plan), 0u);
+  const mica_bindings x = bind(plan);
+  ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+  EXPECT_EQ(fake.launches, 1);
+  EXPECT_EQ(fake.synchronisations, 0);
+  EXPECT_EQ(fake.last_launch.stream, x.stream);
+  const ForwardParams p = launched();
+  EXPECT_EQ(p.q.data, x.q);
+  EXPECT_EQ(p.k.data, x.k);
+  EXPECT_EQ(p.v.data, x.v);
+  EXPECT_EQ(p.o.data, x.o);
+  EXPECT_EQ(p.lse, nullptr) << "not described, not looked at";
+  EXPECT_EQ(p.q.stride_row, 4 * 64);
+  EXPECT_EQ(p.sequences.slot_len_k, 512);
+  EXPECT_EQ(p.band.window_right, 0);
+  EXPECT_EQ(p.partial_o, nullptr);
+  EXPECT_EQ(fake.last_launch.grid_x, unsigned(p.tiles_q * 4 * 2));
+  EXPECT_GE(p.tiles_q * 128, 300);
+}
+
+TEST_F(PlanTest, TheCallersContextIsGivenBack) {
+  const Plan plan(describe(4, 300));
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+  int other;
+  test::mica_fake_set_context(&other);
+  const mica_bindings x = bind(plan);
+  ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+  EXPECT_NE(fake.last_launch.context, &other);
+  EXPECT_EQ(test::mica_fake_context(), &other);
+}
+
+TEST_F(PlanTest, SplitsWritePartsAndJoinThem) {
+  mica_attention a = describe(4, 300);
+  a.control.num_splits = 3;
+  const Plan plan(a);
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+  EXPECT_EQ(mica_plan_splits(plan.plan), 3);
+  EXPECT_GE(mica_plan_workspace(plan.plan), size_t(3) * 2 * 300 * 4 * (64 + 1) * 4);
+  const mica_bindings x = bind(plan);
+  ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+  EXPECT_EQ(fake.launches, 2);
+  EXPECT_EQ(fake.last_launch.grid_x, 2u * 300 * 4) << "the join: a block per row and head";
+  const ForwardParams p = launched();
+  EXPECT_NE(p.partial_o, nullptr);
+  EXPECT_EQ(p.partial_rows, 600);
+}
+
+TEST_F(PlanTest, OneQueryRowTakesDecodeAndSplits) {
+  const Plan plan(describe(2, 1, 8192));
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+  EXPECT_EQ(std::string(mica_plan_kernel(plan.plan)).rfind("cuda/decode_", 0), 0u) << mica_plan_kernel(plan.plan);
+  EXPECT_GT(mica_plan_splits(plan.plan), 8) << "100 multiprocessors, 4 pairs of batch and head";
+}
+
+TEST_F(PlanTest, BatchInvariantSplitsDependOnTheCapacityAlone) {
+  mica_attention small = describe(2, 1, 8192);
+  small.control.batch_invariant = 1;
+  mica_attention large = small;
+  for (mica_tensor* t : {&large.q, &large.k, &large.v, &large.o}) t->shape[0] = 64;
+  const Plan a(small), b(large);
+  ASSERT_EQ(a.status, MICA_OK) << mica_last_error();
+  ASSERT_EQ(b.status, MICA_OK) << mica_last_error();
+  EXPECT_EQ(mica_plan_splits(a.plan), mica_plan_splits(b.plan));
+  EXPECT_STREQ(mica_plan_kernel(a.plan), mica_plan_kernel(b.plan));
+}
+
+TEST_F(PlanTest, LaunchErrorsCarryTheDriversWords) {
+  const Plan plan(describe(4, 300));
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+  fake.launch_result = 719;
+  const mica_bindings x = bind(plan);
+  EXPECT_EQ(mica_execute(plan.plan, &x), MICA_ERROR_DEVICE);
+  EXPECT_STREQ(mica_last_error(), "cuLaunchKernel gives 719 (FAKE_ERROR: as the test wanted)");
+}
+
+TEST_F(PlanTest, ListNamesAKernelThatRuns) {
+  struct Seen {
+    std::string first_that_runs;
+    int num = 0;
+  } seen;
+  const mica_attention a = describe(4, 300);
+  const auto visit = [](void* context, const char* kernel, const char* why_not) {
+    Seen& s = *static_cast<Seen*>(context);
+    ++s.num;
+    if (why_not[0] == 0 && s.first_that_runs.empty()) s.first_that_runs = kernel;
+  };
+  ASSERT_EQ(mica_list_kernels(&a, MICA_FORWARD, visit, &seen), MICA_OK) << mica_last_error();
+  const Plan plan(a);
+  EXPECT_GT(seen.num, 1);
+  EXPECT_EQ(seen.first_that_runs, mica_plan_kernel(plan.plan));
+}
+
+TEST_F(PlanTest, WhatNoKernelRunsSaysWhichCameClosest) {
+  mica_attention a = describe(4, 300);
+  for (mica_tensor* t : {&a.q, &a.k}) {
+    t->shape[3] = 576;
+    t->stride[2] = 576;
+    t->stride[1] = 4 * 576;
+    t->stride[0] = t->shape[1] * 4 * 576;
+  }
+  const Plan plan(a);
+  if (plan.status == MICA_OK) GTEST_SKIP() << "a kernel of this build runs it: " << mica_plan_kernel(plan.plan);
+  EXPECT_EQ(plan.status, MICA_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(mica_last_error()).find("the closest, "), std::string::npos) << mica_last_error();
+}
+
+TEST_F(PlanTest, ManyThreadsPlanAndExecute) {
+  std::vector<std::thread> threads;
+  std::atomic<int> failures = 0;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      for (int n = 0; n < 20; ++n) {
+        const Plan plan(describe(4, 300 + 8 * t));
+        const mica_bindings x = bind(plan);
+        if (plan.status != MICA_OK || mica_execute(plan.plan, &x) != MICA_OK) ++failures;
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_EQ(fake.launches, 160);
+}
+
+}  // namespace
+}  // namespace mica

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel table: every row can run something, says why not otherwise, and fits the GPUs it is compiled for.
+#include "cuda/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "cuda/kernels/params.h"
+
+namespace mica {
+namespace {
+
+Device device_of(i32 arch) {
+  Device d = {};
+  d.arch = arch;
+  d.num_sms = 100;
+  d.max_smem_bytes = (arch == 80 ? 163 : arch == 86 || arch == 89 || arch == 120 ? 99 : 227) << 10;
+  return d;
+}
+constexpr i32 kArchs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
+
+// A dense problem that a row is made for.
+Problem problem_of(const KernelRow& row) {
+  const i32 dtype = row.dtype == MICA_NONE ? i32(MICA_BF16) : row.dtype;
+  const i32 dim_qk = row.dim_qk ? row.dim_qk : 64, dim_v = row.dim_v ? row.dim_v : 64;
+  Problem p = {};
+  p.pass = is_principal(row.role, MICA_BACKWARD) ? MICA_BACKWARD : MICA_FORWARD;
+  p.dtype = dtype;
+  p.batch = 2;
+  p.heads_q = p.heads_k = 4;
+  p.group = 1;
+  p.dim_qk = dim_qk;
+  p.dim_v = dim_v;
+  p.max_len_q = p.hint_len_q = row.role == Role::DECODE ? 1 : 1000;
+  p.max_len_k = p.hint_len_k = 1000;
+  p.total_q = i64(p.batch) * p.max_len_q;
+  p.total_k = i64(p.batch) * p.max_len_k;
+  p.slots_k = p.batch;
+  p.window_left = p.window_right = MICA_MAX_SEQLEN;
+  p.scale = 0.125f;
+  const auto tensor = [&](i32 rows, i32 dim) {
+    return Tensor{dtype, 16, {p.batch, rows, 4, dim}, {i64(rows) * 4 * dim, 4 * dim, dim, 1}};
+  };
+  p.q = tensor(p.max_len_q, dim_qk);
+  p.k = tensor(p.max_len_k, dim_qk);
+  p.v = tensor(p.max_len_k, dim_v);
+  p.o = tensor(p.max_len_q, dim_v);
+  if (p.pass == MICA_BACKWARD) {
+    p.d_o = p.o;
+    p.dq = p.q;
+    p.dk = p.k;
+    p.dv = p.v;
+    p.lse = Tensor{MICA_FP32, 4, {p.batch, 4, p.max_len_q, 1}, {4 * p.max_len_q, p.max_len_q, 1, 0}};
+  }
+  return p;
+}
+
+std::string reason(i32 row, const Problem& problem, i32 arch) {
+  char text[160];
+  const Device device = device_of(arch);
+  why_not(row, {problem, device, kernel_images()}, text, sizeof text);
+  return text;
+}
+
+std::string row_name(i32 row) { return kernel_table().rows[row].name; }
+
+TEST(KernelTable, NamesAreUniqueAndSayTheFile) {
+  std::set<std::string> names;
+  for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+    const KernelRow& row = kernel_table().rows[i];
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_EQ(std::string(row.name).rfind(row.file, 0), 0u) << row.name << " is made from " << row.file;
+    EXPECT_LT(std::string(row.name).size(), 58u) << row.name << " with cuda/ before it must fit Plan::kernel";
+    EXPECT_GT(row.warps, 0) << row.name;
+  }
+  EXPECT_GT(names.size(), 0u);
+}
+
+TEST(KernelTable, ImagesBelongToRowsInOrder) {
+  const ImageTable& images = kernel_images();
+  for (i32 i = 0; i < images.num_images; ++i) {
+    ASSERT_GE(images.images[i].row, 0);
+    ASSERT_LT(images.images[i].row, kernel_table().num_rows);
+    if (i == 0) continue;
+    EXPECT_LE(images.images[i - 1].row, images.images[i].row) << "find_image searches by halves";
+  }
+}
+
+TEST(KernelTable, ImagesFitTheirGpu) {
+  const ImageTable& images = kernel_images();
+  u64 deflated_bytes = 0;
+  for (i32 i = 0; i < images.num_images; ++i) {
+    const KernelImage& image = images.images[i];
+    const KernelRow& row = kernel_table().rows[image.row];
+    deflated_bytes += image.deflated_bytes;
+    if (image.is_ptx) continue;
+    const std::string name = std::string(row.name) + " for sm_" + std::to_string(image.arch);
+    EXPECT_LE(row.smem_bytes + image.smem_static_bytes, device_of(image.arch).max_smem_bytes) << name;
+    EXPECT_GT(image.registers, 0) << name;
+    EXPECT_LE(image.registers * 32 * row.warps * row.blocks, 65536) << name << ": an SM cannot hold its blocks";
+    EXPECT_TRUE(image.spilled_bytes == 0 || row.why_spill[0]) << name << " spills";
+  }
+  EXPECT_LE(deflated_bytes, 20u << 20);
+}
+
+TEST(KernelTable, EveryRowRunsWhatItIsMadeFor) {
+  const ImageTable& images = kernel_images();
+  if (images.num_images == 0) GTEST_SKIP() << "this build carries no GPU kernels";
+  for (i32 i = 0; i < kernel_table().num_rows; ++i)
+    for (const i32 arch : kArchs) {
+      if (find_image(images, i, arch) < 0) continue;
+      EXPECT_EQ(reason(i, problem_of(kernel_table().rows[i]), arch), "") << row_name(i) << " on sm_" << arch;
+    }
+}
+
+TEST(KernelTable, ThePlanTakesTheFirstThatCanRun) {
+  for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+    const Problem problem = problem_of(kernel_table().rows[i]);
+    for (const i32 arch : kArchs) {
+      const Device device = device_of(arch);
+      i32 first = -1;
+      for (i32 j = kernel_table().num_rows - 1; j >= 0; --j)
+        if (is_principal(kernel_table().rows[j].role, problem.pass) && reason(j, problem, arch).empty()) first = j;
+      EXPECT_EQ(find_principal({problem, device, kernel_images()}), first) << row_name(i) << " on sm_" << arch;
+    }
+  }
+}
+
+TEST(KernelTable, SaysWhyNot) {
+  for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+    const KernelRow& row = kernel_table().rows[i];
+    const Problem fits = problem_of(row);
+    Problem p = fits;
+    if (row.dtype != MICA_NONE) {
+      p.dtype = row.dtype == MICA_FP16 ? MICA_BF16 : MICA_FP16;
+      EXPECT_NE(reason(i, p, 90).find("it computes with"), std::string::npos) << row.name;
+    }
+    p = fits;
+    if (row.dim_qk) {
+      p.dim_qk = row.dim_qk + 8;
+      EXPECT_NE(reason(i, p, 90).find("q.shape[3] is"), std::string::npos) << row.name;
+    }
+    p = fits;
+    if (!row.full) {
+      p.softcap = 30;
+      EXPECT_NE(reason(i, p, 90).find("without softcap"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    EXPECT_NE(reason(i, fits, 75).find("the first supported architecture is sm_80"), std::string::npos) << row.name;
+  }
+}
+
+TEST(KernelTable, FeaturesOfAProblem) {
+  KernelRow row = {};
+  row.dtype = MICA_BF16;
+  row.dim_qk = row.dim_v = 64;
+  Problem p = problem_of(row);
+  EXPECT_EQ(features_of(p), 0u);
+  p.k.stride[1] += 1;
+  EXPECT_EQ(features_of(p), u32(kFeatureUnaligned));
+  p.k.stride[1] -= 1;
+  p.k.alignment = 8;
+  EXPECT_EQ(features_of(p), u32(kFeatureUnaligned));
+  p.k.alignment = 16;
+  p.o.dtype = MICA_FP32;
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output));
+  p.page_size = 16;
+  p.dropout = 0.5f;
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged | kFeatureDropout));
+}
+
+}  // namespace
+}  // namespace mica
