@@ -13,6 +13,8 @@ namespace MICA_NS {
 template <class E>
 struct ForwardScratch {
   using Element = typename E::Element;
+  // Whole blocks of rows: a product writes no row of the next strip.
+  static constexpr i32 kStrip = kStripRows / E::kRows * E::kRows;
   Element *q, *k, *v, *p;
   float *s, *o;
   SoftmaxState<ScalarMath>* state;
@@ -21,17 +23,16 @@ struct ForwardScratch {
 
   ForwardScratch(const Problem& problem, const CpuPlan& plan, char* base) {
     const i32 rows = round_up(plan.tile_q * plan.tile_heads, E::kRows);
-    const i32 strip_rows = round_up(kStripRows, E::kRows);
     ld_q = leading_dimension(problem.dim_qk, E::kDepth);
     ld_s = leading_dimension(plan.tile_k, E::kCols);
     ld_p = leading_dimension(plan.tile_k, E::kDepth);
     ld_o = leading_dimension(problem.dim_v, E::kCols);
     q = take<Element>(base, rows * ld_q);
-    s = take<float>(base, strip_rows * ld_s);
+    s = take<float>(base, kStrip * ld_s);
     // Floats: the probabilities take the place of the products.
     constexpr bool kInPlace = sizeof(Element) == sizeof(float);
     if (kInPlace) ld_p = ld_s;
-    p = kInPlace ? reinterpret_cast<Element*>(s) : take<Element>(base, strip_rows * ld_p);
+    p = kInPlace ? reinterpret_cast<Element*>(s) : take<Element>(base, kStrip * ld_p);
     k = take<Element>(base, E::packed_b_elements(problem.dim_qk, plan.tile_k));
     v = take<Element>(base, E::packed_b_elements(plan.tile_k, problem.dim_v));
     o = take<float>(base, rows * ld_o);
@@ -95,8 +96,8 @@ class ForwardWorker {
     const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, j_begin};
     E::pack_b_transposed(m_.k, k, p_.dtype, p_.dim_qk, keys);
     E::pack_b(m_.v, v, p_.dtype, keys, p_.dim_v);
-    for (i32 begin = 0; begin < rows_; begin += kStripRows) {
-      const i32 end = min_of(begin + kStripRows, rows_);
+    for (i32 begin = 0; begin < rows_; begin += ForwardScratch<E>::kStrip) {
+      const i32 end = min_of(begin + ForwardScratch<E>::kStrip, rows_);
       const Range any = keys_of_any_row(scoring_.band, query(begin), query(end - 1) + 1);
       if (any.begin >= j_begin + keys || any.end <= j_begin) continue;
       const Range every = keys_of_every_row(scoring_.band, query(begin), query(end - 1) + 1);

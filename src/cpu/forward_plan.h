@@ -18,7 +18,7 @@ using mica::Problem;
 using mica::Region;
 using mica::Tensor;
 
-constexpr i32 kStripRows = 64;  // rows that go through product, softmax and product together
+constexpr i32 kStripRows = 64;  // rows, at most, that go through product, softmax and product together
 constexpr i32 kTileRows = 256;  // at most: the more rows share packed keys, the less packing costs
 constexpr i32 kTileKeys = 128;
 constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
