@@ -4,6 +4,20 @@
 #include <cstdlib>
 #include <cstring>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define MICA_HAS_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define MICA_HAS_ASAN 1
+#endif
+#endif
+#ifdef MICA_HAS_ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#endif
+
 namespace mica::conformance {
 namespace {
 
@@ -15,6 +29,8 @@ class HostMemory final : public Memory {
   void release(void* address) override { std::free(address); }
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void fence(void* address, size_t bytes) override { ASAN_POISON_MEMORY_REGION(address, bytes); }
+  void open_fence(void* address, size_t bytes) override { ASAN_UNPOISON_MEMORY_REGION(address, bytes); }
   const char* synchronise() override { return ""; }
 };
 

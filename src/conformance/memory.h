@@ -21,6 +21,10 @@ class Memory {
   // Both finish before they return.
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
+  // Between upload and download nobody may touch these bytes; where the machine can tell a read from the outside
+  // (the address sanitizer on the host), it does.
+  virtual void fence(void* /*address*/, size_t /*bytes*/) {}
+  virtual void open_fence(void* /*address*/, size_t /*bytes*/) {}
   // Waits for what mica_execute started; returns "" or what the device says went wrong.
   virtual const char* synchronise() = 0;
 };

@@ -30,9 +30,14 @@ class Buffer {
     all_.assign(offset_ + tensor.bytes.size() + kGuardBytes, kGuard);
     if (!tensor.bytes.empty()) std::memcpy(all_.data() + offset_, tensor.bytes.data(), tensor.bytes.size());
     base_ = static_cast<unsigned char*>(memory.allocate(all_.size()));
-    if (base_) memory.upload(base_, all_.data(), all_.size());
+    if (!base_) return;
+    memory.upload(base_, all_.data(), all_.size());
+    fence();
   }
-  ~Buffer() { memory_.release(base_); }
+  ~Buffer() {
+    open_fence();
+    memory_.release(base_);
+  }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
@@ -46,7 +51,9 @@ class Buffer {
   }
   // Fetches what the call left; complains about the guards.
   const unsigned char* download(Outcome& outcome) {
+    open_fence();
     memory_.download(all_.data(), base_, all_.size());
+    fence();
     const size_t end = offset_ + initial_.bytes.size();
     for (size_t n = 0; n < all_.size(); ++n)
       if ((n < offset_ || n >= end) && all_[n] != kGuard) {
@@ -61,6 +68,12 @@ class Buffer {
   void accept() { initial_.bytes.assign(all_.begin() + long(offset_), all_.end() - long(kGuardBytes)); }
 
  private:
+  void fence() {
+    memory_.fence(base_, offset_);
+    memory_.fence(base_ + all_.size() - kGuardBytes, kGuardBytes);
+  }
+  void open_fence() { memory_.open_fence(base_, all_.size()); }
+
   Memory& memory_;
   const char* name_;
   HostTensor initial_;
