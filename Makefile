@@ -3,19 +3,24 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 BOOTSTRAP := tools/bootstrap.sh
-# $(call build,preset): configures (quick where nothing changed) and builds; ninja shows the progress.
-build = cmake --preset $(1) --log-level=WARNING && cmake --build --preset $(1) --parallel $(JOBS)
+# GPU architectures to make kernels for, as in 80,90a; empty: all.
+CUDA_ARCHS ?=
+ALL_KERNELS = -DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$(CUDA_ARCHS)
+# What runs here needs only the kernels of the GPU that is here; without one, none.
+LOCAL_KERNELS = $(if $(CUDA_ARCHS),$(ALL_KERNELS),$$(tools/cuda_archs.sh none))
+# $(call build,preset,options): configures (quick where nothing changed) and builds; ninja shows the progress.
+build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
 .PHONY: build demo test test-all bench format lint cross-x86_64 cross-aarch64 install clean help
 
-build: ## build the library, the command and the tests into build/
+build: ## build the library with all GPU kernels, the command and the tests into build/
 	@$(BOOTSTRAP) build test
-	@$(call build,release)
+	@$(call build,release,-DMICA_BUILD_TESTS=ON $(ALL_KERNELS))
 
 demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
 	@$(BOOTSTRAP) build
-	@$(call build,release)
+	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
 	@mkdir -p out
 	build/bin/mica demo --plot out/demo.svg
 
@@ -23,32 +28,32 @@ test: ## the tests, in a few minutes
 	@$(BOOTSTRAP) build test
 	@JOBS=$(JOBS) tools/test.sh fast
 
-test-all: ## also the long ones and all sanitizers; writes docs/test-all.md
-	@$(BOOTSTRAP) build test lint
+test-all: ## also the long ones, every kernel and all sanitizers; writes docs/test-all.md
+	@$(BOOTSTRAP) build test
 	@JOBS=$(JOBS) tools/test.sh all
 
-bench: ## time every case, beside PyTorch where pip has it
-	@$(BOOTSTRAP) build bench
-	@$(call build,release)
+bench: ## time the default suite
+	@$(BOOTSTRAP) build
+	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
 	build/bin/mica bench
 
 format: ## format every source file
 	@$(BOOTSTRAP) lint
 	git ls-files '*.h' '*.hpp' '*.c' '*.cc' '*.inc' '*.cu' '*.cuh' | xargs clang-format -i
 
-lint: ## formatting, clang-tidy, include layers
+lint: ## formatting, include layers, clang-tidy
 	@$(BOOTSTRAP) build test lint
-	@$(call build,release)
-	tools/lint.sh
+	@$(call build,release,-DMICA_BUILD_TESTS=ON $(LOCAL_KERNELS))
+	@JOBS=$(JOBS) tools/lint.sh
 
 cross-x86_64 cross-aarch64: cross-%: ## the same for another architecture, with zig, into build-<architecture>/
 	@$(BOOTSTRAP) build test
-	@$(call build,cross-$*)
+	@$(call build,cross-$*,$(ALL_KERNELS))
 
 install: build ## install into PREFIX (default /usr/local)
 	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))
 
-clean: ## remove what was built; .venv stays
+clean: ## remove what was built; .venv and .cache stay
 	rm -rf build build-* out
 
 help: ## this list
