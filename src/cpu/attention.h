@@ -15,7 +15,7 @@ i64 forward_scratch_bytes(const Problem& p, const CpuPlan& plan) {
 
 template <class E>
 void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
-  const i32 rows = tile_rows(p, plan);
+  const i32 rows = tile_rows<E>(p, plan);
   plan.tile_heads = min_of(p.group, rows);
   plan.tile_q = max_of(1, rows / plan.tile_heads);
   plan.tile_k = kTileKeys;

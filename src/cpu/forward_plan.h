@@ -19,7 +19,9 @@ using mica::Region;
 using mica::Tensor;
 
 constexpr i32 kStripRows = 64;  // rows, at most, that go through product, softmax and product together
-constexpr i32 kTileRows = 256;  // at most: the more rows share packed keys, the less packing costs
+// Rows of a tile, at most: the more rows share packed keys, the less packing costs beside the product.
+template <class E>
+constexpr i32 kTileRows = sizeof(typename E::Element) == sizeof(float) ? 256 : 512;
 constexpr i32 kTileKeys = 128;
 constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
 constexpr i32 kMinSplitKeys = 512;  // of a split that was not asked for
@@ -95,8 +97,9 @@ HWY_API i32 max_splits(const Problem& p, const CpuPlan& plan) {
 }
 
 // Rows of a tile: as many as leave work for every thread.
-HWY_API i32 tile_rows(const Problem& p, const CpuPlan& plan) {
-  i32 rows = kTileRows;
+template <class E>
+HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan) {
+  i32 rows = kTileRows<E>;
   while (rows > kStripRows && num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k < 4 * plan.num_threads)
     rows /= 2;
   return rows;

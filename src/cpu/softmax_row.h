@@ -54,8 +54,8 @@ HWY_INLINE float exponentials(const float* row, float scale, float reference, El
 // products: with room for a multiple of kRowGroup. Writes probabilities * exp2(maximum) to `probabilities`, zero-padded
 // to ld, and returns the factor by which what was accumulated before shrinks.
 template <class Element>
-HWY_INLINE float softmax_row(const CpuCall& call, const Scoring& scoring, const RowPlace& row, const TileKeys& keys,
-                             float* products, SoftmaxState<ScalarMath>& state, Element* probabilities, i64 ld) {
+inline float softmax_row(const CpuCall& call, const Scoring& scoring, const RowPlace& row, const TileKeys& keys,
+                         float* products, SoftmaxState<ScalarMath>& state, Element* probabilities, i64 ld) {
   const Problem& p = *call.problem;
   const i32 count = round_up(keys.count, kRowGroup);
   const bool test_band = keys.test_band || count != keys.count;

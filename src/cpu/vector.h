@@ -94,9 +94,13 @@ HWY_API Vector load_as(const void* p) {
   if constexpr (kDtype == MICA_FP32) {
     return load(static_cast<const float*>(p));
   } else if constexpr (kDtype == MICA_BF16) {
+#if HWY_TARGET == HWY_NEON
+    return Vector(vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(static_cast<const u16*>(p)), 16)));
+#else
     const hn::Rebind<u16, FloatTag> half;
     const auto words = hn::PromoteTo(WordTag(), hn::LoadU(half, static_cast<const u16*>(p)));
     return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words));
+#endif
   } else {
     const hn::Rebind<u16, FloatTag> bits;
     const hn::Rebind<hwy::float16_t, FloatTag> half;
