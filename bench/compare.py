@@ -69,6 +69,20 @@ def refuse_if_too_slow(case, device, peer, arguments):
         raise RuntimeError(f"one call would take about {seconds:.0f} s")
 
 
+def dense_rate_seconds(case, device, library, arguments):
+    """What the packed sequences would take if each ran at the rate of a dense batch of its length, as many tokens."""
+    from contenders import Inputs, MicaContender
+    total, seconds = sum(case["varlen"]), {}
+    for length in sorted(set(case["varlen"])):
+        batch = max(1, total // length)
+        dense = type(case)({**case.given, "varlen": [], "batch": batch, "seqlen_q": length})
+        run = MicaContender(Inputs(dense, device, arguments.layout), device, library).run
+        run()
+        samples = sorted(device.seconds(run, 3) for _ in range(arguments.samples))
+        seconds[length] = samples[len(samples) // 2] / batch
+    return sum(seconds[length] for length in case["varlen"])
+
+
 def measure(case, device, library, peers, arguments):
     """One cell: a dictionary for the JSON. "error" is there if it was wrong or could not be run."""
     from contenders import Inputs, MicaContender, TorchContender, check
@@ -98,7 +112,7 @@ def measure(case, device, library, peers, arguments):
     if wrong:
         return {**cell, "error": wrong}
     del result, peer_results
-    if case.beside is not None:
+    if isinstance(case.beside, dict):
         yardstick = case.beside_case()
         runs["beside"] = MicaContender(Inputs(yardstick, device, arguments.layout), device, library).run
         cell["beside"] = yardstick.name
@@ -112,6 +126,8 @@ def measure(case, device, library, peers, arguments):
     cell["samples"] = {name: t[3] for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
     cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name != "mica"}
+    if case.beside == "dense-rate":
+        cell["ratio"]["beside"] = dense_rate_seconds(case, device, library, arguments) / mica
     return cell
 
 

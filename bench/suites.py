@@ -2,7 +2,7 @@
 """Bench suites: the same files that `mica bench` reads (cli/suite.h says what they may hold).
 
 Two keys are for compare.py alone: "peers" (names of backends to compare with) and "beside" (options that turn the
-case into another one: Mica's own time there is the yardstick)."""
+case into another one, whose time by Mica is the yardstick; or "dense-rate", for packed sequences)."""
 
 import itertools
 import json
@@ -37,8 +37,9 @@ class Case(dict):
     def name(self):
         def pair(a, b):
             return f"{self[a]}" if self[a] == self[b] else f"{self[a]},{self[b]}"
-        words = [self["pass"], self["dtype"], f"b{self['batch']}", "s" + pair("seqlen_q", "seqlen_k"),
-                 "h" + pair("heads_q", "heads_k"), "d" + pair("dim", "dim_v")]
+        sequences = ([f"b{self['batch']}", "s" + pair("seqlen_q", "seqlen_k")] if not self["varlen"] else
+                     [f"varlen{len(self['varlen'])}x{sum(self['varlen'])}"])
+        words = [self["pass"], self["dtype"], *sequences, "h" + pair("heads_q", "heads_k"), "d" + pair("dim", "dim_v")]
         if self["causal"] != "none":
             words.append("causal" if self["causal"] == "bottom-right" else "causal-top-left")
         if self["window"]:
@@ -49,8 +50,12 @@ class Case(dict):
         return " ".join(words)
 
     def visible_pairs(self):
-        """Pairs (query, key) of one head of one sequence that causal and window leave visible."""
-        rows, keys = self["seqlen_q"], self["seqlen_k"]
+        """Pairs (query, key) of one head, over all sequences, that causal and window leave visible."""
+        if self["varlen"]:
+            return sum(self._pairs_of(length, length) for length in self["varlen"])
+        return self["batch"] * self._pairs_of(self["seqlen_q"], self["seqlen_k"])
+
+    def _pairs_of(self, rows, keys):
         left, right = self["window"] or (-1, -1)
         if self["causal"] != "none":
             right = 0
@@ -66,12 +71,14 @@ class Case(dict):
 
     def flops(self):
         per_pair = 6 * self["dim"] + 4 * self["dim_v"] if self.is_backward else 2 * (self["dim"] + self["dim_v"])
-        return self["batch"] * self["heads_q"] * self.visible_pairs() * per_pair
+        return self["heads_q"] * self.visible_pairs() * per_pair
 
     def bytes(self):
         """What must be read or written at least once."""
         element = 4 if self["dtype"] == "fp32" else 2
         rows, keys = self["batch"] * self["seqlen_q"], self["batch"] * self["seqlen_k"]
+        if self["varlen"]:
+            rows = keys = sum(self["varlen"])
         once = element * (self["dim"] + self["dim_v"]) * (rows * self["heads_q"] + keys * self["heads_k"])
         return 2 * once if self.is_backward else once
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "cli/device_memory.h"
 #include "cli/process.h"
 #include "cli/suite.h"
 #include "cli/text.h"
@@ -18,7 +19,7 @@ namespace cli {
 namespace {
 
 struct Options {
-  std::string suite, filter, output;
+  std::string suite, filter, device, output;
   int threads = 0;
   double seconds = 1;
   bool list = false, json = false;
@@ -67,7 +68,9 @@ int run(const Options& options) {
     for (const ProblemSpec& spec : suite.cases) std::printf("%s\n", problem_name(spec).c_str());
     return kOk;
   }
-  const char* description = mica_device_description({MICA_CPU, 0});
+  if (!options.device.empty())
+    for (ProblemSpec& spec : suite.cases) spec.device = options.device;
+  const char* description = mica_device_description(parse_device(suite.cases[0].device));
   if (!description) throw std::runtime_error(mica_last_error());
   nlohmann::json out = {{"device", description}, {"version", mica_version()},
                         {"commit", MICA_COMMIT}, {"threads", mica_get_num_threads()},
@@ -84,9 +87,8 @@ int run(const Options& options) {
     const std::string name = problem_name(spec);
     nlohmann::json entry = {{"name", name}, {"problem", problem_to_json(spec)}};
     try {
-      if (parse_device(spec.device).backend != MICA_CPU)
-        throw std::runtime_error("device " + spec.device + " is not timed here, but by bench/compare.py");
-      Workload workload(spec, mica::conformance::host_memory());
+      DeviceMemory memory(parse_device(spec.device));
+      Workload workload(spec, memory.get());
       if (const std::string wrong = workload.check(); !wrong.empty()) throw std::runtime_error(wrong);
       const Timing t = time_workload(workload, options.seconds);
       const double gflops = problem_flops(spec) / t.median * 1e-9, gbytes = problem_bytes(spec) / t.median * 1e-9;
@@ -130,6 +132,7 @@ Verb bench_verb(CLI::App& app) {
       ->type_name("FILE");
   verb->add_option("--filter", options->filter, "only cases whose name matches this regular expression")
       ->type_name("REGEX");
+  verb->add_option("--device", options->device, "cpu, cuda or cuda:N, instead of what the suite says");
   verb->add_option("--threads", options->threads, "threads (0: all)")->capture_default_str();
   verb->add_option("--seconds", options->seconds, "about how long to time each case")
       ->check(CLI::Range(0.0, 3600.0))

@@ -10,13 +10,14 @@
 
 namespace {
 
-// One clear line, whatever was thrown.
-int complain(const CLI::App& where, std::string message) {
+// One clear line, whatever was thrown; for bad usage it ends with where to read on.
+int complain(const CLI::App& where, std::string message, bool is_usage) {
   while (!message.empty() && message.back() == '\n') message.pop_back();
   for (char& c : message)
     if (c == '\n') c = ' ';
   const std::string command = where.get_parent() ? "mica " + where.get_name() : "mica";
-  std::fprintf(stderr, "%s: %s (see %s --help)\n", command.c_str(), message.c_str(), command.c_str());
+  const std::string hint = is_usage ? " (see " + command + " --help)" : "";
+  std::fprintf(stderr, "%s: %s%s\n", command.c_str(), message.c_str(), hint.c_str());
   return cli::kCannotTell;
 }
 
@@ -40,12 +41,12 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == int(CLI::ExitCodes::Success)) return app.exit(e);
-    return complain(given() ? *given()->app : app, e.what());
+    return complain(given() ? *given()->app : app, e.what(), true);
   }
-  if (!given()) return complain(app, "want a verb: info, plan, check, bench or demo");
+  if (!given()) return complain(app, "want a verb: info, plan, check, bench or demo", true);
   try {
     return given()->run();
   } catch (const std::exception& e) {
-    return complain(*given()->app, e.what());
+    return complain(*given()->app, e.what(), false);
   }
 }
