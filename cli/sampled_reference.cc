@@ -38,7 +38,8 @@ std::vector<double> SampledReference::query(const Sequence& sequence, std::int64
   const std::int64_t half = s_.rotary / 2;
   if (half == 0) return q;
   const bool advances = s_.causal != "none" || !s_.window.empty();
-  const std::int64_t position = sequence.keys - s_.append + (advances ? i : 0);
+  // Rows past the last appended key take the last position there is.
+  const std::int64_t position = std::min(sequence.keys - s_.append + (advances ? i : 0), w_.cos_.layout.shape[0] - 1);
   for (std::int64_t c = 0; c < half; ++c) {
     const double cos = w_.cos_.get(position, c, 0, 0), sin = w_.sin_.get(position, c, 0, 0);
     const double x = q[std::size_t(c)], y = q[std::size_t(c + half)];

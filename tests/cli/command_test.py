@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a script sees it: exit codes, one line on stderr, JSON that parses, files that are written.
+
+Usage: command_test.py MICA [unittest arguments]."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MICA = None
+
+
+def run(*arguments, **environment):
+    return subprocess.run([MICA, *arguments], capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def run_json(*arguments):
+    result = run(*arguments, "--json")
+    return result.returncode, json.loads(result.stdout)
+
+
+class Usage(unittest.TestCase):
+    def complains(self, *arguments, about):
+        result = run(*arguments)
+        self.assertEqual(result.returncode, 2, arguments)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertIn(about, result.stderr)
+
+    def test_bad_usage_gets_one_line(self):
+        self.complains(about="want a verb")
+        self.complains("planet", about="planet")
+        self.complains("plan", "--sequence", "3", about="--sequence")
+        self.complains("plan", "--dim", "wide", about="--dim")
+        self.complains("plan", "--dtype", "fp8", about="fp8")
+        self.complains("plan", "--causal=sideways", about="sideways")
+        self.complains("plan", "--window", "3", about="--window")
+        self.complains("plan", "--dim", "577", about="q.shape[3] is 577, want 1 to 576")
+        self.complains("plan", "--heads-q", "6", "--heads-k", "4", about="k.shape[2] is 4")
+        self.complains("plan", "--seqlen-q", str(2**62), about="2^48")
+        self.complains("plan", "--device", "tpu", about="tpu")
+        self.complains("check", "--filter", "(", about="regular expression")
+        self.complains("check", "--filter", "no such case", about="no case matches")
+        self.complains("bench", "--suite", "/nowhere.json", about="/nowhere.json")
+        self.complains("demo", "--lengths", "0", about="0")
+
+    def test_help(self):
+        for verb in ([], ["info"], ["plan"], ["check"], ["bench"], ["demo"]):
+            result = run(*verb, "--help")
+            self.assertEqual(result.returncode, 0)
+            self.assertEqual(result.stderr, "")
+            self.assertIn("Usage: mica", result.stdout)
+            if verb:
+                self.assertIn("Examples:", result.stdout)
+
+
+class Info(unittest.TestCase):
+    def test_json(self):
+        code, info = run_json("info")
+        self.assertEqual(code, 0)
+        self.assertTrue(os.path.exists(info["library"]))
+        self.assertGreaterEqual(info["threads"], 1)
+        self.assertEqual([b["backend"] for b in info["backends"]], ["cpu", "cuda"])
+        self.assertEqual(len(info["backends"][0]["devices"]), 1)
+        chosen = sorted(t for s in info["instruction_sets"] for t in s["chosen_for"])
+        self.assertEqual(chosen, ["bf16", "fp16", "fp32"])
+
+    def test_matrix_says_yes_or_why_not(self):
+        code, rows = run_json("info", "--matrix")
+        self.assertEqual(code, 0)
+        by_option = {row["option"]: row for row in rows}
+        self.assertEqual(by_option["head dimension"]["backward"], "")
+        self.assertIn("append", by_option["append"]["backward"])
+
+
+class Plan(unittest.TestCase):
+    def test_json(self):
+        code, plan = run_json("plan", "--seqlen-q", "1", "--seqlen-k", "8192", "--heads-q", "32", "--heads-k", "8")
+        self.assertEqual(code, 0)
+        self.assertEqual(plan["problem"]["heads_k"], 8)
+        kernels = {k["kernel"]: k["why_not"] for k in plan["kernels"]}
+        self.assertEqual(kernels[plan["plan"]["kernel"]], "")
+        self.assertTrue(any(kernels.values()), "some kernel is for the other pass")
+
+    def test_refusal_is_1_and_says_why(self):
+        result = run("plan", "--pass", "backward", "--paged", "16")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no gradient", result.stdout)
+        code, plan = run_json("plan", "--pass", "backward", "--paged", "16")
+        self.assertEqual(code, 1)
+        self.assertEqual(plan["error"]["status"], "unsupported")
+
+    def test_work_counts_visible_pairs(self):
+        _, full = run_json("plan", "--seqlen-q", "100")
+        _, causal = run_json("plan", "--seqlen-q", "100", "--causal")
+        self.assertAlmostEqual(causal["gflop"] / full["gflop"], 5050 / 10000)
+
+
+class Check(unittest.TestCase):
+    def test_one_case(self):
+        code, out = run_json("check", "--filter", "^plain_fp32$")
+        self.assertEqual((code, out["passed"], out["failed"]), (0, 1, 0))
+        tensors = {c["tensor"] for c in out["cases"][0]["comparisons"]}
+        self.assertLessEqual({"o", "lse", "dq", "dk", "dv"}, tensors)
+
+    def test_list(self):
+        code, cases = run_json("check", "--list", "--filter", "paged")
+        self.assertEqual(code, 0)
+        self.assertGreater(len(cases), 10)
+
+
+class Bench(unittest.TestCase):
+    def suite(self, *cases):
+        file = tempfile.NamedTemporaryFile("w", suffix=".json")
+        json.dump({"name": "small", "cases": cases}, file)
+        file.flush()
+        self.addCleanup(file.close)
+        return file.name
+
+    def test_every_kind_of_option_is_checked_and_timed(self):
+        small = {"seqlen_q": 40, "heads_q": 4, "dim": 16}
+        both = {**small, "pass": ["forward", "backward"]}
+        path = self.suite(
+            {**both, "dtype": ["fp32", "fp16", "bf16"], "heads_k": 2},
+            {**both, "causal": ["bottom-right", "top-left"], "seqlen_k": 60},
+            {**both, "window": [[5, 3], [-1, 2]], "softcap": 20, "alibi": True},
+            {**both, "bias": True, "sinks": True, "mask": True, "batch": 2},
+            {**both, "dropout": 0.2, "dim_v": 24}, {**both, "varlen": [10, 1, 40]},
+            {**small, "paged": [7, 16], "batch": 2, "splits": 2},
+            {**small, "append": 3, "rotary": 8, "causal": ["none", "bottom-right"]})
+        code, out = run_json("bench", "--suite", path, "--seconds", "0")
+        self.assertEqual([c["error"] for c in out["cases"] if "error" in c], [])
+        self.assertEqual((code, len(out["cases"])), (0, 24))
+        for case in out["cases"]:
+            self.assertGreater(case["gflops"], 0)
+            self.assertLessEqual(case["p10_s"], case["median_s"])
+
+    def test_suites_expand_as_compare_py_expands_them(self):
+        sys.path.insert(0, str(ROOT / "bench"))
+        import suites
+        for path in sorted((ROOT / "bench" / "suites").glob("*.json")):
+            listed = [line.replace(" cuda", "") for line in run("bench", "--suite", str(path), "--list").stdout.split("\n")]
+            self.assertEqual(listed[:-1], [case.name for case in suites.load(path)[1]], path)
+
+    def test_a_bad_suite_names_the_key(self):
+        result = run("bench", "--suite", self.suite({"dimension": 64}))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn('"dimension"', result.stderr)
+        self.assertIn('"dim" is "64"', run("bench", "--suite", self.suite({"dim": "64"})).stderr)
+
+
+class Demo(unittest.TestCase):
+    def test_table_and_plot(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plot = os.path.join(folder, "plot.svg")
+            code, out = run_json("demo", "--lengths", "64,1024", "--heads", "2", "--plot", plot)
+            self.assertEqual((code, out["exact"], len(out["rows"])), (0, True, 2))
+            long = out["rows"][1]
+            self.assertLess(long["tiled"]["largest_error"], 1e-5)
+            self.assertLess(long["naive"]["largest_error"], 1e-5)
+            # Two heads of 1024 x 1024 scores, in a process of its own.
+            self.assertGreater(long["naive"]["extra_bytes"], 7e6)
+            self.assertLess(long["tiled"]["extra_bytes"], 4e6)
+            root = xml.etree.ElementTree.parse(plot).getroot()
+            self.assertTrue(root.tag.endswith("svg"))
+
+    def test_where_it_cannot_write(self):
+        result = run("demo", "--lengths", "16", "--plot", "/nowhere/plot.svg")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("cannot write /nowhere/plot.svg", result.stderr)
+
+
+if __name__ == "__main__":
+    MICA = sys.argv.pop(1)
+    unittest.main()
