@@ -12,7 +12,7 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   constexpr i32 kInvariantKeys = 2048;  // batch-invariant: a split's length follows from the capacity alone
   const i32 num_tiles = ceil_div(max_of(p.max_len_k, 1), row.tile_k);
   if (p.num_splits > 0) return Splits{min_of(p.num_splits, num_tiles), 0};
-  const bool splits = row.role == Role::DECODE && p.probs.dtype == MICA_NONE && find_kernel(Role::COMBINE, choice) >= 0;
+  const bool splits = row.packs_heads && p.probs.dtype == MICA_NONE && find_kernel(Role::COMBINE, choice) >= 0;
   if (!splits) return Splits{1, 0};
   if (p.batch_invariant) {
     const i32 length = max_of(ceil_div(kInvariantKeys, row.tile_k), ceil_div(num_tiles, kMostSplits));
@@ -44,10 +44,8 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool has_rows = p.batch > 0 && p.heads_q > 0 && rows_of_head(p) > 0;
   if (status != MICA_OK || !has_rows) return status;
 
-  // Decode packs the query heads of a key head into a tile.
-  const bool packs_heads = row.role == Role::DECODE;
-  const i32 tile_queries = packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
-  const i32 head_tiles = packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
+  const i32 tile_queries = row.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
+  const i32 head_tiles = row.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
   ForwardParams params = forward_params(p, tile_queries, Splits{1, 0});
   const i64 blocks = i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
   params.splits = splits_of(p, choice, row, blocks);

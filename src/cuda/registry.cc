@@ -11,21 +11,31 @@
 namespace mica {
 namespace {
 
-// Dynamic shared memory, one function per kernel file.
-constexpr i32 smem_of_forward_sm80(const KernelRow& r) {
-  return forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages);
+// What a kernel file says about its rows, one function per file.
+struct FileTraits {
+  i32 smem_bytes = 0;
+  bool packs_heads = false;
+};
+constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
+  return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
-constexpr i32 smem_of_backward_sm80(const KernelRow& r) {
-  return backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages);
+constexpr FileTraits traits_of_forward_wide_sm80(const KernelRow& r) {
+  return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
 }
-constexpr i32 smem_of_backward_prepare(const KernelRow&) { return 0; }
-constexpr i32 smem_of_backward_finish(const KernelRow&) { return 0; }
-constexpr i32 smem_of_decode_sm80(const KernelRow& r) {
-  return decode_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages);
+constexpr FileTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
+  return {forward_fp32_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v), true};
 }
-constexpr i32 smem_of_append(const KernelRow&) { return 0; }
-constexpr i32 smem_of_combine(const KernelRow&) { return 0; }
-constexpr i32 smem_of_probs(const KernelRow&) { return 0; }
+constexpr FileTraits traits_of_decode_sm80(const KernelRow& r) {
+  return {decode_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+}
+constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
+  return {backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+}
+constexpr FileTraits traits_of_backward_prepare(const KernelRow&) { return {}; }
+constexpr FileTraits traits_of_backward_finish(const KernelRow&) { return {}; }
+constexpr FileTraits traits_of_append(const KernelRow&) { return {}; }
+constexpr FileTraits traits_of_combine(const KernelRow&) { return {}; }
+constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
 
 enum Variant { PLAIN = 0, FULL = 1 };
 
@@ -33,16 +43,18 @@ enum Variant { PLAIN = 0, FULL = 1 };
 #define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
                     why)                                                                                             \
   [] {                                                                                                               \
-    KernelRow row = {#name,  Role::role, #file,  MICA_##dtype, dim_qk,          dim_v, tile_q,                       \
-                     tile_k, warps,      stages, blocks,       variant == FULL, why,   0};                           \
-    row.smem_bytes = smem_of_##file(row);                                                                            \
+    KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
+                     warps, stages,     blocks, variant == FULL, why,    0,     false};                              \
+    const FileTraits traits = traits_of_##file(row);                                                                 \
+    row.smem_bytes = traits.smem_bytes;                                                                              \
+    row.packs_heads = traits.packs_heads;                                                                            \
     return row;                                                                                                      \
   }(),
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0}};
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0, false}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 

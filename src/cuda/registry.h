@@ -32,7 +32,9 @@ struct KernelRow {
   i32 warps, stages, blocks;
   bool full;  // serves every Feature
   const char* why_spill;
-  i32 smem_bytes;  // dynamic shared memory of a block
+  // What its file says.
+  i32 smem_bytes;    // dynamic shared memory of a block
+  bool packs_heads;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
 };
 
 struct KernelTable {
