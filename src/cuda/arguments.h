@@ -50,4 +50,8 @@ BackwardFinishParams backward_finish_params(const Problem& problem, const Kernel
 void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);
 
+BackwardSinksParams backward_sinks_params(const Problem& problem);
+void bind(BackwardSinksParams& params, const Problem& problem, const mica_bindings& bindings,
+          const WorkspaceLayout& layout);
+
 }  // namespace mica

@@ -107,4 +107,26 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
   a.sequences = sequence_table(p, x);
 }
 
+BackwardSinksParams backward_sinks_params(const Problem& p) {
+  BackwardSinksParams a = {};
+  a.lse_stride_batch = p.lse.stride[0];
+  a.lse_stride_head = p.lse.stride[1];
+  a.lse_stride_row = p.lse.stride[2];
+  a.stat_rows = rows_of_head(p);
+  a.sinks_dtype = p.sinks.dtype;
+  a.sinks_stride = p.sinks.stride[0];
+  a.d_sinks_dtype = p.d_sinks.dtype;
+  a.d_sinks_stride = p.d_sinks.stride[0];
+  a.batch = p.batch;
+  return a;
+}
+
+void bind(BackwardSinksParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  a.lse = x.lse;
+  a.row_delta = in_workspace(x, layout.row_delta);
+  a.sinks = x.sinks;
+  a.d_sinks = x.d_sinks;
+  a.sequences = sequence_table(p, x);
+}
+
 }  // namespace mica

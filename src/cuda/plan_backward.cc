@@ -28,6 +28,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (status == MICA_OK && key_blocks > 0) status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype)
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, row));
+  if (status == MICA_OK && p.d_sinks.dtype && p.heads_q > 0)
+    status = add_step(plan, StepKind::BACKWARD_SINKS, find_kernel(Role::BACKWARD_SINKS, choice), p.heads_q,
+                      backward_sinks_params(p));
   return status;
 }
 

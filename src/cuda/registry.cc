@@ -33,6 +33,7 @@ constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
 }
 constexpr FileTraits traits_of_backward_prepare(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_backward_finish(const KernelRow&) { return {}; }
+constexpr FileTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_append(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_combine(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
@@ -140,8 +141,7 @@ bool ask_backward(Questions& q, const KernelRow& row, const Problem& p) {
                dtype_word(p.dtype)) &&
          q.ask(!p.deterministic || !p.dq.dtype || one_key_tile,
                "it adds up dQ in no fixed order, and control.deterministic is 1") &&
-         q.ask(p.d_bias.dtype == MICA_NONE, "it does not compute gradients.d_bias") &&
-         q.ask(p.d_sinks.dtype == MICA_NONE, "it does not compute gradients.d_sinks");
+         q.ask(p.d_bias.dtype == MICA_NONE, "it does not compute gradients.d_bias");
 }
 
 // What the device and this build say.
@@ -166,7 +166,9 @@ bool ask_helpers(Questions& q, const KernelChoice& choice) {
          q.ask(p.num_splits <= 1 || find_kernel(Role::COMBINE, choice) >= 0,
                "splits need a kernel that joins them, and none can run") &&
          q.ask(p.probs.dtype == MICA_NONE || find_kernel(Role::PROBS, choice) >= 0,
-               "probs need a kernel of their own, and none can run");
+               "probs need a kernel of their own, and none can run") &&
+         q.ask(p.d_sinks.dtype == MICA_NONE || find_kernel(Role::BACKWARD_SINKS, choice) >= 0,
+               "gradients.d_sinks needs a kernel of its own, and none can run");
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ enum class Role : i32 {
   PROBS,             // the softmax itself, for tests
   BACKWARD_PREPARE,  // the row sums of dO * O
   BACKWARD,          // dK, dV, and dQ in fp32
-  BACKWARD_FINISH,   // dQ in its own type, reductions of dBias and dSinks
+  BACKWARD_FINISH,   // dQ in its own type
+  BACKWARD_SINKS,    // dSinks from the row sums
 };
 
 struct KernelRow {

@@ -19,7 +19,8 @@ namespace mica {
   MICA_STEP_KIND(PROBS, ProbsParams)                      \
   MICA_STEP_KIND(BACKWARD_PREPARE, BackwardPrepareParams) \
   MICA_STEP_KIND(BACKWARD, BackwardParams)                \
-  MICA_STEP_KIND(BACKWARD_FINISH, BackwardFinishParams)
+  MICA_STEP_KIND(BACKWARD_FINISH, BackwardFinishParams)   \
+  MICA_STEP_KIND(BACKWARD_SINKS, BackwardSinksParams)
 
 enum class StepKind : i32 {
 #define MICA_NAME(kind, params) kind,

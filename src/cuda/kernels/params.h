@@ -133,6 +133,20 @@ struct BackwardFinishParams {
   float scale;
 };
 
+// The gradient of the sinks, from the row statistics.
+struct BackwardSinksParams {
+  const float* lse;
+  i64 lse_stride_batch, lse_stride_head, lse_stride_row;
+  const float* row_delta;  // (heads_q, rows)
+  i64 stat_rows;
+  const void* sinks;
+  void* d_sinks;
+  i32 sinks_dtype, d_sinks_dtype;
+  i64 sinks_stride, d_sinks_stride;
+  SequenceTable sequences;
+  i32 batch;
+};
+
 // Bytes of dynamic shared memory of backward_sm80: K, V; stages of Q and dO; P and dS; statistics of two query tiles.
 MICA_HD constexpr i32 backward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + 2 * 2 * tile_q * 4;
