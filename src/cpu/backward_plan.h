@@ -83,9 +83,9 @@ struct BackwardScratch {
     v_transposed_elements = round_up<i64>(E::packed_b_elements(p.dim_v, plan.tile_k), kLineBytes);
     Carver carve{base};
     q = carve.take<Element>(rows * ld_q);
-    q_transposed = carve.take<Element>(dim_rows * ld_transposed);
+    q_transposed = carve.take<Element>(round_up(dim_rows, 8) * ld_transposed);  // whole blocks: transpose_elements
     d_o = carve.take<Element>(rows * ld_d_o);
-    d_o_transposed = carve.take<Element>(dim_v_rows * ld_transposed);
+    d_o_transposed = carve.take<Element>(round_up(dim_v_rows, 8) * ld_transposed);
     s = carve.take<float>(rows * ld_s);
     d_p = carve.take<float>(rows * ld_s);
     d_s = kIsFloat ? reinterpret_cast<Element*>(d_p) : carve.take<Element>(rows * ld_d_s);
@@ -117,7 +117,11 @@ void plan_backward(const Problem& p, mica::CpuPlan& cpu, i32& num_splits) {
   BackwardPlan& plan = cpu.backward;
   plan.tile_q = 64;
   plan.tile_k = 128;
-  plan.panel_tiles = 4;
+  // A panel and its accumulators stay in the second-level cache.
+  constexpr i64 kPanelBytes = 768 << 10;
+  const i64 dims = 2 * p.dim_qk + p.dim_v;
+  const i64 tile_bytes = plan.tile_k * (dims * i64(sizeof(typename E::Element)) + (p.dim_qk + p.dim_v) * 4);
+  plan.panel_tiles = i32(clamp_to<i64>(kPanelBytes / tile_bytes, 1, 4));
   plan.num_chunks = choose_chunks(p);
   plan.rows = padded_rows(p, plan.tile_q);
   plan.ld_dq = leading_dimension(p.dim_qk, E::kCols);

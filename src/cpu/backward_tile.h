@@ -32,17 +32,32 @@ HWY_INLINE KeyTile key_tile(const Band& band, i32 row_begin, i32 row_end, const 
                  t < tiles.full_begin || t >= tiles.full_end};
 }
 
-// dst (cols x rows, as A: zero up to ld_dst) = the transpose of src (rows x cols).
+// dst (cols x rows, as A: zero up to ld_dst) = the transpose of src (rows x cols), in blocks of kBlock x kBlock. Both
+// have room for whole blocks. A block is transposed by interleaving its first half with its second, log2(kBlock) times.
 template <class Element>
 inline void transpose_elements(Element* dst, i64 ld_dst, const Element* src, i64 ld_src, i32 rows, i32 cols) {
-  constexpr i32 kBlock = 8;
-  for (i32 c0 = 0; c0 < cols; c0 += kBlock) {
-    const i32 c1 = min_of(c0 + kBlock, cols);
-    for (i32 r = 0; r < rows; ++r)
-      for (i32 c = c0; c < c1; ++c) dst[c * ld_dst + r] = src[r * ld_src + c];
-    for (i32 c = c0; c < c1; ++c)
-      for (i64 r = rows; r < ld_dst; ++r) dst[c * ld_dst + r] = 0;
-  }
+  constexpr i32 kBlock = 16 / sizeof(Element);
+  const hn::FixedTag<Element, kBlock> tag;
+  using Line = hn::Vec<decltype(tag)>;
+  for (i32 row = 0; row < ld_dst; row += kBlock)
+    for (i32 col = 0; col < cols; col += kBlock) {
+      Line x[kBlock], y[kBlock];
+#pragma GCC unroll 8
+      for (i32 r = 0; r < kBlock; ++r)
+        x[r] = row + r < rows ? hn::LoadU(tag, src + (row + r) * ld_src + col) : hn::Zero(tag);
+#pragma GCC unroll 3
+      for (i32 round = kBlock; round > 1; round /= 2) {
+#pragma GCC unroll 4
+        for (i32 r = 0; r < kBlock / 2; ++r) {
+          y[2 * r] = hn::InterleaveLower(tag, x[r], x[r + kBlock / 2]);
+          y[2 * r + 1] = hn::InterleaveUpper(tag, x[r], x[r + kBlock / 2]);
+        }
+#pragma GCC unroll 8
+        for (i32 r = 0; r < kBlock; ++r) x[r] = y[r];
+      }
+#pragma GCC unroll 8
+      for (i32 r = 0; r < kBlock; ++r) hn::StoreU(x[r], tag, dst + (col + r) * ld_dst + row);
+    }
 }
 
 template <class E>

@@ -80,6 +80,9 @@ struct EngineAmx {
 
  private:
   static constexpr i32 kTile = 512;  // elements
+  // From 16 even and then 16 odd words to 16 pairs.
+  static constexpr u16 kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
 
   static __mmask32 first(i32 count) { return count >= 32 ? ~__mmask32(0) : (__mmask32(1) << count) - 1; }
   static __mmask16 first16(i32 count) { return __mmask16(first(clamp_to(count, 0, 16))); }
@@ -101,8 +104,7 @@ struct EngineAmx {
     if (dtype == MICA_FP32) {
       const __m512 x = even ? _mm512_maskz_loadu_ps(mask, static_cast<const float*>(even) + col) : _mm512_setzero_ps();
       const __m512 y = odd ? _mm512_maskz_loadu_ps(mask, static_cast<const float*>(odd) + col) : _mm512_setzero_ps();
-      return interleave(_mm512_castsi512_si256((__m512i)_mm512_cvtne2ps_pbh(x, x)),
-                        _mm512_castsi512_si256((__m512i)_mm512_cvtne2ps_pbh(y, y)));
+      return _mm512_permutexvar_epi16(_mm512_loadu_si512(kInterleave), (__m512i)_mm512_cvtne2ps_pbh(y, x));
     }
     const __m256i none = _mm256_setzero_si256();
     return interleave(even ? _mm256_maskz_loadu_epi16(mask, static_cast<const u16*>(even) + col) : none,
