@@ -50,6 +50,9 @@ BackwardFinishParams backward_finish_params(const Problem& problem, const Kernel
 void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);
 
+BackwardBiasParams backward_bias_params(const BackwardParams& backward, const Problem& problem);
+void bind(BackwardBiasParams& params, const Problem& problem, const mica_bindings& bindings,
+          const WorkspaceLayout& layout);
 BackwardSinksParams backward_sinks_params(const Problem& problem);
 void bind(BackwardSinksParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);

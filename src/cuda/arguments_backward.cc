@@ -107,6 +107,26 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
   a.sequences = sequence_table(p, x);
 }
 
+BackwardBiasParams backward_bias_params(const BackwardParams& backward, const Problem& p) {
+  BackwardBiasParams a = {};
+  a.backward = backward;
+  a.dtype = p.d_bias.dtype;
+  a.batch = i32(p.d_bias.shape[0]);
+  a.heads = i32(p.d_bias.shape[1]);
+  a.rows = i32(p.d_bias.shape[2]);
+  a.keys = i32(p.d_bias.shape[3]);
+  a.stride_batch = p.d_bias.stride[0];
+  a.stride_head = p.d_bias.stride[1];
+  a.stride_row = p.d_bias.stride[2];
+  a.stride_key = p.d_bias.stride[3];
+  return a;
+}
+
+void bind(BackwardBiasParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  bind(a.backward, p, x, layout);
+  a.d_bias = x.d_bias;
+}
+
 BackwardSinksParams backward_sinks_params(const Problem& p) {
   BackwardSinksParams a = {};
   a.lse_stride_batch = p.lse.stride[0];

@@ -3,6 +3,19 @@
 #include "cuda/steps.h"
 
 namespace mica {
+namespace {
+
+static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardParams) + sizeof(BackwardFinishParams) +
+                  sizeof(BackwardBiasParams) + sizeof(BackwardSinksParams) + 5 * 16 <=
+              Steps::kParamsBytes);
+
+// A block per tile of dBias; an axis of size 1 has one tile.
+i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
+  return d_bias.shape[0] * d_bias.shape[1] * ceil_div<i64>(d_bias.shape[2], row.tile_q) *
+         ceil_div<i64>(d_bias.shape[3], row.tile_k);
+}
+
+}  // namespace
 
 mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const Problem& p = plan.problem;
@@ -28,6 +41,11 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (status == MICA_OK && key_blocks > 0) status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype)
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, row));
+  if (status == MICA_OK && p.d_bias.dtype) {
+    const i32 bias = find_kernel(Role::BACKWARD_BIAS, choice);
+    const i64 blocks = bias_blocks(p.d_bias, kernel_table().rows[bias]);
+    if (blocks > 0) status = add_step(plan, StepKind::BACKWARD_BIAS, bias, blocks, backward_bias_params(params, p));
+  }
   if (status == MICA_OK && p.d_sinks.dtype && p.heads_q > 0)
     status = add_step(plan, StepKind::BACKWARD_SINKS, find_kernel(Role::BACKWARD_SINKS, choice), p.heads_q,
                       backward_sinks_params(p));

@@ -6,6 +6,9 @@
 namespace mica {
 namespace {
 
+static_assert(sizeof(AppendParams) + sizeof(ForwardParams) + sizeof(CombineParams) + sizeof(ProbsParams) + 4 * 16 <=
+              Steps::kParamsBytes);
+
 // Into how many ranges to cut the keys so that every SM has work.
 Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& row, i64 blocks) {
   constexpr i32 kMinTiles = 4, kMostSplits = 128;

@@ -33,6 +33,9 @@ constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
 }
 constexpr FileTraits traits_of_backward_prepare(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_backward_finish(const KernelRow&) { return {}; }
+constexpr FileTraits traits_of_backward_bias(const KernelRow& r) {
+  return {backward_bias_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v), false};
+}
 constexpr FileTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_append(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_combine(const KernelRow&) { return {}; }
@@ -140,8 +143,7 @@ bool ask_backward(Questions& q, const KernelRow& row, const Problem& p) {
   return q.ask(p.d_o.dtype == p.dtype, "gradients.d_o is %s, want %s (= q.dtype)", dtype_word(p.d_o.dtype),
                dtype_word(p.dtype)) &&
          q.ask(!p.deterministic || !p.dq.dtype || one_key_tile,
-               "it adds up dQ in no fixed order, and control.deterministic is 1") &&
-         q.ask(p.d_bias.dtype == MICA_NONE, "it does not compute gradients.d_bias");
+               "it adds up dQ in no fixed order, and control.deterministic is 1");
 }
 
 // What the device and this build say.
@@ -167,6 +169,8 @@ bool ask_helpers(Questions& q, const KernelChoice& choice) {
                "splits need a kernel that joins them, and none can run") &&
          q.ask(p.probs.dtype == MICA_NONE || find_kernel(Role::PROBS, choice) >= 0,
                "probs need a kernel of their own, and none can run") &&
+         q.ask(p.d_bias.dtype == MICA_NONE || find_kernel(Role::BACKWARD_BIAS, choice) >= 0,
+               "gradients.d_bias needs a kernel of its own, and none can run") &&
          q.ask(p.d_sinks.dtype == MICA_NONE || find_kernel(Role::BACKWARD_SINKS, choice) >= 0,
                "gradients.d_sinks needs a kernel of its own, and none can run");
 }

@@ -20,6 +20,7 @@ enum class Role : i32 {
   BACKWARD_PREPARE,  // the row sums of dO * O
   BACKWARD,          // dK, dV, and dQ in fp32
   BACKWARD_FINISH,   // dQ in its own type
+  BACKWARD_BIAS,     // dBias, by computing dS again
   BACKWARD_SINKS,    // dSinks from the row sums
 };
 

@@ -147,6 +147,20 @@ struct BackwardSinksParams {
   i32 batch;
 };
 
+// The gradient of the bias: (batch, heads, rows, keys), each either the problem's or 1, where it is summed.
+struct BackwardBiasParams {
+  BackwardParams backward;
+  void* d_bias;
+  i32 dtype;
+  i32 batch, heads, rows, keys;
+  i64 stride_batch, stride_head, stride_row, stride_key;
+};
+
+// Bytes of dynamic shared memory of backward_bias: Q, dO, K, V; at the end the tile of dBias in the same room.
+MICA_HD constexpr i32 backward_bias_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v) {
+  return max_of((tile_q + tile_k) * (dim_qk + dim_v) * 2, tile_q * tile_k * 4);
+}
+
 // Bytes of dynamic shared memory of backward_sm80: K, V; stages of Q and dO; P and dS; statistics of two query tiles.
 MICA_HD constexpr i32 backward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + 2 * 2 * tile_q * 4;
