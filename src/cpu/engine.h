@@ -24,8 +24,9 @@
 //     // C has room for round_up(rows, kRows) rows of ld_c >= round_up(cols, kCols) floats: the padded part is written
 //     // too, with values of no meaning. Every element is summed over depth in an order that does not depend on rows,
 //     // cols or its own place: batch invariance rests on this.
+//     // packed_depth: the depth that b was packed with, if it is more than what is asked for.
 //     static void multiply(const Element* a, i64 ld_a, const Element* b, float* c, i64 ld_c, i32 rows, i32 cols,
-//                          i32 depth, bool accumulate);
+//                          i32 depth, bool accumulate, i32 packed_depth = 0);
 //
 //     // Threads call these around a run of multiplications (AMX: tile configuration).
 //     static void begin();

@@ -57,15 +57,16 @@ struct EngineAmx {
   }
 
   static void multiply(const Element* a, i64 ld_a, const Element* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
-                       bool accumulate) {
+                       bool accumulate, i32 packed_depth = 0) {
     order_memory();
     Product p;
     p.steps = ceil_div(depth, kDepth);
+    p.b_right = i64(ceil_div(max_of(depth, packed_depth), kDepth)) * kTile;
     p.ld_a = ld_a;
     p.ld_c = ld_c;
     p.accumulate = accumulate;
     for (i32 col = 0; col < cols; col += 2 * kCols) {
-      p.b = b + i64(col / kCols) * p.steps * kTile;
+      p.b = b + col / kCols * p.b_right;
       const bool wide = col + kCols < cols;
       for (i32 row = 0; row < rows; row += 2 * kRows) {
         p.a = a + row * ld_a;
@@ -144,7 +145,8 @@ struct EngineAmx {
     const Element* b;
     float* c;
     i64 ld_a, ld_c;
-    i32 steps;  // of depth 32
+    i64 b_right;  // elements from a panel of b to the next
+    i32 steps;    // of depth 32
     bool accumulate;
   };
 
@@ -169,7 +171,7 @@ struct EngineAmx {
       _tile_loadd(6, b, 64);
       _tile_loadd(4, a, stride_a);
       _tile_loadd(5, a + kRows * p.ld_a, stride_a);
-      _tile_loadd(7, b + i64(p.steps) * kTile, 64);
+      _tile_loadd(7, b + p.b_right, 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(1, 4, 7);
@@ -218,7 +220,7 @@ struct EngineAmx {
     for (i32 step = 0; step < p.steps; ++step, a += kDepth, b += kTile) {
       _tile_loadd(6, b, 64);
       _tile_loadd(4, a, stride_a);
-      _tile_loadd(7, b + i64(p.steps) * kTile, 64);
+      _tile_loadd(7, b + p.b_right, 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
     }

@@ -39,14 +39,15 @@ struct EngineBfmmla {
   }
 
   static void multiply(const Element* a, i64 ld_a, const Element* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
-                       bool accumulate) {
+                       bool accumulate, i32 packed_depth = 0) {
     const i32 padded_depth = round_up(depth, kDepth);
+    const i64 panel_depth = round_up(max_of(depth, packed_depth), kDepth);
     assert(padded_depth <= kMaxDepth);
     for (i32 row = 0; row < rows; row += kRows) {
       Element panel[kMaxDepth * kRows];
       pack_rows(panel, a + row * ld_a, ld_a, padded_depth);
       for (i32 col = 0; col < cols; col += kCols)
-        block(panel, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
+        block(panel, b + col * panel_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
     }
   }
 

@@ -49,23 +49,23 @@ struct EngineF32 {
   }
 
   static void multiply(const float* a, i64 ld_a, const float* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
-                       bool accumulate) {
+                       bool accumulate, i32 packed_depth = 0) {
     const i32 padded_depth = round_up(depth, kDepth);
+    const i64 panel_depth = round_up(max_of(depth, packed_depth), kDepth);
 #if HWY_TARGET == HWY_NEON
     assert(padded_depth <= kMaxDepth);
     for (i32 row = 0; row < rows; row += kRows) {
       float panel[kMaxDepth * kRows];
       pack_rows(panel, a + row * ld_a, ld_a, padded_depth);
       for (i32 col = 0; col < cols; col += kCols)
-        block(panel, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
+        block(panel, b + col * panel_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
     }
 #else
     constexpr i32 kChunk = 4 * kRows;          // rows of A that stay in the first-level cache beside a panel of B
     for (i32 chunk = 0; chunk < rows; chunk += kChunk)
       for (i32 col = 0; col < cols; col += kCols)
         for (i32 row = chunk; row < min_of(chunk + kChunk, rows); row += kRows)
-          block(a + row * ld_a, ld_a, b + i64(col) * padded_depth, c + row * ld_c + col, ld_c, padded_depth,
-                accumulate);
+          block(a + row * ld_a, ld_a, b + col * panel_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
 #endif
   }
 

@@ -111,14 +111,15 @@ class ForwardWorker {
 
   void attend_strip(i32 row_begin, i32 rows, const TileKeys& keys, i32 packed_keys) {
     E::multiply(m_.q + row_begin * m_.ld_q, m_.ld_q, m_.k, m_.s, m_.ld_s, rows, keys.count, p_.dim_qk, false);
-    const i64 ld = round_up(packed_keys, E::kDepth);
+    const i64 ld = round_up(keys.count, E::kDepth);
     for (i32 r = 0; r < rows; ++r) {
       const RowPlace at = {tile_.b, head(row_begin + r), query(row_begin + r)};
       const float factor =
           softmax_row(call_, scoring_, at, keys, m_.s + r * m_.ld_s, m_.state[row_begin + r], m_.p + r * m_.ld_p, ld);
       if (factor != 1.0f) scale_row(m_.o + (row_begin + r) * m_.ld_o, factor, m_.ld_o);
     }
-    E::multiply(m_.p, m_.ld_p, m_.v, m_.o + row_begin * m_.ld_o, m_.ld_o, rows, p_.dim_v, packed_keys, true);
+    E::multiply(m_.p, m_.ld_p, m_.v, m_.o + row_begin * m_.ld_o, m_.ld_o, rows, p_.dim_v, keys.count, true,
+                packed_keys);
   }
 
   const CpuCall& call_;
