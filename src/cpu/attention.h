@@ -19,7 +19,7 @@ void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   plan.tile_heads = min_of(p.group, rows);
   plan.tile_q = max_of(1, rows / plan.tile_heads);
   plan.tile_k = kTileKeys;
-  plan.short_q = min_of(max_of(1, kStripRows / p.group), max_of(p.max_len_q, 1));
+  plan.short_q = min_of(max_of(1, kShortRows / p.group), max_of(p.max_len_q, 1));
   num_splits = max_splits(p, plan);
   plan.scratch_bytes = forward_scratch_bytes<E>(p, plan);
   plan.scratch = Region{0, plan.scratch_bytes * plan.num_threads};

@@ -13,8 +13,6 @@ namespace MICA_NS {
 template <class E>
 struct ForwardScratch {
   using Element = typename E::Element;
-  // Whole blocks of rows: a product writes no row of the next strip.
-  static constexpr i32 kStrip = kStripRows / E::kRows * E::kRows;
   Element *q, *k, *v, *p;
   float *s, *o;
   SoftmaxState<ScalarMath>* state;
@@ -28,11 +26,11 @@ struct ForwardScratch {
     ld_p = leading_dimension(plan.tile_k, E::kDepth);
     ld_o = leading_dimension(problem.dim_v, E::kCols);
     q = take<Element>(base, rows * ld_q);
-    s = take<float>(base, kStrip * ld_s);
+    s = take<float>(base, kStripRows<E> * ld_s);
     // Floats: the probabilities take the place of the products.
     constexpr bool kInPlace = sizeof(Element) == sizeof(float);
     if (kInPlace) ld_p = ld_s;
-    p = kInPlace ? reinterpret_cast<Element*>(s) : take<Element>(base, kStrip * ld_p);
+    p = kInPlace ? reinterpret_cast<Element*>(s) : take<Element>(base, kStripRows<E> * ld_p);
     k = take<Element>(base, E::packed_b_elements(problem.dim_qk, plan.tile_k));
     v = take<Element>(base, E::packed_b_elements(plan.tile_k, problem.dim_v));
     o = take<float>(base, rows * ld_o);
@@ -96,8 +94,8 @@ class ForwardWorker {
     const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, j_begin};
     E::pack_b_transposed(m_.k, k, p_.dtype, p_.dim_qk, keys);
     E::pack_b(m_.v, v, p_.dtype, keys, p_.dim_v);
-    for (i32 begin = 0; begin < rows_; begin += ForwardScratch<E>::kStrip) {
-      const i32 end = min_of(begin + ForwardScratch<E>::kStrip, rows_);
+    for (i32 begin = 0; begin < rows_; begin += kStripRows<E>) {
+      const i32 end = min_of(begin + kStripRows<E>, rows_);
       const Range any = keys_of_any_row(scoring_.band, query(begin), query(end - 1) + 1);
       if (any.begin >= j_begin + keys || any.end <= j_begin) continue;
       const Range every = keys_of_every_row(scoring_.band, query(begin), query(end - 1) + 1);

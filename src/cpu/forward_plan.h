@@ -18,11 +18,16 @@ using mica::Problem;
 using mica::Region;
 using mica::Tensor;
 
-constexpr i32 kStripRows = 64;  // rows, at most, that go through product, softmax and product together
+// Rows that go through product, softmax and product together while they are hot: whole blocks of the engine, so that a
+// product writes no row of the next strip. Floats: scores that fit the first-level cache; bf16: products are so fast
+// that reading packed keys must be shared by more rows.
+template <class E>
+constexpr i32 kStripRows = (sizeof(typename E::Element) == sizeof(float) ? 32 : 64) / E::kRows* E::kRows;
 // Rows of a tile, at most: the more rows share packed keys, the less packing costs beside the product.
 template <class E>
 constexpr i32 kTileRows = sizeof(typename E::Element) == sizeof(float) ? 256 : 512;
 constexpr i32 kTileKeys = 128;
+constexpr i32 kShortRows = 64;      // a sequence of up to so many rows for each key head has its keys split
 constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
 constexpr i32 kMinSplitKeys = 512;  // of a split that was not asked for
 constexpr i32 kMaxSplits = 64;
@@ -100,7 +105,7 @@ HWY_API i32 max_splits(const Problem& p, const CpuPlan& plan) {
 template <class E>
 HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan) {
   i32 rows = kTileRows<E>;
-  while (rows > kStripRows && num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k < 4 * plan.num_threads)
+  while (rows > kShortRows && num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k < 4 * plan.num_threads)
     rows /= 2;
   return rows;
 }
