@@ -74,13 +74,6 @@ MICA_DEVICE float lg2_approx(float x) {
   asm("lg2.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
-// 9.7.3.22 tanh: relative error 2^-11, finer than a score rounded to a half type.
-MICA_DEVICE float tanh_approx(float x) {
-  float y;
-  asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // 9.7.9.22 cvt: two floats to a packed pair, `low` in the lower half.
 struct Bf16 {
   static constexpr i32 kDtype = MICA_BF16;

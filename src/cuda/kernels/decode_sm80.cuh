@@ -179,6 +179,7 @@ struct DecodeSm80 {
       rows.score(scores, tile * tile_k);
       if (tile < tiles.full_begin || tile >= tiles.full_end) rows.mask(scores, tile * tile_k);
       rows.softmax(scores, state, out);
+      rows.drop(scores, tile * tile_k);
       gemm_pv(scores, stage);
       stage = stage == stages - 1 ? 0 : stage + 1;
     }

@@ -245,13 +245,14 @@ struct PackedRows {
         x[3] = x[3] * both.factor_a + y.w * both.factor_b;
         joined = both.state;
       }
-      if (p.sinks && !p.partial_o) {
-        const float sink = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype);
-        const auto with_sink = merge_sink<FloatMath>(joined, sink * kLog2E);
+    }
+    // A row that is not in use is an empty row: the sink, if any, is all it has.
+    if (p.sinks && !p.partial_o) {
+      const float sink = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype);
+      const auto with_sink = merge_sink<FloatMath>(joined, sink * kLog2E);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) x[e] *= with_sink.factor_a;
-        joined = with_sink.state;
-      }
+      for (int e = 0; e < 4; ++e) x[e] *= with_sink.factor_a;
+      joined = with_sink.state;
     }
     const float scale =
         normalizer<Math>(SoftmaxState<Math>{joined.max, joined.sum}) * (full ? p.dropout.rescale : 1.0f);
