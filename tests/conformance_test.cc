@@ -35,6 +35,20 @@ std::vector<size_t> all_cases() { return select_cases(""); }
 INSTANTIATE_TEST_SUITE_P(Case, Conformance, testing::ValuesIn(all_cases()),
                          [](const testing::TestParamInfo<size_t>& info) { return cases()[info.param].name; });
 
+// A few cases of every kind with fewer and with many more threads than the machine has.
+TEST(ConformanceThreads, AnyNumber) {
+  if (gpu) GTEST_SKIP() << "the CPU's threads";
+  for (const int threads : {1, 3, 23}) {
+    mica_set_num_threads(threads);
+    for (size_t n = 0; n < cases().size(); n += 11) {
+      const Outcome outcome = run_case(n, host_memory());
+      EXPECT_EQ(outcome.status, Status::kPassed)
+          << cases()[n].name << " with " << threads << " threads: " << outcome.message;
+    }
+  }
+  mica_set_num_threads(0);
+}
+
 TEST(ConformanceTable, NamesAreUniqueAndMany) {
   std::set<std::string> names;
   for (const CaseInfo& info : cases()) EXPECT_TRUE(names.insert(info.name).second) << info.name;

@@ -72,7 +72,13 @@ void add_shape_cases(CaseTable& table) {
   table.add("heads_32_8_decode", {.batch = 1, .heads_q = 32, .heads_k = 8, .len_q = 1, .len_k = 300, .dim = 128});
   table.add("heads_16_1_mla_decode",
             {.batch = 1, .heads_q = 16, .heads_k = 1, .len_q = 2, .len_k = 150, .dim = 576, .dim_v = 512});
+  table.add("heads_64_1_decode", {.batch = 2, .heads_q = 64, .heads_k = 1, .len_q = 1, .len_k = 90, .dim = 64});
+  table.add("heads_20_1_three_queries",
+            {.batch = 2, .heads_q = 20, .heads_k = 1, .len_q = 3, .len_k = 90, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+  table.add("long_causal",
+            {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 515, .len_k = 777, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
   table.add("large_scores", {.amplitude = 6});
+  table.add("huge_scores_causal", {.amplitude = 40, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
   table.add("tiny_scores", {.amplitude = 1e-3});
 }
 

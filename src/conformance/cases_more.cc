@@ -165,6 +165,8 @@ void add_append_cases(CaseTable& table) {
   };
   with("", [](Options&) {});
   with("_causal", [](Options& o) { o.causal = MICA_CAUSAL_BOTTOM_RIGHT; });
+  with("_no_queries", [](Options& o) { o.len_q = 0; });
+  with("_rows_not_in_use", [](Options& o) { o.used_q = {0, 4, 2}; });
   with("_one", [](Options& o) { o.len_q = 1, o.len_new = 1; });
   with("_to_the_end", [](Options& o) { o.used_k = {60, 60, 60}; });
   with("_fewer_queries", [](Options& o) { o.len_q = 2, o.len_new = 9, o.causal = MICA_CAUSAL_BOTTOM_RIGHT; });

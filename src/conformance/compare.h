@@ -20,6 +20,7 @@ struct Tensors {
   const Expected& truth;
   const Expected& naive;
   int32_t tolerance_dtype;
+  double largest_lse;  // of a gradient's case; 0 in forward
   bool sign_is_exact;  // probs: the sign says whether the element was dropped
 };
 void compare(const Tensors& tensors, Outcome& outcome);

@@ -195,6 +195,7 @@ void Attention<T>::scores(int64_t b, int64_t h) {
       p_sink_[size_t(i)] = rounded(std::exp(sink - max) / sum);
       lse = max_precise + std::log(sum_precise);
     }
+    if (!std::isinf(lse)) r_.largest_lse = std::max(r_.largest_lse, std::fabs(double(lse)));
     if (x_.lse.present())
       put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, double(lse), std::isinf(lse) ? Want::kExact : Want::kClose);
   }

@@ -33,6 +33,7 @@ struct Expected {
 struct Results {
   Expected o, lse, probs, k, v;
   Expected dq, dk, dv, d_bias, d_sinks;
+  double largest_lse = 0;  // magnitude, of those that are finite
 };
 
 Results reference(const Inputs& inputs);

@@ -213,7 +213,7 @@ class Run {
     int32_t tolerance_dtype;
   };
   // Compares the outputs with the reference and everything else with what it was.
-  void check(const std::vector<Output>& outputs) {
+  void check(const std::vector<Output>& outputs, double largest_lse) {
     for (const auto& buffer : buffers_) {
       const unsigned char* after = buffer->download(outcome_);
       const Output* found = nullptr;
@@ -221,7 +221,7 @@ class Run {
         if (output.buffer == buffer.get() && !output.truth.want.empty()) found = &output;
       if (found)
         compare({buffer->name(), buffer->initial(), after, found->truth, found->naive, found->tolerance_dtype,
-                 buffer.get() == probs_},
+                 largest_lse, buffer.get() == probs_},
                 outcome_);
       else
         compare_untouched(buffer->name(), buffer->initial(), after, outcome_);
@@ -233,7 +233,8 @@ class Run {
            {lse_, truth_.lse, naive_.lse, MICA_FP32},
            {probs_, truth_.probs, naive_.probs, MICA_FP32},
            {k_, truth_.k, naive_.k, dtype},
-           {v_, truth_.v, naive_.v, dtype}});
+           {v_, truth_.v, naive_.v, dtype}},
+          0);
   }
   void check_backward() {
     const int32_t dtype = inputs_.options.dtype;
@@ -242,7 +243,8 @@ class Run {
            {dk_, truth_.dk, naive_.dk, dtype},
            {dv_, truth_.dv, naive_.dv, dtype},
            {d_bias_, truth_.d_bias, naive_.d_bias, wider(inputs_.options.d_bias_dtype)},
-           {d_sinks_, truth_.d_sinks, naive_.d_sinks, wider(inputs_.options.d_sinks_dtype)}});
+           {d_sinks_, truth_.d_sinks, naive_.d_sinks, wider(inputs_.options.d_sinks_dtype)}},
+          truth_.largest_lse);
   }
 
   Memory& memory_;

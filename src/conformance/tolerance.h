@@ -22,9 +22,18 @@ inline Floor floor_of(int32_t dtype) {
   }
 }
 
-inline double bound_of(int32_t dtype, double naive_error, double largest_reference, double terms) {
+// What a bound depends on beside the type.
+struct Magnitudes {
+  double naive_error;
+  double reference;  // largest
+  double terms;      // largest, see Expected::terms
+  double lse;        // gradients: the largest; they come from exp(score - lse), and lse was rounded to fp32
+};
+
+inline double bound_of(int32_t dtype, const Magnitudes& m) {
   const Floor floor = floor_of(dtype);
-  return 2 * naive_error + floor.relative * largest_reference + floor.of_terms * terms + floor.absolute;
+  const double of_terms = floor.of_terms + 0x1p-23 * m.lse;
+  return 2 * m.naive_error + floor.relative * m.reference + of_terms * m.terms + floor.absolute;
 }
 
 }  // namespace mica::conformance

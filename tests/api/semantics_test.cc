@@ -187,6 +187,43 @@ TEST(Semantics, GradientOfABiasHasItsShapeAndSumsTheBroadcastAxes) {
     }
 }
 
+TEST(Semantics, GradientsOfBiasAndSinksAreSummedInAFixedOrder) {
+  mica_attention a = describe_backward({.batch = 3, .len_q = 150, .len_k = 90, .heads_q = 4, .heads_k = 2});
+  a.score.bias = dense(MICA_FP32, {1, 1, 1, 90});
+  a.score.sinks = dense(MICA_FP32, {4, 1, 1, 1});
+  a.gradients.d_bias = a.score.bias, a.gradients.d_sinks = a.score.sinks;
+  a.control.deterministic = 1;
+  const std::vector<float> bias = numbers(90, 3), sinks = numbers(4, 4);
+  std::vector<float> first_bias, first_sinks;
+  for (const int threads : {1, 2, 3, 8, 2, 2, 2}) {
+    mica_set_num_threads(threads);
+    Call call(a);
+    std::vector<float> d_bias(90, 99.0f), d_sinks(4, 99.0f);
+    call.x.bias = bias.data(), call.x.sinks = sinks.data();
+    call.x.d_bias = d_bias.data(), call.x.d_sinks = d_sinks.data();
+    ASSERT_EQ(call.run(MICA_FORWARD), "");
+    ASSERT_EQ(call.run(MICA_BACKWARD), "");
+    if (first_bias.empty()) first_bias = d_bias, first_sinks = d_sinks;
+    EXPECT_TRUE(same_bits(d_bias, first_bias)) << threads;
+    EXPECT_TRUE(same_bits(d_sinks, first_sinks)) << threads;
+  }
+  mica_set_num_threads(0);
+}
+
+TEST(Semantics, TheLowestFiniteBiasHides) {
+  // What callers use for minus infinity. A row with a visible key ignores the others; a row without one has no NaN.
+  mica_attention a = line(2, 3);
+  a.score.bias = dense(MICA_FP32, {1, 1, 2, 3});
+  Call call(a);
+  const float lowest = -std::numeric_limits<float>::max();
+  const float bias[6] = {lowest, 0, lowest, lowest, lowest, lowest};
+  call.x.bias = bias;
+  ASSERT_EQ(call.run(MICA_FORWARD), "");
+  EXPECT_FLOAT_EQ(call.o[0], call.v[1]);
+  EXPECT_TRUE(std::isfinite(call.o[1]));
+  EXPECT_FALSE(std::isnan(call.lse[1]));
+}
+
 TEST(Semantics, GradientThroughLseAlone) {
   // d lse / d q = sum_j p_j k_j, with one key: its k.
   mica_attention a = line(1, 1);
