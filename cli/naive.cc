@@ -24,7 +24,8 @@ void parallel_for(std::int64_t count, int threads, Body body) {
 }  // namespace
 
 void naive_attention(const NaiveProblem& p, std::span<const float> q, std::span<const float> k,
-                     std::span<const float> v, std::span<float> o, int threads) {
+                     std::span<const float> v, std::span<float> o, int threads,
+                     const std::function<void()>& before_release) {
   const std::int64_t n = p.rows, stride = p.heads * p.dim;
   const float scale = 1 / std::sqrt(float(p.dim));
   // Not initialised: the passes below write each element before they read it.
@@ -62,6 +63,7 @@ void naive_attention(const NaiveProblem& p, std::span<const float> q, std::span<
       for (std::int64_t c = 0; c < p.dim; ++c) o_row[c] += s[j] * v_row[c];
     }
   });
+  before_release();
 }
 
 std::size_t naive_extra_bytes(const NaiveProblem& p) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace cli {
@@ -15,9 +16,11 @@ struct NaiveProblem {
 };
 
 // S = Q K^T / sqrt(dim); P = softmax(S), row by row; O = P V; three passes over all heads, on `threads` threads.
-// The inner loops run along rows of memory, so that the compiler vectorises them.
+// The inner loops run along rows of memory, so that the compiler vectorises them. before_release is called at the end,
+// while the matrix is still held: that is when the most memory is taken.
 void naive_attention(const NaiveProblem& problem, std::span<const float> q, std::span<const float> k,
-                     std::span<const float> v, std::span<float> o, int threads);
+                     std::span<const float> v, std::span<float> o, int threads,
+                     const std::function<void()>& before_release);
 
 // Bytes that it takes beside its tensors: the scores of every head, and K transposed.
 std::size_t naive_extra_bytes(const NaiveProblem& problem);

@@ -42,15 +42,13 @@ std::string tick_label(PlotUnit unit, double value) {
   return format("%g s", value);
 }
 
-std::string value_label(const PlotPanel& panel, double value) {
-  if (value < panel.floor) return "< " + tick_label(panel.unit, panel.floor);
-  return panel.unit == PlotUnit::kBytes ? format_bytes(value) : format_seconds(value);
+std::string value_label(PlotUnit unit, double value) {
+  return unit == PlotUnit::kBytes ? format_bytes(value) : format_seconds(value);
 }
 
 struct Axis {
   double low, high, begin, end;  // values, and where they lie
   double at(double value) const {
-    value = std::max(value, low);
     return begin + (end - begin) * (std::log(value) - std::log(low)) / (std::log(high) - std::log(low));
   }
 };
@@ -80,7 +78,7 @@ std::string draw_panel(const PlotPanel& panel, double left, const Extent& x_exte
                        const std::vector<double>& x_values) {
   Extent extent;
   for (const PlotSeries& s : panel.series)
-    for (const PlotPoint& p : s.points) extent.cover(std::max(p.y, panel.floor));
+    for (const PlotPoint& p : s.points) extent.cover(p.y);
   const double base = panel.unit == PlotUnit::kBytes ? 16 : 10;
   const auto power = [base](double value) { return std::log(value) / std::log(base); };
   const double low = std::pow(base, std::floor(power(extent.low) + 1e-9));
@@ -110,7 +108,7 @@ std::string draw_panel(const PlotPanel& panel, double left, const Extent& x_exte
     const PlotPoint& last = panel.series[s].points.back();
     out += draw_series(panel.series[s], x, y, css);
     out += text_at(x.at(last.x) + 10, label_y[s] - 4, s == 0 ? "name a" : "name b", panel.series[s].name);
-    out += text_at(x.at(last.x) + 10, label_y[s] + 11, "tick", value_label(panel, last.y));
+    out += text_at(x.at(last.x) + 10, label_y[s] + 11, "tick", value_label(panel.unit, last.y));
   }
   return out;
 }

@@ -19,7 +19,6 @@ enum class PlotUnit { kSeconds, kBytes };
 struct PlotPanel {
   std::string title;
   PlotUnit unit;
-  double floor;                    // values below are drawn here and labelled "< floor"
   std::vector<PlotSeries> series;  // at most two; the second is ours
 };
 struct Plot {

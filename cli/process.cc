@@ -30,21 +30,18 @@ double number_in(const std::string& file) {
   return in >> value ? value : -1;
 }
 
-double required_field(const char* name) {
-  const double bytes = proc_field("/proc/self/status", name);
-  if (bytes < 0) throw std::runtime_error(std::string("/proc/self/status has no ") + name);
-  return bytes;
-}
-
 }  // namespace
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double resident_bytes() { return required_field("VmRSS"); }
-// NOTE: not ru_maxrss, which a child inherits from its parent across fork and exec.
-double peak_resident_bytes() { return required_field("VmHWM"); }
+double resident_bytes() {
+  // NOTE: VmRSS and VmHWM of /proc/self/status are counted in batches per CPU and may be off by megabytes.
+  const double bytes = proc_field("/proc/self/smaps_rollup", "Rss");
+  if (bytes < 0) throw std::runtime_error("/proc/self/smaps_rollup has no Rss");
+  return bytes;
+}
 
 double available_bytes() {
   double available = proc_field("/proc/meminfo", "MemAvailable");

@@ -9,9 +9,8 @@ namespace cli {
 
 double now_seconds();  // monotonic
 
-// Of this process, from the kernel's own count: bytes resident now, and at their highest since the program started.
+// Bytes of this process that are resident now, exact to the page.
 double resident_bytes();
-double peak_resident_bytes();
 
 // What may still be taken: the machine's available memory or the control group's limit, whichever is less.
 double available_bytes();
