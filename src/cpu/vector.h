@@ -22,6 +22,15 @@ HWY_API Vector set(float x) { return hn::Set(FloatTag(), x); }
 HWY_API Vector load(const float* p) { return hn::LoadU(FloatTag(), p); }
 HWY_API void store(Vector v, float* p) { hn::StoreU(v, FloatTag(), p); }
 
+// The larger; x where x is NaN. (Highway leaves open what its Max does then.)
+HWY_API Vector max_or_nan(Vector low, Vector x) {
+#if HWY_TARGET == HWY_NEON
+  return Vector(vmaxq_f32(low.raw, x.raw));
+#else
+  return hn::Max(low, x);  // maxps gives its second operand
+#endif
+}
+
 struct VectorMath {
   using V = Vector;
   static HWY_INLINE V set(float x) { return hn::Set(FloatTag(), x); }
@@ -39,7 +48,7 @@ struct VectorMath {
   static HWY_INLINE V exp2(V x) {
     // Adding 1.5 * 2^23 + 127 rounds to a whole number and leaves, in the low bits, the biased exponent of its power.
     const V magic = set(12582912.0f + 127.0f);
-    const V clamped = hn::Max(set(-127.0f), x);  // in this order a NaN stays
+    const V clamped = max_or_nan(set(-127.0f), x);
     const V shifted = hn::Add(clamped, magic);
     const V f = hn::Sub(clamped, hn::Sub(shifted, magic));
     V p = set(1.534579427e-04f);

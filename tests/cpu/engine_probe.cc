@@ -39,7 +39,7 @@ void multiply(const mica_test::Product& p) {
   Element* a = allocate<Element>(round_up(p.rows, Engine::kRows) * ld_a);
   Element* b = allocate<Element>(Engine::packed_b_elements(p.depth, p.cols));
   pack_a(
-      a, ld_a, [&](i32 r) -> const void* { return p.a + i64(r) * p.depth; }, MICA_FP32, p.rows, p.depth);
+      a, ld_a, [&](i32 r) -> const void* { return p.a + i64(r) * p.depth; }, MICA_FP32, p.rows, p.used_depth);
   const auto row_at = [&](i32 r) -> const void* {
     return static_cast<const char*>(p.b) + r * p.ld_b * dtype_bytes(p.dtype_b);
   };
@@ -48,7 +48,7 @@ void multiply(const mica_test::Product& p) {
   else
     Engine::pack_b(b, row_at, p.dtype_b, p.depth, p.cols);
   Engine::begin();
-  Engine::multiply(a, ld_a, b, p.c, p.ld_c, p.rows, p.cols, p.depth, p.accumulate);
+  Engine::multiply(a, ld_a, b, p.c, p.ld_c, p.rows, p.cols, p.used_depth, p.accumulate, p.depth);
   Engine::end();
   free(a);
   free(b);

@@ -14,6 +14,7 @@ struct Product {
   mica::i64 ld_b;
   bool b_is_transposed;
   mica::i32 rows, cols, depth;
+  mica::i32 used_depth;  // at most depth, with which b is packed
   bool accumulate;
   float* c;  // (padded_rows, ld_c), 64-byte aligned
   mica::i64 ld_c;

@@ -59,7 +59,8 @@ struct Sizes {
   i32 rows, cols, depth;
 };
 
-void check(const EngineProbe& probe, const Sizes& size, i32 dtype, bool transposed, bool accumulate) {
+void check(const EngineProbe& probe, const Sizes& size, i32 dtype, bool transposed, bool accumulate,
+           i32 unused_depth = 0) {
   std::mt19937 random(u32(size.rows * 7919 + size.cols * 31 + size.depth));
   const std::vector<float> a = values(random, i64(size.rows) * size.depth);
   const std::vector<float> b = values(random, i64(size.depth) * size.cols);
@@ -76,12 +77,13 @@ void check(const EngineProbe& probe, const Sizes& size, i32 dtype, bool transpos
 
   const i32 padded_rows = round_up(size.rows, probe.rows), padded_cols = round_up(size.cols, probe.cols);
   const i64 ld_c = round_up(padded_cols, 16) + 16;
+  const i32 used_depth = size.depth - unused_depth;
   constexpr float kBefore = 7;
   const size_t count = size_t(padded_rows) * size_t(ld_c);
   float* c = static_cast<float*>(std::aligned_alloc(64, count * sizeof(float)));
   for (size_t n = 0; n < count; ++n) c[n] = kBefore;
-  probe.multiply(
-      Product{a.data(), source.data(), dtype, ld_b, transposed, size.rows, size.cols, size.depth, accumulate, c, ld_c});
+  probe.multiply(Product{a.data(), source.data(), dtype, ld_b, transposed, size.rows, size.cols, size.depth, used_depth,
+                         accumulate, c, ld_c});
 
   for (i32 r = 0; r < padded_rows; ++r)
     for (i64 k = 0; k < ld_c; ++k) {
@@ -90,7 +92,7 @@ void check(const EngineProbe& probe, const Sizes& size, i32 dtype, bool transpos
         ASSERT_EQ(got, kBefore) << "row " << r << " column " << k;
       } else if (r < size.rows && k < size.cols) {
         double want = accumulate ? kBefore : 0;
-        for (i32 n = 0; n < size.depth; ++n)
+        for (i32 n = 0; n < used_depth; ++n)
           want += double(a[size_t(r) * size_t(size.depth) + size_t(n)]) * b[size_t(n) * size_t(size.cols) + size_t(k)];
         // Products are multiples of 2^-10 and sums stay below 2^14: fp32 holds every one of them.
         ASSERT_EQ(got, float(want)) << "row " << r << " column " << k;
@@ -120,6 +122,14 @@ TEST_P(Engine, LargeShapes) {
       check(probe, size, MICA_BF16, transposed, true);
       check(probe, size, MICA_FP32, transposed, false);
       if (!probe.is_bf16) check(probe, size, MICA_FP16, transposed, false);
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST_P(Engine, PartOfThePackedDepth) {
+  for (const i32 unused : {1, 8, 31, 32, 40, 64, 100})
+    for (const i32 cols : {16, 50, 128}) {
+      check(*GetParam(), Sizes{37, cols, 128}, MICA_BF16, false, true, unused);
       if (HasFatalFailure()) return;
     }
 }
