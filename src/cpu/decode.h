@@ -19,10 +19,12 @@ struct DecodeScratch {
   DecodeScratch(const Problem& problem, char* base) {
     ld_q = leading_dimension(problem.dim_qk, kLanes);
     ld_o = leading_dimension(problem.dim_v, kLanes);
+    bytes = i64(sizeof(float)) * kDecodeRows * (ld_q + kDecodeKeys + ld_o);
+    q = s = o = nullptr;
+    if (!base) return;  // only the size is asked for
     q = reinterpret_cast<float*>(base);
     s = q + kDecodeRows * ld_q;
     o = s + kDecodeRows * kDecodeKeys;
-    bytes = i64(sizeof(float)) * kDecodeRows * (ld_q + kDecodeKeys + ld_o);
   }
 };
 
