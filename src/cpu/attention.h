@@ -15,12 +15,12 @@ i64 forward_scratch_bytes(const Problem& p, const CpuPlan& plan) {
 
 template <class E>
 void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
-  const i32 rows = tile_rows<E>(p, plan);
-  plan.tile_heads = min_of(p.group, rows);
-  plan.tile_q = max_of(1, rows / plan.tile_heads);
   plan.tile_k = kTileKeys;
   plan.short_q = min_of(max_of(1, kShortRows / p.group), max_of(p.max_len_q, 1));
   num_splits = max_splits(p, plan);
+  const i32 rows = tile_rows<E>(p, plan, p.max_len_q <= plan.short_q ? num_splits : 1);
+  plan.tile_heads = min_of(p.group, rows);
+  plan.tile_q = max_of(1, rows / plan.tile_heads);
   plan.scratch_bytes = forward_scratch_bytes<E>(p, plan);
   plan.scratch = Region{0, plan.scratch_bytes * plan.num_threads};
   const i64 partial_rows = p.num_splits > 0 ? p.total_q : i64(p.batch) * plan.short_q;
@@ -77,7 +77,7 @@ void attend_tile(const CpuCall& call, const ForwardTile& tile, i32 split, char* 
   const Range tiles = {touched.begin + part.begin, touched.begin + part.end};
   const Range keys = {tiles.begin * plan.tile_k, min_of(tiles.end * plan.tile_k, s.len_k)};
   const bool is_partial = splits.num_splits > 1;
-  if ((min_of(tile.q_end, s.len_q) - tile.q_begin) * tile.heads <= kDecodeRows && s.len_q <= plan.short_q) {
+  if (i64(s.len_q) * p.group <= kDecodeRows) {
     DecodeWorker worker(call, tile, s, scratch);
     worker.run(keys);
     write_rows(call, tile, s, worker, is_partial, split);

@@ -103,10 +103,13 @@ HWY_API i32 max_splits(const Problem& p, const CpuPlan& plan) {
 
 // Rows of a tile: as many as leave work for every thread.
 template <class E>
-HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan) {
+HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan, i32 splits_of_all) {
   i32 rows = kTileRows<E>;
-  while (rows > kShortRows && num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k < 4 * plan.num_threads)
+  while (rows > kShortRows) {
+    const i64 tiles = num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k * ceil_div(p.group, rows);
+    if (tiles * splits_of_all >= 4 * plan.num_threads) break;
     rows /= 2;
+  }
   return rows;
 }
 
