@@ -14,7 +14,7 @@ struct WorkspaceLayout {
   u64 partial_o, partial_lse;              // split forward
   u64 lse;                                 // for probs, when the caller wants no LSE
   u64 q_turned;                            // rotary
-  u64 row_lse, row_delta, dq_accumulator;  // backward
+  u64 row_lse, row_delta, dq_accumulator, dq_turns;  // backward
   u64 bytes;
 
   // Returns where `size` bytes begin.

@@ -78,6 +78,7 @@ void bind(BackwardParams& a, const Problem& p, const mica_bindings& x, const Wor
   a.dk.data = if_present(p.dk, x.dk);
   a.dv.data = if_present(p.dv, x.dv);
   a.dq_accumulator = p.dq.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dq_accumulator);
+  if (p.deterministic) a.dq_turns = reinterpret_cast<i32*>(in_workspace(x, layout.dq_turns));
   a.row_lse = in_workspace(x, layout.row_lse);
   a.row_delta = in_workspace(x, layout.row_delta);
   a.sequences = sequence_table(p, x);

@@ -32,12 +32,15 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const u64 stat_bytes = u64(params.stat_rows) * p.heads_q * sizeof(float);
   layout.row_lse = layout.reserve(stat_bytes);
   layout.row_delta = layout.reserve(stat_bytes);
-  layout.dq_accumulator = layout.reserve(u64(accumulator) * sizeof(float));
+  // The turns of deterministic sums lie behind the accumulator, and are set to zero with it.
+  const i64 turns = p.dq.dtype && p.deterministic ? round_up<i64>(query_blocks, 4) : 0;
+  layout.dq_accumulator = layout.reserve(u64(accumulator + turns) * sizeof(float));
+  layout.dq_turns = layout.dq_accumulator + u64(accumulator) * sizeof(float);
 
   mica_status status = MICA_OK;
   if (query_blocks > 0)
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
-                      backward_prepare_params(p, accumulator));
+                      backward_prepare_params(p, accumulator + turns));
   if (status == MICA_OK && key_blocks > 0) status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype)
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, row));

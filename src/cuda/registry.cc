@@ -138,12 +138,9 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
 }
 
 // What backward's kernels cannot do.
-bool ask_backward(Questions& q, const KernelRow& row, const Problem& p) {
-  const bool one_key_tile = p.max_len_k <= row.tile_k;
+bool ask_backward(Questions& q, const Problem& p) {
   return q.ask(p.d_o.dtype == p.dtype, "gradients.d_o is %s, want %s (= q.dtype)", dtype_word(p.d_o.dtype),
-               dtype_word(p.dtype)) &&
-         q.ask(!p.deterministic || !p.dq.dtype || one_key_tile,
-               "it adds up dQ in no fixed order, and control.deterministic is 1");
+               dtype_word(p.dtype));
 }
 
 // What the device and this build say.
@@ -210,7 +207,7 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   const KernelRow& row = kTable.rows[index];
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
-  if (ask_row(q, row, choice.problem) && (row.role != Role::BACKWARD || ask_backward(q, row, choice.problem)) &&
+  if (ask_row(q, row, choice.problem) && (row.role != Role::BACKWARD || ask_backward(q, choice.problem)) &&
       ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();

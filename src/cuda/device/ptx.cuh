@@ -51,6 +51,16 @@ MICA_DEVICE void reduce_add_4(float* address, const float (&x)[4]) {
 #endif
 }
 
+// 9.7.9.8 ld.acquire, 9.7.13.7 red.release: a turn that blocks hand on to each other.
+MICA_DEVICE i32 load_acquire(const i32* address) {
+  i32 x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(x) : "l"(address) : "memory");
+  return x;
+}
+MICA_DEVICE void add_release(i32* address, i32 x) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(address), "r"(x) : "memory");
+}
+
 // 9.7.9.11 st: 4 bytes.
 MICA_DEVICE void store_shared_4(u32 address, u32 word) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");

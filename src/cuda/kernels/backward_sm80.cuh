@@ -247,6 +247,7 @@ struct BackwardSm80 {
     zero(dq);
     gemm_columns<tile_q, dim_qk, tile_k, true, kColumnsDQ>(dq, smem_ds + by_eight<PTile>(0, row_group * 4),
                                                            smem_k + by_sixteen<QTile>(0, columns * (kColumnsDQ / 8)));
+    if (p.dq_turns) wait_for_turn(tile);
     float* accumulator = p.dq_accumulator + dq_tile(tile) * (tile_q * dim_qk);
 #pragma unroll
     for (int m = 0; m < 2; ++m)
@@ -255,6 +256,22 @@ struct BackwardSm80 {
         reduce_add_4(
             accumulator + dq_accumulator_index<dim_qk>(row_group * 2 + m, columns * (kColumnsDQ / 8) + n, lane),
             dq[m][n]);
+    if (p.dq_turns) hand_on_turn(tile);
+  }
+
+  // Deterministic: the key tiles that see a query tile add to it from the first to the last. A block waits only for
+  // blocks with a smaller index, which have started before it.
+  MICA_DEVICE void wait_for_turn(i32 tile) const {
+    const i32 row = tile * tile_q;
+    const i32 first = key_tiles(band, row, min_of(row + tile_q, sequence.len_q), tile_k).begin;
+    if (threadIdx.x == 0)
+      while (load_acquire(p.dq_turns + dq_tile(tile)) != key_begin / tile_k - first) __nanosleep(40);
+    __syncthreads();
+  }
+  MICA_DEVICE void hand_on_turn(i32 tile) const {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) add_release(p.dq_turns + dq_tile(tile), 1);
   }
   MICA_DEVICE i64 dq_tile(i32 tile) const {
     const i32 before =
@@ -301,16 +318,22 @@ struct BackwardSm80 {
     if (count > 0) {
       load<dim_qk, tile_k>(smem_k, p.k, key_offset(p.k), sequence.len_k - key_begin, p.dim_qk);
       load<dim_v, tile_k>(smem_v, p.v, key_offset(p.v), sequence.len_k - key_begin, p.dim_v);
-      load_queries(head_k * p.group, tiles.begin, 0);
+      // In turns, causal blocks meet at the last query tile first: from the first on, each would wait for all before
+      // it.
+      const bool descending = p.dq_turns && p.band.window_right < kUnlimited;
+      const i32 from = descending ? tiles.end - 1 : tiles.begin, to = descending ? tiles.begin : tiles.end - 1;
+      load_queries(head_k * p.group, from, 0);
       cp_async_commit();
-      i32 query_tile = tiles.begin, next_tile = tiles.begin;
+      i32 query_tile = from, next_tile = from;
       head = head_k * p.group;
       i32 next_head = head;
       if constexpr (kFull) features.begin(p, batch_index, head);
       for (i32 step = 0; step < count; ++step) {
-        if (++next_tile == tiles.end) {
-          next_tile = tiles.begin;
+        if (next_tile == to) {
+          next_tile = from;
           ++next_head;
+        } else {
+          next_tile += descending ? -1 : 1;
         }
         const i32 stage = step % stages;
         cp_async_wait<0>();

@@ -83,6 +83,7 @@ struct BackwardParams {
   RowsArg dk, dv;  // data null: not wanted
   i32 dk_dtype, dv_dtype;
   float* dq_accumulator;   // null: dQ is not wanted
+  i32* dq_turns;           // whose turn it is to add to each block of it, by key tiles; null: in any order
   const float* row_lse;    // log2 units, +inf for an empty row; (heads_q, rows)
   const float* row_delta;  // row sum of dO * O, less dLSE; likewise
   i64 stat_rows;           // rows of one head: packed total, or batch slots' rows
