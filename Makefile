@@ -32,10 +32,14 @@ test-all: ## also the long ones, every kernel and all sanitizers; writes docs/te
 	@$(BOOTSTRAP) build test
 	@JOBS=$(JOBS) tools/test.sh all
 
-bench: ## time the default suite
-	@$(BOOTSTRAP) build
+bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json
+	@$(BOOTSTRAP) build bench
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
-	build/bin/mica bench
+	@mkdir -p out
+	build/bin/mica bench --output out/bench.json
+	@if .venv/bin/python -c 'import torch' 2>/dev/null; then \
+	  .venv/bin/python bench/compare.py --device cpu --json out/compare-cpu.json; \
+	else echo 'bench: no PyTorch here, so there is nothing to compare with'; fi
 
 format: ## format every source file
 	@$(BOOTSTRAP) lint

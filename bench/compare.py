@@ -43,11 +43,14 @@ def parse_arguments():
 
 
 def commit():
-    """Of the tree this script lies in; MICA_COMMIT where there is no git."""
+    """Of the tree or the bundle that this script lies in."""
+    bundled = os.path.join(os.path.dirname(HERE), "COMMIT")
+    if os.path.exists(bundled):
+        with open(bundled) as file:
+            return file.read().strip()[:12]
     try:
-        return os.environ.get("MICA_COMMIT") or subprocess.run(
-            ["git", "-C", HERE, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"], check=True,
-            capture_output=True, text=True).stdout.strip()
+        return subprocess.run(["git", "-C", HERE, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+                              check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

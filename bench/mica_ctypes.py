@@ -87,16 +87,15 @@ class Error(RuntimeError):
 
 
 def find_library(path=None):
-    """The path that was given, or the library of the build tree beside this folder."""
+    """The path that was given, or the library of the build tree or bundle that this folder lies in."""
     if path:
         return os.path.abspath(path)
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    for build in ("build", "build-release"):
-        for folder in ("src", "lib", "."):
-            candidate = os.path.join(root, build, folder, "libmica.so")
-            if os.path.exists(candidate):
-                return candidate
-    raise Error("no libmica.so under build/: run `make`, or say --lib PATH")
+    for folder in ("build/src", "lib"):
+        candidate = os.path.join(root, folder, "libmica.so")
+        if os.path.exists(candidate):
+            return candidate
+    raise Error("no libmica.so in build/src or lib: run `make`, or say --lib PATH")
 
 
 class Library:
