@@ -29,7 +29,7 @@ import nvrtc
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = "kernels/instance.cu"
-INCLUDE_ROOTS = (ROOT / "src", ROOT / "src/cuda", ROOT / "include")
+INCLUDE_FOLDERS = ("src", "src/cuda", "include")
 # 737: using-declarations that repeat a name of their own namespace, as they do where MICA_NS is mica.
 OPTIONS = ["-std=c++20", "-default-device", "-diag-suppress=737", "--ptxas-options=-v"]
 MAX_DEFLATED_BYTES = 20 << 20
@@ -38,20 +38,20 @@ FATAL_WARNINGS = re.compile(r"\(C75\d\d\)|\bwarning\b|serializ|setmaxnreg.*ignor
 SKIPPED = 77
 
 
-def read_headers(name, headers=None):
-    """{name as in #include: text} of everything `name` includes, itself first; system headers do not exist here."""
-    headers = {} if headers is None else headers
+def find_header(root, name):
+    for folder in INCLUDE_FOLDERS:
+        if (root / folder / name).is_file():
+            return root / folder / name
+    raise SystemExit(f"{name}: included, but not in " + ", ".join(INCLUDE_FOLDERS))
+
+
+def read_headers(root, name, headers):
+    """Adds {name as in #include: text} of `name` and everything it includes; system headers do not exist here."""
     if name in headers:
         return headers
-    for root in INCLUDE_ROOTS:
-        path = root / name
-        if path.is_file():
-            break
-    else:
-        raise SystemExit(f"{name}: included, but not in src/, src/cuda/ or include/")
-    headers[name] = path.read_text()
+    headers[name] = find_header(root, name).read_text()
     for included in re.findall(r'^\s*#\s*include\s+"([^"]+)"', headers[name], re.MULTILINE):
-        read_headers(included, headers)
+        read_headers(root, included, headers)
     return headers
 
 
@@ -83,13 +83,13 @@ def complaints(job, entry):
 class Job:
     """One row for one target ("80", "90a", "ptx80")."""
 
-    def __init__(self, row, target, extra_options):
+    def __init__(self, root, row, target, extra_options):
         self.row = row
         self.target = target
         self.is_ptx = target.startswith("ptx")
         architecture = "compute_" + target[3:] if self.is_ptx else "sm_" + target
         self.options = OPTIONS + [f"--gpu-architecture={architecture}"] + row.macros() + extra_options
-        self.headers = read_headers(f"kernels/{row.file}.cuh", dict(read_headers(SOURCE)))
+        self.headers = read_headers(root, f"kernels/{row.file}.cuh", read_headers(root, SOURCE, {}))
         digest = hashlib.sha256()
         for part in [repr(nvrtc.version()), *self.options]:
             digest.update(part.encode() + b"\0")
@@ -198,19 +198,20 @@ def write_outputs(jobs, cache, out):
     write_if_changed(out / "resources.json", (json.dumps(document, indent=1) + "\n").encode())
 
 
-def write_depfile(jobs, path, target):
+def write_depfile(root, jobs, path, target):
     """Ninja and make: the output depends on every file that was read."""
     names = {SOURCE} | {name for job in jobs for name in job.headers}
-    files = [root / name for name in sorted(names) for root in INCLUDE_ROOTS if (root / name).is_file()]
-    files += [ROOT / kernel_table.PATH, *sorted((ROOT / "tools").glob("*.py"))]
+    files = [find_header(root, name) for name in sorted(names)]
+    files += [root / kernel_table.PATH, *sorted(pathlib.Path(__file__).parent.glob("*.py"))]
     path.write_text(f"{target}: " + " ".join(str(file).replace(" ", "\\ ") for file in files) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the source tree")
     parser.add_argument("--arch", default="", help="only these, as in 80,86,90a,ptx80; default: all that a row names")
     parser.add_argument("--match", default="", help="only kernels whose name matches this regular expression")
-    parser.add_argument("--cache", type=pathlib.Path, default=ROOT / ".cache" / "kernels", help="where images are kept")
+    parser.add_argument("--cache", type=pathlib.Path, help="where images are kept; default: .cache/kernels of the tree")
     parser.add_argument("--out", type=pathlib.Path, help="write images.bin, images.inc and resources.json here")
     parser.add_argument("--save", type=pathlib.Path, help="write each image here, not deflated, to look at")
     parser.add_argument("--depfile", type=pathlib.Path, help="write the files that the build depends on")
@@ -228,34 +229,35 @@ def main():
         print("%d.%d" % nvrtc.version())
         return 0
 
-    table = kernel_table.read(ROOT)
+    cache = arguments.cache or arguments.root / ".cache" / "kernels"
+    table = kernel_table.read(arguments.root)
     wanted = [re.sub(r"^sm_", "", arch) for arch in re.split(r"[,;\s]+", arguments.arch) if arch]
     extra = ["--generate-line-info"] if arguments.lineinfo else []
     jobs = [
-        Job(row, target, extra)
+        Job(arguments.root, row, target, extra)
         for row in table
         if re.search(arguments.match, row.name)
         for target in row.targets
         if not wanted or target in wanted
     ]
-    arguments.cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    failures = compile_all(jobs, arguments.cache, arguments.jobs) or refuse(jobs, arguments.cache)
+    failures = compile_all(jobs, cache, arguments.jobs) or refuse(jobs, cache)
     if failures:
         print(f"{failures} of {len(jobs)} images failed", file=sys.stderr)
         return 1
     if not arguments.quiet:
-        print(*(describe(job, arguments.cache) for job in jobs), sep="\n")
+        print(*(describe(job, cache) for job in jobs), sep="\n")
     if arguments.save:
         arguments.save.mkdir(parents=True, exist_ok=True)
         for job in jobs:
             suffix = "ptx" if job.is_ptx else "cubin"
-            data = zlib.decompress((arguments.cache / f"{job.key}.z").read_bytes())
+            data = zlib.decompress((cache / f"{job.key}.z").read_bytes())
             (arguments.save / f"{job.row.name}.{job.target}.{suffix}").write_bytes(data)
     if arguments.out:
-        write_outputs(jobs, arguments.cache, arguments.out)
+        write_outputs(jobs, cache, arguments.out)
         if arguments.depfile:
-            write_depfile(jobs, arguments.depfile, arguments.out / "images.inc")
+            write_depfile(arguments.root, jobs, arguments.depfile, arguments.out / "images.inc")
     print(f"{len(jobs)} images of {len({job.row.name for job in jobs})} kernels, {time.monotonic() - started:.1f} s")
     return 0
 
