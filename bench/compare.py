@@ -143,16 +143,19 @@ class Report:
 
     def __init__(self, columns):
         self._columns = columns
-        print(f"{'case':52} {'mica':>10} {'rate':>12}" + "".join(f" {column[:11]:>11}" for column in columns))
+        print(f"{'case':56} {'mica':>10} {'rate':>12}" + "".join(f" {column[:11]:>11}" for column in columns))
 
     def add(self, cell, memory_bound):
         if "error" in cell:
-            print(f"{cell['case']:52} not timed: {cell['error']}", flush=True)
+            print(f"{cell['case']:56} not timed: {cell['error']}", flush=True)
             return
         ms = cell["median_s"]["mica"] * 1e3
-        rate = f"{cell['gbytes_per_s']:.1f} GB/s" if memory_bound else f"{cell['gflops']:.0f} GFLOP/s"
+        gflops = cell["gflops"]
+        rate = f"{gflops:.0f} GFLOP/s" if gflops < 1e4 else f"{gflops / 1e3:.1f} TFLOP/s"
+        if memory_bound:
+            rate = f"{cell['gbytes_per_s']:.1f} GB/s"
         ratios = (f" {cell['ratio'][c]:10.2f}x" if c in cell["ratio"] else f" {'-':>11}" for c in self._columns)
-        print(f"{cell['case']:52} {ms:7.3f} ms {rate:>12}" + "".join(ratios), flush=True)
+        print(f"{cell['case']:56} {ms:7.3f} ms {rate:>12}" + "".join(ratios), flush=True)
 
     def finish(self, cells):
         means = {}
@@ -162,7 +165,7 @@ class Report:
                 means[column] = {"geometric_mean": geometric_mean(values), "lowest": min(values), "cells": len(values)}
         for label in ("lowest", "geometric_mean"):
             cells_of = (f" {means[c][label]:10.2f}x" if c in means else f" {'-':>11}" for c in self._columns)
-            print(f"{label.replace('_', ' '):76}" + "".join(cells_of))
+            print(f"{label.replace('_', ' '):80}" + "".join(cells_of))
         return means
 
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that README.md quotes the examples and the support matrix as they are.
+"""Checks that README.md quotes the examples and the support matrix as they are, and that links lead somewhere.
 
 Usage: check_readme.py MICA [--write]. MICA is the command, whose `info --matrix` is asked. In the README, what stands
 between `<!-- begin NAME -->` and `<!-- end NAME -->` must be NAME's text: "matrix", or a file (without its SPDX line).
+Links of README.md and docs/ must name files of the tree, and functions and types that docs/algorithm.md names must be
+found in the source.
 Exit status 1, with a line for each difference, if it is not; --write puts it there.
 """
 
@@ -25,6 +27,21 @@ def wanted(name, mica):
     return f"```{LANGUAGES[pathlib.Path(name).suffix]}\n{rest}```\n"
 
 
+def broken_links():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            if not (page.parent / link).exists():
+                yield f"{page.relative_to(ROOT)}: {link} is not there"
+
+
+def unknown_names():
+    text = (ROOT / "docs" / "algorithm.md").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "src").glob("*/*.h"))
+    for name in sorted(set(re.findall(r"`(?:\w+::)?(\w+)`", text))):
+        if not re.search(rf"\b{name}\b", source):
+            yield f"docs/algorithm.md: {name} is not in the source"
+
+
 def main(mica, write):
     readme = ROOT / "README.md"
     text = readme.read_text()
@@ -43,6 +60,7 @@ def main(mica, write):
                 failures.append(f"README.md: {name} is not what it quotes (tools/check_readme.py MICA --write repairs it)")
     if write:
         readme.write_text(text)
+    failures += [*broken_links(), *unknown_names()]
     print("\n".join(failures) or f"README.md quotes {len(names)} texts as they are")
     return 1 if failures else 0
 
