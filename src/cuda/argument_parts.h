@@ -45,6 +45,12 @@ inline i32 query_tiles(const Problem& p, i32 tile_q) {
   return is_packed_q(p) ? i32(packed_tile_count(p.total_q, p.batch, tile_q)) : ceil_div(p.max_len_q, tile_q);
 }
 
+// Rows with q's axes in the workspace, in q's type: dense, each row of a head at a multiple of 16 bytes.
+inline RowsArg workspace_rows(const Problem& p, i32 dim) {
+  const i64 head = round_up<i64>(dim, 16 / dtype_bytes(p.dtype));
+  return RowsArg{nullptr, is_packed_q(p) ? 0 : i64(p.max_len_q) * p.heads_q * head, p.heads_q * head, head};
+}
+
 inline DropoutArg dropout_arg(const Problem& p) {
   DropoutArg a = {};
   a.threshold = p.dropout > 0 ? keep_threshold(p.dropout) : 65536u;

@@ -4,19 +4,9 @@
 #include "cuda/argument_parts.h"
 
 namespace mica {
-namespace {
-
-// Turned queries in the workspace: dense, each row of a head at a multiple of 16 bytes.
-RowsArg turned_arg(const Problem& p) {
-  const i64 head = round_up<i64>(p.dim_qk, 16 / dtype_bytes(p.dtype));
-  return RowsArg{nullptr, i64(p.max_len_q) * p.heads_q * head, p.heads_q * head, head};
-}
-
-}  // namespace
-
 ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits) {
   ForwardParams a = {};
-  a.q = p.rotary_dim > 0 ? turned_arg(p) : rows_arg(p.q);
+  a.q = p.rotary_dim > 0 ? workspace_rows(p, p.dim_qk) : rows_arg(p.q);
   a.k = rows_arg(p.k);
   a.v = rows_arg(p.v);
   a.o = rows_arg(p.o);
@@ -27,15 +17,9 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.dim_v = p.dim_v;
   a.packed_q = is_packed_q(p);
   a.tiles_q = query_tiles(p, tile_q);
-  if (p.lse.dtype != MICA_NONE) {
-    a.lse_stride_batch = p.lse.stride[0];
-    a.lse_stride_head = p.lse.stride[1];
-    a.lse_stride_row = p.lse.stride[2];
-  } else {  // in the workspace, if anywhere
-    a.lse_stride_row = 1;
-    a.lse_stride_head = a.packed_q ? p.total_q : p.max_len_q;
-    a.lse_stride_batch = a.packed_q ? 0 : p.heads_q * a.lse_stride_head;
-  }
+  a.lse_stride_batch = p.lse.stride[0];
+  a.lse_stride_head = p.lse.stride[1];
+  a.lse_stride_row = p.lse.stride[2];
   a.features = features_of(p);
   a.band = BandArg{p.bottom_right, p.window_left, p.window_right};
   a.score = score_of(p);
@@ -57,7 +41,6 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
   a.v.data = x.v;
   a.o.data = x.o;
   a.lse = if_present(p.lse, x.lse);
-  if (p.probs.dtype != MICA_NONE && !a.lse) a.lse = in_workspace(x, layout.lse);
   a.sequences = sequence_table(p, x);
   a.sinks = if_present(p.sinks, x.sinks);
   a.alibi = if_present(p.alibi, x.alibi);
@@ -99,7 +82,7 @@ AppendParams append_params(const Problem& p) {
   a.k_new = rows_arg(p.k_new);
   a.v_new = rows_arg(p.v_new);
   a.q = rows_arg(p.q);
-  a.q_turned = turned_arg(p);
+  a.q_turned = workspace_rows(p, p.dim_qk);
   a.cos_stride_position = p.rotary_cos.stride[0];
   a.cos_stride_pair = p.rotary_cos.stride[1];
   a.sin_stride_position = p.rotary_sin.stride[0];

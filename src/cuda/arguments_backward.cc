@@ -11,6 +11,8 @@ BackwardPrepareParams backward_prepare_params(const Problem& p, i64 dq_accumulat
   a.o_dtype = p.o.dtype;
   a.d_o_dtype = p.d_o.dtype;
   a.unaligned = !rows_are_aligned(p.o) || !rows_are_aligned(p.d_o);
+  a.converted = workspace_rows(p, p.dim_v);
+  a.converted_dtype = p.dtype;
   a.lse_stride_batch = p.lse.stride[0];
   a.lse_stride_head = p.lse.stride[1];
   a.lse_stride_row = p.lse.stride[2];
@@ -30,6 +32,7 @@ BackwardPrepareParams backward_prepare_params(const Problem& p, i64 dq_accumulat
 void bind(BackwardPrepareParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   a.o.data = x.o;
   a.d_o.data = writable(x.d_o);
+  a.converted.data = p.d_o.dtype == p.dtype ? nullptr : in_workspace(x, layout.d_o);
   a.lse = x.lse;
   a.d_lse = if_present(p.d_lse, x.d_lse);
   a.row_lse = in_workspace(x, layout.row_lse);
@@ -43,7 +46,7 @@ BackwardParams backward_params(const Problem& p, const KernelRow& row) {
   a.q = rows_arg(p.q);
   a.k = rows_arg(p.k);
   a.v = rows_arg(p.v);
-  a.d_o = rows_arg(p.d_o);
+  a.d_o = p.d_o.dtype == p.dtype ? rows_arg(p.d_o) : workspace_rows(p, p.dim_v);
   a.dk = rows_arg(p.dk);
   a.dv = rows_arg(p.dv);
   a.dk_dtype = p.dk.dtype;
@@ -74,7 +77,7 @@ void bind(BackwardParams& a, const Problem& p, const mica_bindings& x, const Wor
   a.q.data = writable(x.q);
   a.k.data = x.k;
   a.v.data = x.v;
-  a.d_o.data = writable(x.d_o);
+  a.d_o.data = p.d_o.dtype == p.dtype ? writable(x.d_o) : in_workspace(x, layout.d_o);
   a.dk.data = if_present(p.dk, x.dk);
   a.dv.data = if_present(p.dv, x.dv);
   a.dq_accumulator = p.dq.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dq_accumulator);

@@ -32,6 +32,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const u64 stat_bytes = u64(params.stat_rows) * p.heads_q * sizeof(float);
   layout.row_lse = layout.reserve(stat_bytes);
   layout.row_delta = layout.reserve(stat_bytes);
+  if (p.d_o.dtype != p.dtype)
+    layout.d_o = layout.reserve(u64(params.stat_rows) * params.d_o.stride_row * dtype_bytes(p.dtype));
   // The turns of deterministic sums lie behind the accumulator, and are set to zero with it.
   const i64 turns = p.dq.dtype && p.deterministic ? round_up<i64>(query_blocks, 4) : 0;
   layout.dq_accumulator = layout.reserve(u64(accumulator + turns) * sizeof(float));

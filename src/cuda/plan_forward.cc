@@ -58,8 +58,6 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
     layout.partial_lse = layout.reserve(partial_rows * sizeof(float));
     layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
   }
-  if (p.probs.dtype != MICA_NONE && p.lse.dtype == MICA_NONE)
-    layout.lse = layout.reserve(u64(p.heads_q) * rows_of_head(p) * sizeof(float));
 
   status = add_step(plan, StepKind::FORWARD, index, blocks * plan.num_splits, params);
   if (status == MICA_OK && plan.num_splits > 1)

@@ -137,12 +137,6 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(missing == 0, "it is the plain variant, without %s", feature_name(missing & (~missing + 1)));
 }
 
-// What backward's kernels cannot do.
-bool ask_backward(Questions& q, const Problem& p) {
-  return q.ask(p.d_o.dtype == p.dtype, "gradients.d_o is %s, want %s (= q.dtype)", dtype_word(p.d_o.dtype),
-               dtype_word(p.dtype));
-}
-
 // What the device and this build say.
 bool ask_device(Questions& q, i32 index, const KernelChoice& choice) {
   const KernelRow& row = kTable.rows[index];
@@ -193,7 +187,9 @@ u32 features_of(const Problem& p) {
   if (p.page_size > 0) features |= kFeaturePaged;
   const bool forward = p.pass == MICA_FORWARD;
   if (forward && p.o.dtype != p.dtype) features |= kFeatureFp32Output;
-  for (const Tensor* t : {&p.q, &p.k, &p.v, forward ? &p.o : &p.d_o, &p.dk, &p.dv})
+  // A dO of another type is read from the workspace.
+  const Tensor* rows = forward ? &p.o : p.d_o.dtype == p.dtype ? &p.d_o : &p.q;
+  for (const Tensor* t : {&p.q, &p.k, &p.v, rows, &p.dk, &p.dv})
     if (t->dtype && !rows_are_aligned(*t)) features |= kFeatureUnaligned;
   return features;
 }
@@ -207,8 +203,7 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   const KernelRow& row = kTable.rows[index];
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
-  if (ask_row(q, row, choice.problem) && (row.role != Role::BACKWARD || ask_backward(q, choice.problem)) &&
-      ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
+  if (ask_row(q, row, choice.problem) && ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();
 }

@@ -33,6 +33,16 @@ MICA_DEVICE float dot_8(const BackwardPrepareParams& p, i64 o, i64 d_o, i32 colu
   return sum;
 }
 
+// 8 elements of dO in q's type.
+MICA_DEVICE void convert_8(const BackwardPrepareParams& p, i64 d_o, i64 slot, i64 slot_row, i32 head, i32 column) {
+  const i64 to = slot * p.converted.stride_batch + slot_row * p.converted.stride_row + head * p.converted.stride_head;
+#pragma unroll
+  for (int e = 0; e < 8; ++e)
+    if (column + e < p.dim_v)
+      store_float(p.converted.data, to + column + e, p.converted_dtype,
+                  load_as_float(p.d_o.data, d_o + column + e, p.d_o_dtype));
+}
+
 MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p) {
   const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x, threads = i64(gridDim.x) * blockDim.x;
   for (i64 i = thread; i < p.dq_accumulator_count / 4; i += threads)
@@ -51,8 +61,10 @@ MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p) {
     const i64 o = slot * p.o.stride_batch + slot_row * p.o.stride_row + head * p.o.stride_head;
     const i64 d_o = slot * p.d_o.stride_batch + slot_row * p.d_o.stride_row + head * p.d_o.stride_head;
     float delta = 0;
-    for (i32 column = lane * 8; inside && column < p.dim_v; column += kLanes * 8)
+    for (i32 column = lane * 8; inside && column < p.dim_v; column += kLanes * 8) {
       delta += dot_8(p, o, d_o, column, vectors);
+      if (p.converted.data) convert_8(p, d_o, slot, slot_row, head, column);
+    }
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, distance);
     if (!inside || lane != 0) continue;

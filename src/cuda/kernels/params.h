@@ -106,7 +106,9 @@ struct BackwardParams {
 struct BackwardPrepareParams {
   RowsArg o, d_o;
   i32 o_dtype, d_o_dtype;
-  i32 unaligned;  // as kFeatureUnaligned, of o and d_o
+  i32 unaligned;      // as kFeatureUnaligned, of o and d_o
+  RowsArg converted;  // dO in q's type, in the workspace, when it comes in another; data null: not needed
+  i32 converted_dtype;
   const float* lse;
   i64 lse_stride_batch, lse_stride_head, lse_stride_row;
   const float* d_lse;  // null: none
@@ -175,7 +177,7 @@ struct CombineParams {
   i32 o_dtype;
 };
 
-// The softmax itself, for tests: fp32 (batch, heads_q, rows, keys).
+// The softmax itself, for tests: fp32 (batch, heads_q, rows, keys). Forward's LSE is not read.
 struct ProbsParams {
   ForwardParams forward;
   i32 dtype;  // of q and k

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: the softmax itself, negative where dropped, from the LSE that forward left. A warp owns one row of the
-// output, a lane every 32nd key; plain and slow.
+// For tests: the softmax itself, negative where dropped. A warp owns one row of the output, a lane every 32nd key; it
+// goes over the keys twice, in double, and reads nothing that forward computed.
 #pragma once
 
 #include "core/random.h"
@@ -9,6 +9,23 @@
 
 namespace mica {
 
+struct DoubleMath {
+  using V = double;
+  static MICA_DEVICE V set(float x) { return x; }
+  static MICA_DEVICE V add(V a, V b) { return a + b; }
+  static MICA_DEVICE V sub(V a, V b) { return a - b; }
+  static MICA_DEVICE V mul(V a, V b) { return a * b; }
+  static MICA_DEVICE V mul_add(V a, V b, V c) { return fma(a, b, c); }
+  static MICA_DEVICE V div(V a, V b) { return a / b; }
+  static MICA_DEVICE V max(V a, V b) { return fmax(a, b); }
+  static MICA_DEVICE V abs(V a) { return fabs(a); }
+  static MICA_DEVICE V exp2(V a) { return ::exp2(a); }
+  static MICA_DEVICE V log2(V a) { return ::log2(a); }
+  static MICA_DEVICE V tanh(V a) { return ::tanh(a); }
+  static MICA_DEVICE V select_if_equal(V a, V b, V yes, V no) { return a == b ? yes : no; }
+};
+using DoubleState = SoftmaxState<DoubleMath>;
+
 struct ProbsRow {
   const ProbsParams& params;
   const ForwardParams& p;
@@ -16,25 +33,27 @@ struct ProbsRow {
   Sequence sequence;
   Band band;
 
-  MICA_DEVICE float product(i32 key) const {
+  MICA_DEVICE double product(i32 key) const {
     const i64 q = head * p.q.stride_head + query_row_offset(sequence, row, p.q.stride_batch, p.q.stride_row);
     const i64 k = head / p.group * p.k.stride_head +
                   key_row_offset(p.sequences, sequence, b, key, p.k.stride_batch, p.k.stride_row);
-    float sum = 0;
+    double sum = 0;
     for (i32 c = 0; c < p.dim_qk; ++c)
-      sum = fmaf(load_as_float(p.q.data, q + c, params.dtype), load_as_float(p.k.data, k + c, params.dtype), sum);
+      sum = fma(double(load_as_float(p.q.data, q + c, params.dtype)),
+                double(load_as_float(p.k.data, k + c, params.dtype)), sum);
     return sum;
   }
 
-  // In log2 units; -inf where the boolean mask hides.
-  MICA_DEVICE float score(i32 key) const {
-    float x = score_of_product<FloatMath>(p.score, product(key));
+  // In log2 units; -inf where the key is hidden.
+  MICA_DEVICE double score(i32 key) const {
+    if (!is_visible(band, row, key)) return -infinity();
+    double x = score_of_product<DoubleMath>(p.score, product(key));
     if (p.alibi) {
-      const float slope = p.alibi[b * p.alibi_stride_batch + head * p.alibi_stride_head];
-      x = add_alibi<FloatMath>(x, slope * kLog2E, float(row + band.shift - key));
+      const double slope = p.alibi[b * p.alibi_stride_batch + head * p.alibi_stride_head];
+      x = add_alibi<DoubleMath>(x, slope * kLog2E, double(row + band.shift - key));
     }
     if (p.bias.data && row < p.bias.rows && key < p.bias.keys)
-      x = add_bias<FloatMath>(x, load_as_float(p.bias.data, index_in(p.bias, key), p.bias.dtype));
+      x = add_bias<DoubleMath>(x, load_as_float(p.bias.data, index_in(p.bias, key), p.bias.dtype));
     if (!p.boolean.data) return x;
     const bool visible = row < p.boolean.rows && key < p.boolean.keys &&
                          static_cast<const u8*>(p.boolean.data)[index_in(p.boolean, key)];
@@ -45,19 +64,28 @@ struct ProbsRow {
     return b * t.stride_batch + head * t.stride_head + row * t.stride_row + key * t.stride_key;
   }
 
-  MICA_DEVICE float probability(i32 key, float lse_log2, const PhiloxKey& dropout_key) const {
-    if (!is_visible(band, row, key)) return 0.0f;
-    const float value = ex2_approx(score(key) - reference_of<FloatMath>(lse_log2));
-    const bool kept = !(p.features & kFeatureDropout) ||
-                      is_kept(dropout_key, p.dropout.threshold, u32(b * p.heads_q + head), u32(row), u32(key));
-    return kept ? value : -value;
+  // The state of every 32nd key from `lane` on.
+  MICA_DEVICE DoubleState state_of_lane(i32 lane) const {
+    DoubleState state = empty_state<DoubleMath>();
+    for (i32 key = lane; key < band.len_k; key += 32)
+      state = merge<DoubleMath>(state, DoubleState{score(key), 1.0}).state;
+    return state;
+  }
+
+  MICA_DEVICE bool is_kept_here(const PhiloxKey& key, i32 column) const {
+    return !(p.features & kFeatureDropout) ||
+           is_kept(key, p.dropout.threshold, u32(b * p.heads_q + head), u32(row), u32(column));
   }
 };
 
-MICA_DEVICE void write_probs(const ProbsParams& params) {
+template <int warps>
+MICA_DEVICE void write_probs(const ProbsParams& params, DoubleState (&shared)[warps][32]) {
   const ForwardParams& p = params.forward;
-  i64 index = i64(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  if (index >= i64(p.batch) * p.heads_q * params.rows) return;
+  const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const i64 count = i64(p.batch) * p.heads_q * params.rows;
+  i64 index = i64(blockIdx.x) * warps + warp;
+  const bool inside = index < count;
+  index = inside ? index : 0;
   const i32 row = i32(index % params.rows);
   index /= params.rows;
   const i32 head = i32(index % p.heads_q), b = i32(index / p.heads_q);
@@ -65,21 +93,31 @@ MICA_DEVICE void write_probs(const ProbsParams& params) {
   const Band band = {s.len_q, s.len_k, p.band.bottom_right ? s.len_k - s.len_q : 0, p.band.window_left,
                      p.band.window_right};
   const ProbsRow probs = {params, p, b, head, row, s, band};
+
+  shared[warp][lane] = probs.state_of_lane(lane);
+  __syncthreads();
+  DoubleState state = empty_state<DoubleMath>();
+  for (i32 other = 0; other < 32; ++other) state = merge<DoubleMath>(state, shared[warp][other]).state;
+  if (p.sinks) {
+    const double sink = load_as_float(p.sinks, head * p.sinks_stride, p.sinks_dtype);
+    state = merge_sink<DoubleMath>(state, sink * kLog2E).state;
+  }
+  if (!inside) return;
+
+  const double reference = reference_of<DoubleMath>(state.max), scale = normalizer<DoubleMath>(state);
   const PhiloxKey key = p.dropout.rng_state ? philox_key(p.dropout.rng_state[0], p.dropout.rng_state[1])
                                             : philox_key(p.dropout.seed, p.dropout.offset);
-  const float lse =
-      row < s.len_q
-          ? p.lse[s.q_slot * p.lse_stride_batch + head * p.lse_stride_head + (s.q_begin + row) * p.lse_stride_row]
-          : -infinity();
-  for (i32 j = threadIdx.x % 32; j < params.keys; j += 32)
-    params
-        .probs[b * params.stride_batch + head * params.stride_head + row * params.stride_row + j * params.stride_key] =
-        probs.probability(j, lse * kLog2E, key);
+  for (i32 column = lane; column < params.keys; column += 32) {
+    const float value = float(exp2(probs.score(column) - reference) * scale);
+    params.probs[b * params.stride_batch + head * params.stride_head + row * params.stride_row +
+                 column * params.stride_key] = probs.is_kept_here(key, column) ? value : -value;
+  }
 }
 
 }  // namespace mica
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ProbsParams params) {
-  mica::write_probs(params);
+  __shared__ mica::DoubleState shared[MICA_WARPS][32];
+  mica::write_probs<MICA_WARPS>(params, shared);
 }
