@@ -113,25 +113,30 @@ inline void combine_tile(const CpuCall& call, const ForwardTile& tile) {
     }
 }
 
+HWY_API i64 num_tiles(const CpuCall& call) {
+  const Problem& p = *call.problem;
+  return num_query_tiles(p, call.plan->tile_q) * p.heads_k * head_chunks(p, *call.plan);
+}
+
 template <class E>
 void execute_forward(const CpuCall& call) {
   append_new_rows(call);
   if (call.problem->probs.dtype != MICA_NONE) clear_probs(call);
-  const Problem& p = *call.problem;
-  const i64 tiles = num_query_tiles(p, call.plan->tile_q) * p.heads_k * head_chunks(p, *call.plan);
+  // All heads of a range of keys together: where heads are interleaved, they share pages and lines of memory.
   mica::parallel_for(
-      call.plan->num_threads, tiles * call.num_splits,
+      call.plan->num_threads, num_tiles(call) * call.num_splits,
       [](void* context, i64 index, i32 thread) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
-        const ForwardTile tile = forward_tile(c, index / c.num_splits);
+        const i64 tiles = num_tiles(c);
+        const ForwardTile tile = forward_tile(c, index % tiles);
         if (tile.q_begin >= tile.q_end) return;
-        attend_tile<E>(c, tile, i32(index % c.num_splits),
+        attend_tile<E>(c, tile, i32(index / tiles),
                        c.workspace + c.plan->scratch.offset + thread * c.plan->scratch_bytes);
       },
       const_cast<CpuCall*>(&call));
   if (call.num_splits <= 1) return;
   mica::parallel_for(
-      call.plan->num_threads, tiles,
+      call.plan->num_threads, num_tiles(call),
       [](void* context, i64 index, i32) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
         const ForwardTile tile = forward_tile(c, index);
