@@ -62,3 +62,6 @@ clean: ## remove what was built; .venv and .cache stay
 
 help: ## this list
 	@grep -E '^[a-z][a-z0-9_ -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 28
+
+# kernels, gpu-test, gpu-bundle
+include tools/kernels.mk
