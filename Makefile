@@ -61,7 +61,7 @@ clean: ## remove what was built; .venv and .cache stay
 	rm -rf build build-* out
 
 help: ## this list
-	@grep -E '^[a-z][a-z0-9_ -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 28
+	@grep -hE '^[a-z][a-z0-9_ -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 28
 
 # kernels, gpu-test, gpu-bundle
 include tools/kernels.mk
