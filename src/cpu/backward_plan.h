@@ -115,7 +115,10 @@ template <class E>
 void plan_backward(const Problem& p, mica::CpuPlan& cpu, i32& num_splits) {
   num_splits = 1;
   BackwardPlan& plan = cpu.backward;
-  plan.tile_q = 64 / E::kRows * E::kRows;  // so that a tile of dQ, padded, does not reach into the next
+  // A multiple of the engine's rows, so that a tile of dQ, padded, does not reach into the next. The bf16 engines are
+  // so fast that the accumulators of dK and dV want more rows at a time.
+  constexpr i32 kTileRows = sizeof(typename E::Element) == 2 ? 128 : 64;
+  plan.tile_q = kTileRows / E::kRows * E::kRows;
   plan.tile_k = 128;
   // A panel and its accumulators stay in the second-level cache.
   constexpr i64 kPanelBytes = 768 << 10;
