@@ -30,11 +30,12 @@ set(CMAKE_CXX_COMPILER ${mica_zig_tools}/c++)
 set(CMAKE_AR ${mica_zig_tools}/ar)
 set(CMAKE_RANLIB ${mica_zig_tools}/ranlib)
 
-# Tests of the other architecture run in an emulator.
+# Tests of the other architecture run in an emulator, with that architecture's C library (libc6-amd64-cross and the
+# like put it into this folder).
 if(NOT mica_zig_processor STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
   find_program(MICA_EMULATOR NAMES qemu-${mica_zig_processor}-static qemu-${mica_zig_processor})
   if(MICA_EMULATOR)
-    set(CMAKE_CROSSCOMPILING_EMULATOR ${MICA_EMULATOR})
+    set(CMAKE_CROSSCOMPILING_EMULATOR ${MICA_EMULATOR} -L /usr/${mica_zig_processor}-linux-gnu)
   endif()
 endif()
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)

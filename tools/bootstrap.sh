@@ -8,6 +8,11 @@ cd "$(dirname "$0")/.."
 # "a|b": the first that the distribution has. A trailing "?": what needs it is skipped where it cannot be had.
 apt_build="cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv ccache?"
 apt_test="libgtest-dev binutils pkg-config|pkgconf clang? libclang-rt-dev|libclang-rt-14-dev? qemu-user-static|qemu-user?"
+# The other architecture's C library, for qemu.
+case $(uname -m) in
+  x86_64) apt_test="$apt_test libc6-arm64-cross?" ;;
+  aarch64) apt_test="$apt_test libc6-amd64-cross?" ;;
+esac
 apt_lint="clang-format clang-tidy"
 apt_bench=""
 
