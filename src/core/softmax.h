@@ -39,14 +39,13 @@ MICA_HD typename M::V absorb(SoftmaxState<M>& state, typename M::V tile_max) {
 }
 
 // The same, but the maximum is raised only by a tile that exceeds it by more than 2^kLazyLog2: probabilities then stay
-// below 2^kLazyLog2 instead of 1, which no accumulator minds, and most factors are exactly 1, so that a GPU can skip the
-// multiplications. M also needs select_if_greater(a, b, yes, no).
+// below 2^kLazyLog2 instead of 1, which no accumulator minds, and most factors are exactly 1, so that a GPU can skip
+// the multiplications. M also needs select_if_greater(a, b, yes, no).
 constexpr float kLazyLog2 = 8.0f;
 constexpr float kLazyLimit = 256.0f;  // 2^kLazyLog2: a probability that calls for a new maximum
 template <class M>
 MICA_HD typename M::V absorb_lazily(SoftmaxState<M>& state, typename M::V tile_max) {
-  const typename M::V max =
-      M::select_if_greater(M::sub(tile_max, state.max), M::set(kLazyLog2), tile_max, state.max);
+  const typename M::V max = M::select_if_greater(M::sub(tile_max, state.max), M::set(kLazyLog2), tile_max, state.max);
   const typename M::V factor = M::exp2(M::sub(state.max, reference_of<M>(max)));
   state.max = max;
   state.sum = M::mul(state.sum, factor);
