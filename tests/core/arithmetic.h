@@ -18,5 +18,6 @@ struct PlainMath {
   static V exp2(V a) { return std::exp2(a); }
   static V log2(V a) { return std::log2(a); }
   static V tanh(V a) { return std::tanh(a); }
+  static V select_if_greater(V a, V b, V yes, V no) { return a > b ? yes : no; }
   static V select_if_equal(V a, V b, V yes, V no) { return a == b ? yes : no; }
 };

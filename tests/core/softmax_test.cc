@@ -99,6 +99,30 @@ TYPED_TEST(Softmax, AbsorbingKeyByKeyIsTheSoftmax) {
   }
 }
 
+// Raising the maximum lazily gives the same softmax, and no probability passes the limit.
+TYPED_TEST(Softmax, AbsorbingLazilyIsTheSoftmax) {
+  using M = PlainMath<TypeParam>;
+  std::mt19937 random(11);
+  int kept = 0;
+  for (int trial = 0; trial < 20000; ++trial) {
+    const std::vector<double> scores = this->random_scores(random);
+    typename TestFixture::Part part;
+    for (size_t j = 0; j < scores.size(); ++j) {
+      const TypeParam factor = mica::absorb_lazily<M>(part.state, TypeParam(scores[j]));
+      kept += factor == 1;
+      part.value *= factor;
+      const TypeParam weight = std::exp2(TypeParam(scores[j]) - mica::reference_of<M>(part.state.max));
+      ASSERT_LE(weight, TypeParam(mica::kLazyLimit));
+      part.state.sum += weight;
+      part.value += weight * TypeParam(1 + j % 5);
+    }
+    this->expect_close(mica::lse_log2<M>(part.state), this->lse_in_full(scores));
+    this->expect_close(part.value * mica::normalizer<M>(part.state), this->value_in_full(scores));
+    if (this->HasFailure()) FAIL() << "trial " << trial;
+  }
+  EXPECT_GT(kept, 1000);  // that it is lazy at all
+}
+
 // (a + b) + c = a + (b + c) = (c + a) + b, empty parts among them.
 TYPED_TEST(Softmax, MergeIsAssociativeAndCommutative) {
   std::mt19937 random(4);
