@@ -39,3 +39,7 @@ if(NOT mica_zig_processor STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
   endif()
 endif()
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+# What is shipped carries no symbols for a debugger.
+foreach(kind IN ITEMS EXE SHARED)
+  set(CMAKE_${kind}_LINKER_FLAGS_RELEASE_INIT -s)
+endforeach()
