@@ -94,7 +94,7 @@ typedef struct mica_dropout {
 typedef struct mica_control {
   int32_t num_splits;      /* key ranges worked on apart and merged; 0: choose; 1: do not split */
   int32_t deterministic;   /* 1: the same bits on every run, gradients included */
-  int32_t batch_invariant; /* 1: a row's bits do not depend on the batch or on its neighbours */
+  int32_t batch_invariant; /* 1: the bits of a sequence do not depend on the batch and its other sequences */
   int32_t reserved;        /* 0 */
 } mica_control;
 
