@@ -110,7 +110,9 @@ TEST(KernelTable, EveryRowRunsWhatItIsMadeFor) {
   if (images.num_images == 0) GTEST_SKIP() << "this build carries no GPU kernels";
   for (i32 i = 0; i < kernel_table().num_rows; ++i)
     for (const i32 arch : kArchs) {
-      if (find_image(images, i, arch) < 0) continue;
+      // An image lent by another GPU of the family may want more shared memory than this one has.
+      const i32 image = find_image(images, i, arch);
+      if (image < 0 || images.images[image].arch != arch) continue;
       EXPECT_EQ(reason(i, problem_of(kernel_table().rows[i]), arch), "") << row_name(i) << " on sm_" << arch;
     }
 }
