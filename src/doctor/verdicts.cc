@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The catalogue: one row per code. A code never changes its meaning; docs/doctor.md has a section for each.
+#include "doctor/verdict.h"
+
+namespace doctor {
+namespace {
+
+constexpr Severity kError = Severity::kError, kWarning = Severity::kWarning, kNote = Severity::kNote;
+
+constexpr VerdictKind kCatalogue[] = {
+    {"LOADS", kNote, "The file loads in this target"},
+    {"CANNOT_TELL", kWarning, "Something needed for the answer is not known"},
+    // The archive and what it says of itself.
+    {"WHEEL_ARCHIVE", kError, "The archive is damaged or unsafe to unpack"},
+    {"WHEEL_NAME", kError, "The file name is not that of a wheel"},
+    {"WHEEL_METADATA", kError, "METADATA or WHEEL is missing or incomplete"},
+    {"WHEEL_NO_EXTENSION", kError, "The wheel claims compiled code and holds none"},
+    {"WHEEL_TAG_PYTHON", kError, "The wheel is for another Python"},
+    {"WHEEL_TAG_PLATFORM", kError, "The wheel is for another machine or C library"},
+    {"WHEEL_TAG_MISMATCH", kWarning, "File name and WHEEL disagree about the tags"},
+    {"WHEEL_TAG_VS_ELF", kError, "The tags promise what the binaries do not keep"},
+    {"WHEEL_VERSION_MISMATCH", kWarning, "File name and METADATA disagree about name or version"},
+    {"WHEEL_REQUIRES_PYTHON", kError, "Requires-Python excludes this Python"},
+    {"WHEEL_REQUIRES_TORCH_UNPINNED", kWarning, "Installing the wheel may replace torch"},
+    {"RECORD_BAD", kError, "RECORD disagrees with the contents"},
+    // ELF files and the loader.
+    {"ELF_DAMAGED", kError, "A binary is damaged"},
+    {"ELF_MACHINE", kError, "A binary is for another machine"},
+    {"EXECUTABLE_STACK", kWarning, "A binary asks for an executable stack"},
+    {"SO_SOABI", kError, "The module's file name is for another Python"},
+    {"SO_NO_PYINIT", kError, "The module exports no PyInit function of its name"},
+    {"PY_ABI3_VIOLATION", kError, "The module uses more of CPython than its abi3 tag allows"},
+    {"PY_SYMBOL", kError, "The module was built for another Python"},
+    {"NEEDED_MISSING", kError, "A library that it needs is not found"},
+    {"CUDA_MAJOR", kError, "Built for another CUDA major version"},
+    {"GLIBC_TOO_OLD", kError, "The C library here is too old"},
+    {"GLIBCXX_TOO_OLD", kError, "The C++ library here is too old"},
+    {"VERSION_MISSING", kError, "A library has not the version asked for"},
+    {"UNDEFINED_SYMBOL", kError, "A symbol is defined nowhere"},
+    // torch.
+    {"TORCH_MISSING", kError, "torch is needed and not installed"},
+    {"TORCH_CXX11_ABI", kError, "torch and the module use different C++ ABIs"},
+    {"TORCH_SIGNATURE", kError, "Built for another version of torch"},
+    {"TORCH_STABLE_MIN", kError, "The stable ABI of a later torch is needed"},
+    // GPU code.
+    {"GPU_CODE_DAMAGED", kError, "GPU code is damaged"},
+    {"GPU_NO_CODE", kError, "No code for this GPU"},
+    {"GPU_ARCH_SPECIFIC_A", kNote, "GPU code for exactly one architecture"},
+    {"GPU_FAMILY_F", kNote, "GPU code for one family of architectures"},
+    {"PTX_TOO_NEW", kError, "PTX newer than the driver understands"},
+    {"PTX_JIT", kNote, "GPU code is compiled by the driver at first use"},
+    {"CUBIN_TOOLKIT_TOO_NEW", kError, "GPU code made by a toolkit newer than the driver"},
+    {"FATBIN_ZSTD_OLD_DRIVER", kError, "GPU code compressed in a way that the driver does not know"},
+    {"DRIVER_TOO_OLD", kError, "The driver is too old for this CUDA runtime"},
+    {"DRIVER_MISSING", kWarning, "No NVIDIA driver was found"},
+    // Building from source, and finding a wheel.
+    {"BUILD_NVCC_TOO_OLD", kError, "nvcc is too old"},
+    {"BUILD_NVCC_MISSING", kError, "nvcc or CUDA_HOME is not found"},
+    {"BUILD_ARCH_UNSUPPORTED_BY_NVCC", kError, "nvcc does not know an architecture it is asked for"},
+    {"BUILD_CUDA_MAJOR_MISMATCH", kError, "nvcc and torch are of different CUDA major versions"},
+    {"BUILD_ISOLATION", kError, "The build cannot see torch or packaging"},
+    {"BUILD_OOM", kError, "The build runs out of memory"},
+    {"BUILD_NO_NINJA", kWarning, "Without ninja the build runs one job at a time"},
+    {"BUILD_HOST_COMPILER", kError, "The host compiler does not suit nvcc"},
+    {"BUILD_SOURCES_MISSING", kError, "The source tree is incomplete"},
+    {"BUILD_CROSS_DEVICE_LINK", kError, "A file cannot be moved between two file systems"},
+    {"URL_GUESS_404", kWarning, "No published wheel has the guessed name"},
+    {"URL_GUESS_WRONG_CUDA", kWarning, "The guessed wheel is for another CUDA"},
+    // At run time, and in the Python around it.
+    {"MODULE_MISSING", kError, "The compiled module is not installed for this Python"},
+    {"FLASH_ATTN_STALE_CUTE", kError, "Files of another flash-attn release are left over"},
+    {"FLASH_ATTN_API", kError, "The caller was written for another flash-attn release"},
+    {"FLASH_ATTN_NOT_SEEN", kError, "transformers does not see flash-attn"},
+    {"PICK_MATCH", kNote, "A published wheel fits"},
+    {"PICK_NEAREST", kWarning, "No published wheel fits; the nearest ones"},
+    {"NOT_KNOWN", kWarning, "No known failure was found in the text"},
+};
+
+}  // namespace
+
+std::span<const VerdictKind> verdict_catalogue() { return kCatalogue; }
+
+}  // namespace doctor
