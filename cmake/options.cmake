@@ -10,8 +10,8 @@ set(MICA_KERNEL_OPTIMIZATION -O3)
 if(MICA_SANITIZE)
   set(MICA_KERNEL_OPTIMIZATION -O1)
   # A C caller can pass any number for an enumeration; validation refuses it, so loading it is no fault.
-  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-sanitize=enum -fno-omit-frame-pointer
-    -g1)
+  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-sanitize=enum -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g1)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})
   if(MICA_SANITIZE MATCHES "address")
     include(CheckCXXSourceCompiles)
