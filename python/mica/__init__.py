@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mica: exact attention on CPUs and NVIDIA GPUs. Importing it opens no library and imports neither torch nor NumPy."""
+
+from .errors import Error, InvalidArgument, NoDevice, OutOfMemory, Unsupported
+
+__all__ = ["Error", "InvalidArgument", "NoDevice", "OutOfMemory", "Unsupported"]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from ._library import load
+        return load().version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From arrays and options to mica_attention. Knows no array library: an array is (dtype, shape, stride, alignment)."""
+
+from functools import lru_cache
+from typing import Dict, NamedTuple, Optional, Tuple
+
+from . import _abi
+from .errors import InvalidArgument
+
+
+class View(NamedTuple):
+    """What a description says of one array. Strides count elements."""
+    dtype: int
+    shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    alignment: int = 0
+
+
+class Options:
+    """The numbers of a call. Made by options() alone: equal ones are one object, so that a cache may key by identity."""
+    __slots__ = ("causal", "diagonal", "window_left", "window_right", "scale", "softcap", "dropout", "num_splits",
+                 "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k")
+
+
+@lru_cache(maxsize=4096)
+def options(causal: int = 0, diagonal: int = 0, window_left: int = -1, window_right: int = -1, scale: float = 0.0,
+            softcap: float = 0.0, dropout: float = 0.0, num_splits: int = 0, deterministic: bool = False,
+            batch_invariant: bool = False, rotary_interleaved: bool = False, max_seqlen_q: int = 0,
+            max_seqlen_k: int = 0) -> Options:
+    made = Options()
+    for name, value in zip(Options.__slots__, (causal, diagonal, window_left, window_right, scale, softcap, dropout,
+                                               num_splits, deterministic, batch_invariant, rotary_interleaved,
+                                               max_seqlen_q, max_seqlen_k)):
+        setattr(made, name, value)
+    return made
+
+
+# Binding -> where its mica_tensor lies in the description, and on which side missing axes are 1: "left" as in
+# broadcasting, "right", or "rows" for lse: (heads, rows) is (1, heads, rows, 1).
+TENSORS: Dict[str, Tuple[str, str]] = {
+    "q": ("q", "left"), "k": ("k", "left"), "v": ("v", "left"), "o": ("o", "left"), "lse": ("lse", "rows"),
+    "probs": ("probs", "left"), "boolean_mask": ("mask.boolean", "left"), "bias": ("score.bias", "left"),
+    "alibi": ("score.alibi", "heads"), "sinks": ("score.sinks", "right"),
+    "block_table": ("sequences.block_table", "right"), "k_new": ("append.k_new", "left"),
+    "v_new": ("append.v_new", "left"), "rotary_cos": ("append.rotary_cos", "right"),
+    "rotary_sin": ("append.rotary_sin", "right"), "d_o": ("gradients.d_o", "left"),
+    "d_lse": ("gradients.d_lse", "rows"), "dq": ("gradients.dq", "left"), "dk": ("gradients.dk", "left"),
+    "dv": ("gradients.dv", "left"), "d_bias": ("gradients.d_bias", "left"), "d_sinks": ("gradients.d_sinks", "right"),
+}
+# int32 vectors: bit, and how many elements more than the batch.
+VECTORS: Dict[str, Tuple[int, int]] = {
+    "cu_seqlens_q": (_abi.CU_SEQLENS_Q, 1), "cu_seqlens_k": (_abi.CU_SEQLENS_K, 1), "seqused_q": (_abi.SEQUSED_Q, 0),
+    "seqused_k": (_abi.SEQUSED_K, 0), "cache_batch_idx": (_abi.CACHE_BATCH_IDX, 0),
+    "cache_leftpad": (_abi.CACHE_LEFTPAD, 0),
+}
+# Every name that a call may bind, in the order of mica_bindings.
+BINDINGS = tuple(name for name, _ in _abi.Bindings._fields_[2:] if not name.startswith(("workspace", "stream")))
+# Kernels read and write the rows of these in pieces of 16 bytes, where all of them promise it.
+ROWS = frozenset(("q", "k", "v", "o", "k_new", "v_new", "d_o", "dq", "dk", "dv"))
+ROW_ALIGNMENT = 16
+
+
+def lift(name: str, side: str, shape: Tuple[int, ...], stride: Tuple[int, ...]) -> Tuple[Tuple[int, ...], ...]:
+    """Shape and stride with four axes."""
+    missing = 4 - len(shape)
+    if missing < 0:
+        raise InvalidArgument(f"{name} has {len(shape)} axes, want at most 4")
+    left = {"left": missing, "right": 0, "rows": max(0, missing - 1), "heads": max(0, missing - 2)}[side]
+    ones, zeros = (1,) * left, (0,) * left
+    return (ones + tuple(shape) + (1,) * (missing - left), zeros + tuple(stride) + (0,) * (missing - left))
+
+
+def fill_tensor(target: _abi.Tensor, name: str, side: str, view: View) -> None:
+    shape, stride = lift(name, side, view.shape, view.stride)
+    target.dtype, target.alignment = view.dtype, view.alignment
+    target.shape[:], target.stride[:] = shape, stride
+
+
+def batch_of(views: Dict[str, View]) -> int:
+    if "cu_seqlens_q" in views:
+        return len_of("cu_seqlens_q", views["cu_seqlens_q"]) - 1
+    shape = views["q"].shape
+    return shape[0] if len(shape) == 4 else 1
+
+
+def len_of(name: str, view: View) -> int:
+    if len(view.shape) != 1:
+        raise InvalidArgument(f"{name} has {len(view.shape)} axes, want 1")
+    return view.shape[0]
+
+
+def fill_vectors(sequences: _abi.Sequences, views: Dict[str, View], batch: int) -> None:
+    """The library sees only the addresses of these, so their lengths and strides are checked here."""
+    for name, (bit, extra) in VECTORS.items():
+        if name not in views:
+            continue
+        view = views[name]
+        if len_of(name, view) != batch + extra:
+            raise InvalidArgument(f"{name}.shape[0] is {view.shape[0]}, want {batch + extra} (the batch is {batch})")
+        if view.shape[0] > 1 and view.stride[0] != 1:
+            raise InvalidArgument(f"{name}.stride[0] is {view.stride[0]}, want 1")
+        sequences.vectors |= bit
+
+
+def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) -> _abi.Attention:
+    """The description of a call that binds these arrays. rng_state is (int64, (2,)) and stands for rng_from_memory."""
+    a = _abi.Attention()
+    a.device.backend, a.device.ordinal = device
+    batch = batch_of(views)
+    for name, view in views.items():
+        where = TENSORS.get(name)
+        if where is None:
+            continue
+        target = a
+        for part in where[0].split("."):
+            target = getattr(target, part)
+        fill_tensor(target, name, where[1], view)
+    fill_vectors(a.sequences, views, batch)
+    a.sequences.batch = batch
+    a.sequences.max_seqlen_q, a.sequences.max_seqlen_k = given.max_seqlen_q, given.max_seqlen_k
+    a.mask.causal, a.mask.diagonal = given.causal, given.diagonal
+    a.mask.window_left, a.mask.window_right = given.window_left, given.window_right
+    a.score.scale, a.score.softcap = given.scale, given.softcap
+    a.append.rotary_interleaved = given.rotary_interleaved
+    a.dropout.probability, a.dropout.rng_from_memory = given.dropout, "rng_state" in views
+    a.control.num_splits, a.control.deterministic = given.num_splits, given.deterministic
+    a.control.batch_invariant = given.batch_invariant
+    return a
+
+
+def view_of(name: str, dtype: Optional[int], shape: Tuple[int, ...], stride: Tuple[int, ...], rows_aligned: bool,
+            dtype_name: object) -> View:
+    """A View; an unknown dtype is refused by name. Only row tensors promise more than their element's alignment."""
+    if dtype is None or (name in VECTORS and dtype != _abi.INT32):
+        wanted = "int32" if name in VECTORS or name == "block_table" else "float32, float16, bfloat16 or bool"
+        raise InvalidArgument(f"{name}.dtype is {dtype_name}, want {wanted}")
+    return View(dtype, tuple(shape), tuple(stride), ROW_ALIGNMENT if rows_aligned and name in ROWS else 0)

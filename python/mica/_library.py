@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and opens libmica.so and gives its functions Python types."""
+
+import ctypes
+import os
+import threading
+from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_uint32, c_void_p
+from typing import List, Optional
+
+from . import _abi, errors
+
+ENVIRONMENT = "MICA_LIBRARY"
+
+
+def candidates() -> List[str]:
+    """Where the library may lie: in the package, in the build folder of a source tree, beside a copied folder."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    root = os.path.dirname(os.path.dirname(package))
+    return [os.path.join(*parts) for parts in (
+        (package, "lib", "libmica.so.0"), (package, "libmica.so"), (root, "build", "src", "libmica.so"),
+        (root, "lib", "libmica.so"))]
+
+
+def find() -> str:
+    """The path of libmica.so: what MICA_LIBRARY says, else the first candidate that is there."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        path = os.path.join(named, "libmica.so") if os.path.isdir(named) else named
+        if not os.path.exists(path):
+            raise ImportError(f"{ENVIRONMENT} is {named}, want the path of libmica.so: there is no such file")
+        return os.path.abspath(path)
+    for path in candidates():
+        if os.path.exists(path):
+            return path
+    raise ImportError("libmica.so is not there; looked at " + ", ".join(candidates()) +
+                      f". In a source tree run `make`; or set {ENVIRONMENT} to its path.")
+
+
+class Library:
+    """One opened libmica.so."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.c = c = ctypes.CDLL(path)
+        c.mica_plan_create.argtypes = [POINTER(_abi.Attention), c_int32, POINTER(c_void_p)]
+        c.mica_plan_destroy.argtypes, c.mica_plan_destroy.restype = [c_void_p], None
+        c.mica_plan_workspace.argtypes, c.mica_plan_workspace.restype = [c_void_p], c_size_t
+        c.mica_plan_kernel.argtypes, c.mica_plan_kernel.restype = [c_void_p], c_char_p
+        c.mica_plan_splits.argtypes = [c_void_p]
+        c.mica_execute.argtypes = [c_void_p, c_void_p]
+        c.mica_last_error.restype = c_char_p
+        c.mica_version.restype = c_char_p
+        c.mica_abi_version.restype = c_uint32
+        c.mica_device_count.argtypes = [c_int32]
+        c.mica_device_description.argtypes, c.mica_device_description.restype = [_abi.Device], c_char_p
+        c.mica_set_num_threads.argtypes = [c_int32]
+        if c.mica_abi_version() != _abi.ABI_VERSION:
+            raise ImportError(f"{path} has ABI {c.mica_abi_version()}, want {_abi.ABI_VERSION}")
+
+    def failure(self, status: int) -> errors.Error:
+        """The exception for this thread's last failed call."""
+        return errors.OF_STATUS.get(status, errors.Error)(self.c.mica_last_error().decode(errors="replace"))
+
+    def check(self, status: int) -> None:
+        if status:
+            raise self.failure(status)
+
+    def version(self) -> str:
+        return self.c.mica_version().decode()
+
+    def device_count(self, backend: int) -> int:
+        return self.c.mica_device_count(backend)
+
+    def describe_device(self, backend: int, ordinal: int = 0) -> str:
+        text = self.c.mica_device_description(_abi.Device(backend, ordinal))
+        if text is None:
+            raise self.failure(_abi.ERROR_NO_DEVICE)
+        return text.decode()
+
+    def set_num_threads(self, threads: int) -> None:
+        self.check(self.c.mica_set_num_threads(threads))
+
+    def num_threads(self) -> int:
+        return self.c.mica_get_num_threads()
+
+    def plan(self, attention: _abi.Attention, which: int) -> "Plan":
+        return Plan(self, attention, which)
+
+
+class Plan:
+    """Owns a mica_plan. Any thread may execute it."""
+    __slots__ = ("_library", "address", "workspace_bytes")
+
+    def __init__(self, library: Library, attention: _abi.Attention, which: int) -> None:
+        self._library, self.address = library, None
+        plan = c_void_p()
+        library.check(library.c.mica_plan_create(byref(attention), which, byref(plan)))
+        self.address = plan.value
+        self.workspace_bytes: int = library.c.mica_plan_workspace(plan)
+
+    @property
+    def kernel(self) -> str:
+        return self._library.c.mica_plan_kernel(self.address).decode()
+
+    @property
+    def splits(self) -> int:
+        return self._library.c.mica_plan_splits(self.address)
+
+    def execute(self, bindings: _abi.Bindings) -> None:
+        self._library.check(self._library.c.mica_execute(self.address, ctypes.addressof(bindings)))
+
+    def __del__(self) -> None:
+        if self.address:
+            self._library.c.mica_plan_destroy(self.address)
+
+
+_lock = threading.Lock()
+_loaded: Optional[Library] = None
+
+
+def load() -> Library:
+    """The process's library, opened at first use."""
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = Library(find())
+    return _loaded
