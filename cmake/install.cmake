@@ -20,3 +20,16 @@ file(RELATIVE_PATH MICA_PKGCONFIG_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /
 configure_file(cmake/mica.pc.in ${PROJECT_BINARY_DIR}/mica.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/mica.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# The compiled part of the wheel, asked for by --component wheel: the package is a small prefix, with bin/ and lib/.
+if(MICA_BUILD_CLI)
+  set(scripts scripts)
+  if(SKBUILD)
+    set(scripts ${SKBUILD_SCRIPTS_DIR})
+  endif()
+  # Under its soname: wheels hold no links.
+  install(FILES $<TARGET_FILE:mica> DESTINATION mica/lib RENAME $<TARGET_SONAME_FILE_NAME:mica> COMPONENT wheel
+    EXCLUDE_FROM_ALL)
+  install(TARGETS mica_command RUNTIME DESTINATION mica/bin COMPONENT wheel EXCLUDE_FROM_ALL)
+  install(PROGRAMS $<TARGET_FILE:mica_launcher> DESTINATION ${scripts} RENAME mica COMPONENT wheel EXCLUDE_FROM_ALL)
+endif()

@@ -18,6 +18,31 @@ def output_of(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def check_needs(dynamic, own=()):
+    """Which libraries it asks the loader for; `own`: names that come along with it."""
+    for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):
+        if not MAY_NEED.match(needed) and needed not in own:
+            yield f"needs {needed}, want libc and its parts only"
+
+
+def check_glibc(path, highest):
+    """No symbol of a C library newer than `highest`, as in (2, 17)."""
+    for name in sorted(set(re.findall(r"Name: (GLIBC_[\w.]+)", output_of("readelf", "-W", "-V", path)))):
+        version = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", name)
+        if not version or (int(version.group(1)), int(version.group(2))) > highest:
+            yield f"needs {name}, want at most GLIBC_{highest[0]}.{highest[1]}"
+
+
+def check_program(path, own):
+    """A command that is shipped: finds its own libraries beside itself, and only there."""
+    dynamic = output_of("readelf", "-W", "-d", path)
+    yield from check_needs(dynamic, own)
+    for folder in ":".join(re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", dynamic)).split(":"):
+        if folder and not folder.startswith("$ORIGIN/"):
+            yield f"looks for libraries in {folder}, want folders below $ORIGIN only"
+    yield from check_hardening(path, dynamic, want_now=False)
+
+
 def check_library(path):
     for line in output_of("nm", "-D", "--defined-only", path).splitlines():
         kind, name = line.split()[-2:]
@@ -25,15 +50,19 @@ def check_library(path):
             yield f"exports {name} ({kind}), want mica_* only"
 
     dynamic = output_of("readelf", "-W", "-d", path)
-    for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):
-        if not MAY_NEED.match(needed):
-            yield f"needs {needed}, want libc and its parts only"
+    yield from check_needs(dynamic)
     if not re.search(r"\(SONAME\).*\[libmica\.so\.\d+\]", dynamic):
         yield "has no soname libmica.so.<major>"
-    for tag in ("RPATH", "RUNPATH", "TEXTREL"):
+    for tag in ("RPATH", "RUNPATH"):
         if f"({tag})" in dynamic:
             yield f"has {tag}"
-    if not re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW|\(BIND_NOW\)", dynamic):
+    yield from check_hardening(path, dynamic)
+
+
+def check_hardening(path, dynamic, want_now=True):
+    if "(TEXTREL)" in dynamic:
+        yield "has TEXTREL"
+    if want_now and not re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW|\(BIND_NOW\)", dynamic):
         yield "is not linked with -z now"
 
     segments = output_of("readelf", "-W", "-l", path)
