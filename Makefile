@@ -8,11 +8,13 @@ CUDA_ARCHS ?=
 ALL_KERNELS = -DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$(CUDA_ARCHS)
 # What runs here needs only the kernels of the GPU that is here; without one, none.
 LOCAL_KERNELS = $(if $(CUDA_ARCHS),$(ALL_KERNELS),$$(tools/cuda_archs.sh none))
+# CPU architectures to make wheels for.
+ARCHS ?= x86_64 aarch64
 # $(call build,preset,options): configures (quick where nothing changed) and builds; ninja shows the progress.
 build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all bench format lint cross-x86_64 cross-aarch64 install clean help
+.PHONY: build demo test test-all bench format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
 
 build: ## build the library with all GPU kernels, the command and the tests into build/
 	@$(BOOTSTRAP) build test
@@ -53,6 +55,14 @@ lint: ## formatting, include layers, clang-tidy
 cross-x86_64 cross-aarch64: cross-%: ## the same for another architecture, with zig, into build-<architecture>/
 	@$(BOOTSTRAP) build test
 	@$(call build,cross-$*,$(ALL_KERNELS))
+
+wheel: ## the wheels of both architectures (ARCHS=...), with all GPU kernels, and of flash-attn, into out/wheels/
+	@$(BOOTSTRAP) build test wheel
+	@for arch in $(ARCHS); do \
+	  $(call build,cross-$$arch,$(ALL_KERNELS)) --target mica mica_command mica_launcher && \
+	  .venv/bin/python tools/wheel.py --build build-$$arch --tag manylinux2014_$$arch || exit 1; done
+	@for project in $(dir $(wildcard python/dist/*/pyproject.toml)); do \
+	  .venv/bin/python tools/wheel.py --pure $$project || exit 1; done
 
 install: build ## install into PREFIX (default /usr/local)
 	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what a task needs, and says so: Debian packages by apt (sudo when not root), Python packages into .venv.
-# Usage: tools/bootstrap.sh [build] [test] [lint] [bench]     Where everything is there already, it does nothing.
+# Usage: tools/bootstrap.sh [build] [test] [lint] [bench] [wheel]     Where everything is there already, it does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,6 +15,7 @@ case $(uname -m) in
 esac
 apt_lint="clang-format clang-tidy"
 apt_bench=""
+apt_wheel=""
 
 say() { printf 'bootstrap: %s\n' "$*"; }
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

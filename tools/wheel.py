@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 import wheel_check
 
@@ -46,7 +47,15 @@ def pack(project, out, environment, settings=()):
         subprocess.run(command, check=True, env={**os.environ, **environment})
         (made,) = pathlib.Path(folder).glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
-        return pathlib.Path(shutil.copy(made, out / made.name))
+        return sort_members(made, out / made.name)
+
+
+def sort_members(made, path):
+    """The backend writes some members in the order of the file system; RECORD stays last, as the format advises."""
+    with zipfile.ZipFile(made) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
+        for info in sorted(source.infolist(), key=lambda info: (info.filename.endswith("/RECORD"), info.filename)):
+            target.writestr(info, source.read(info), compresslevel=9)
+    return path
 
 
 def main():
