@@ -39,7 +39,7 @@ labels=(-L fast)
 read -ra kernels <<<"$(tools/cuda_archs.sh 86)"
 if [ "$level" = all ]; then
   labels=()
-  kernels=(-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=)
+  kernels=(-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS= -DMICA_EMULATED_KERNELS=.)
 fi
 
 build release "${kernels[@]}" && run release build "${labels[@]}"

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "cuda/driver_api.h"
@@ -23,6 +25,14 @@ thread_local int capture_mode = kCaptureGlobal;
 template <class Handle>
 Handle handle(unsigned kind, unsigned index) {
   return reinterpret_cast<Handle>(std::uintptr_t(0x1000 * kind + index + 1));
+}
+
+// Kept for the life of the process, as handles are.
+char* keep_name(const char* name) {
+  static std::mutex mutex;
+  static std::deque<std::string> names;
+  const std::lock_guard lock(mutex);
+  return names.emplace_back(name).data();
 }
 
 bool refused_by_capture() { return state.capturing && capture_mode != kCaptureRelaxed; }
@@ -77,14 +87,16 @@ Result cuLibraryLoadData(Library* library, const void*, int*, void**, unsigned, 
   return kSuccess;
 }
 Result cuLibraryUnload(Library) { return kSuccess; }
-Result cuLibraryGetKernel(Kernel* kernel, Library library, const char*) {
+// A kernel is a copy of its name; a function of it is another.
+Result cuLibraryGetKernel(Kernel* kernel, Library, const char* name) {
   if (state.get_kernel_result != kSuccess) return state.get_kernel_result;
-  *kernel = reinterpret_cast<Kernel>(reinterpret_cast<std::uintptr_t>(library) + 0x1000);
+  *kernel = reinterpret_cast<Kernel>(keep_name(name));
   return kSuccess;
 }
-Result cuKernelGetFunction(Function* function, Kernel) {
+Result cuKernelGetFunction(Function* function, Kernel kernel) {
   if (contexts.empty()) return kInvalidContext;
-  *function = handle<Function>(4, unsigned(state.functions++));
+  ++state.functions;
+  *function = reinterpret_cast<Function>(keep_name(reinterpret_cast<const char*>(kernel)));
   return kSuccess;
 }
 Result cuFuncSetAttribute(Function, int attribute, int value) {
@@ -101,7 +113,8 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned, unsigned, un
   const std::lock_guard lock(launch_mutex);
   state.last_launch = FakeLaunch{function, grid_x, block_x, shared_bytes, stream, contexts.back(), {}};
   std::memcpy(state.last_launch.params, arguments[0], state.params_bytes);
-  return kSuccess;
+  if (!state.run_kernel) return kSuccess;
+  return state.run_kernel(reinterpret_cast<const char*>(function), state.last_launch, arguments[0]);
 }
 Result cuLaunchKernelEx(const LaunchConfig*, Function, void**, void**) { return kInvalidValue; }
 Result cuStreamIsCapturing(Stream, int* status) { return *status = state.capturing, kSuccess; }
@@ -149,6 +162,7 @@ void mica_fake_reset() {
   state.missing_symbol = nullptr;
   state.capturing = false;
   state.params_bytes = 0;
+  state.run_kernel = nullptr;
   state.loads = state.functions = state.retains = state.pushes = state.pops = 0;
   state.launches = state.mode_exchanges = state.synchronisations = state.max_dynamic_smem = 0;
   state.last_launch = {};

@@ -28,6 +28,8 @@ struct FakeDriver {
   int launch_result;
   bool capturing;       // loading fails with 900 unless the thread's mode is relaxed
   size_t params_bytes;  // how much of the first argument to record
+  // Does what a launch asks for; the name is the entry's. Null: nothing runs. Returns a CUresult.
+  int (*run_kernel)(const char* name, const FakeLaunch& launch, const void* params);
 
   // What happened.
   std::atomic<int> loads, functions, retains, pushes, pops, launches, mode_exchanges, synchronisations;

@@ -349,11 +349,11 @@ struct ForwardSm80 {
       }
       for (i32 step = 0; step < count; ++step) attend(tiles, tiles.end - 1 - step, step);
     }
-    finish(smem, split, tiles, tile_row);
+    finish(smem, split, tile_row);
   }
 
   // Normalises, and writes O and LSE, or the partial result of a split.
-  MICA_DEVICE void finish(u8* smem, i32 split, const TileRange& tiles, i32 tile_row) {
+  MICA_DEVICE void finish(u8* smem, i32 split, i32 tile_row) {
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float scale[kM][2], lse[kM][2];
     const bool sink = p.sinks && !p.partial_o;

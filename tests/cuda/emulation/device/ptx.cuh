@@ -1,37 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for src/cuda/device/ptx.cuh when a kernel that uses no tensor core is run on the host: a thread for each
-// thread of a block, a barrier for __syncthreads.
+// Stands in for src/cuda/device/ptx.cuh when a kernel runs on the host: one function per instruction, the same names.
 #pragma once
 
-#include <barrier>
 #include <cmath>
-#include <cstdlib>
 
 #include "core/types.h"
+#include "tests/cuda/emulation/cuda_words.h"
+#include "tests/cuda/emulation/tensor_core.h"
 
 #define MICA_DEVICE inline
-#define __global__
-#define __grid_constant__
-#define __launch_bounds__(...)
-#define __shared__ static  // blocks run one after the other
-
-struct EmulatedIndex {
-  int x;
-};
-inline thread_local EmulatedIndex threadIdx;
-inline EmulatedIndex blockIdx, blockDim, gridDim;
-inline std::barrier<>* emulated_barrier;
-
-struct float4 {
-  float x, y, z, w;
-};
-
-inline void __syncthreads() { emulated_barrier->arrive_and_wait(); }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __shfl_xor_sync(unsigned, float, int) { std::abort(); }  // no emulated kernel needs it
 
 namespace mica {
-inline float ex2_approx(float x) { return std::exp2(x); }
+
+inline u32 shared_address(const void* pointer) { return emulation::shared_address(pointer); }
+
+inline void cp_async_16(u32 destination, const void* source, i32 source_bytes) {
+  emulation::cp_async_16(destination, source, source_bytes);
+}
+inline void cp_async_16(u32 destination, const void* source) { emulation::cp_async_16(destination, source, 16); }
+inline void cp_async_commit() { emulation::cp_async_commit(); }
+template <int pending>
+void cp_async_wait() {
+  emulation::cp_async_wait(pending);
+}
+
+inline void ldmatrix_x4(u32 (&r)[4], u32 address) { emulation::ldmatrix_x4(r, address, false); }
+inline void ldmatrix_x4_trans(u32 (&r)[4], u32 address) { emulation::ldmatrix_x4(r, address, true); }
+
+inline void reduce_add_4(float* address, const float (&x)[4]) {
+  for (int e = 0; e < 4; ++e) address[e] += x[e];
+}
+inline i32 load_acquire(const i32* address) { return *address; }
+inline void add_release(i32* address, i32 x) { *address += x; }
+
+inline void store_shared_4(u32 address, u32 word) {
+  *static_cast<u32*>(emulation::shared_pointer(address, 4)) = word;
+  emulation::note_access(address, 4, emulation::Access::kWrite);
+}
+inline void store_shared_16(u32 address, const u32 (&words)[4]) {
+  u32* to = static_cast<u32*>(emulation::shared_pointer(address, 16));
+  for (int i = 0; i < 4; ++i) to[i] = words[i];
+  emulation::note_access(address, 16, emulation::Access::kWrite);
+}
+
+inline float ex2_approx(float x) {
+  const float y = std::exp2(x);
+  return y < float_of(0x00800000u) ? 0.0f : y;  // .ftz
+}
 inline float lg2_approx(float x) { return std::log2(x); }
-inline float tanh_approx(float x) { return std::tanh(x); }
+
+struct Bf16 {
+  static constexpr i32 kDtype = MICA_BF16;
+};
+struct Fp16 {
+  static constexpr i32 kDtype = MICA_FP16;
+};
+template <class T>
+u32 pack(float low, float high) {
+  if constexpr (T::kDtype == MICA_BF16)
+    return float_to_bf16(low) | u32(float_to_bf16(high)) << 16;
+  else
+    return float_to_fp16(low) | u32(float_to_fp16(high)) << 16;
+}
+template <class T>
+float2 unpack(u32 pair) {
+  if constexpr (T::kDtype == MICA_BF16)
+    return {bf16_to_float(u16(pair)), bf16_to_float(u16(pair >> 16))};
+  else
+    return {fp16_to_float(u16(pair)), fp16_to_float(u16(pair >> 16))};
+}
+
+template <class T>
+void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  emulation::mma_m16n8k16(c, a, b0, b1, T::kDtype == MICA_BF16);
+}
+inline void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  emulation::mma_m16n8k8_tf32(c, a, b0, b1);
+}
+
 }  // namespace mica

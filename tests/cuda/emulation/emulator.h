@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a GPU kernel on the host, one thread block after the other. Each thread of a block is a fiber; what a warp does
+// together (products, ldmatrix, shuffles, votes) happens when its last lane arrives, what a block does together when
+// its last thread does. The order of warps and blocks is fixed by Schedule, so that a run can be repeated.
+//
+// It is stricter than a GPU: shared memory starts as NaNs, what cp.async brings is NaN until its group is waited for
+// and arrives only then, and every access to shared memory through device/ptx.cuh is checked for bounds, alignment and
+// races (two threads, one of them writing, no barrier in between). Plain accesses are checked too in files that are
+// compiled with -fsanitize=thread (see watch.cc).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/types.h"
+
+namespace mica::emulation {
+
+constexpr u32 kSharedBytes = 227 << 10;
+
+struct Schedule {
+  bool blocks_reversed = false;
+  bool warps_reversed = false;
+};
+
+struct Launch {
+  const char* name;
+  u32 grid, block, shared_bytes;
+  const void* params;
+};
+
+using Entry = void (*)(const void* params);
+void add_kernel(const char* name, Entry entry);
+bool has_kernel(const char* name);
+
+// "" or what was wrong: the first few things.
+std::string run(const Launch& launch, Entry entry, const Schedule& schedule);
+// The same for a kernel that was added.
+std::string run(const Launch& launch, const Schedule& schedule);
+
+// For files made from the rows of kernels.def.
+template <class Params>
+struct Kernel {
+  template <void (*kernel)(Params)>
+  static void call(const void* params) {
+    kernel(*static_cast<const Params*>(params));
+  }
+};
+
+// What device/ptx.cuh is made of; called by the threads of a kernel.
+enum class Access { kRead, kWrite };
+u32 shared_address(const void* pointer);
+void* shared_pointer(u32 address, u32 bytes);  // checked; never null
+void note_access(u32 address, u32 bytes, Access access);
+void cp_async_16(u32 destination, const void* source, i32 source_bytes);
+void cp_async_commit();
+void cp_async_wait(int pending);
+void sync_threads();
+void sync_warp();
+void sleep();  // __nanosleep: somebody else must run for this thread to go on
+// Waits for the 32 lanes of the warp; the last one calls perform with what each of them gave.
+void together(const char* what, void* operands, void (*perform)(void* const (&operands)[32]));
+// A plain access by a thread of a kernel, anywhere in memory.
+void note_plain_access(const void* pointer, size_t bytes, Access access);
+
+// Memory that no kernel may touch, checked for the accesses that note_plain_access sees.
+void fence(const void* begin, size_t bytes);
+void open_fence(const void* begin, size_t bytes);
+
+}  // namespace mica::emulation

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tensor cores and ldmatrix do, for the 32 lanes of a warp at once.
+#pragma once
+
+#include "core/types.h"
+
+namespace mica::emulation {
+
+// Fragments as PTX lays them out; sums are exact up to one rounding towards zero at the end.
+void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, bool is_bf16);
+void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
+void ldmatrix_x4(u32 (&r)[4], u32 address, bool transposed);
+
+}  // namespace mica::emulation
