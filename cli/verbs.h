@@ -24,5 +24,7 @@ Verb plan_verb(CLI::App& app);
 Verb check_verb(CLI::App& app);
 Verb bench_verb(CLI::App& app);
 Verb demo_verb(CLI::App& app);
+Verb explain_verb(CLI::App& app);
+Verb pick_verb(CLI::App& app);
 
 }  // namespace cli

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/pick.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace doctor {
+namespace {
+
+std::string major_minor(const Version& v) {
+  return std::to_string(v.major_part()) + "." + std::to_string(v.minor_part());
+}
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+std::string python_tag(const PickTarget& target) {
+  return "cp" + std::to_string(target.python.major_part()) + std::to_string(target.python.minor_part()) +
+         (target.free_threaded ? "t" : "");
+}
+
+// A tag may hold several, with dots between them.
+bool has_tag(const std::string& tags, const std::string& tag) { return contains("." + tags + ".", "." + tag + "."); }
+
+bool python_fits(const AttentionWheel& wheel, const PickTarget& target) {
+  if (has_tag(wheel.python, "py3") || has_tag(wheel.python, "py2.py3")) return has_tag(wheel.abi, "none");
+  if (wheel.abi == "abi3")
+    return !target.free_threaded && wheel.python.rfind("cp3", 0) == 0 &&
+           std::atoi(wheel.python.c_str() + 3) <= target.python.minor_part();
+  return has_tag(wheel.abi, python_tag(target));
+}
+
+bool machine_fits(const AttentionWheel& wheel, const std::string& machine) {
+  if (wheel.platform == "any") return true;
+  for (std::size_t at = 0; at < wheel.platform.size();) {
+    const std::size_t dot = std::min(wheel.platform.find('.', at), wheel.platform.size());
+    const std::string_view tag = std::string_view(wheel.platform).substr(at, dot - at);
+    const bool is_linux = tag.rfind("linux_", 0) == 0 || tag.rfind("manylinux", 0) == 0;
+    if (is_linux && tag.size() > machine.size() && tag.substr(tag.size() - machine.size() - 1) == "_" + machine)
+      return true;
+    at = dot + 1;
+  }
+  return false;
+}
+
+// manylinux_2_28_x86_64 promises 2.28; manylinux2014 is 2.17. A plain linux tag promises nothing.
+Version glibc_of(const AttentionWheel& wheel) {
+  const std::string& p = wheel.platform;
+  if (contains(p, "manylinux1_")) return parse_version("2.5");
+  if (contains(p, "manylinux2010_")) return parse_version("2.12");
+  if (contains(p, "manylinux2014_")) return parse_version("2.17");
+  if (const std::size_t at = p.find("manylinux_"); at != p.npos) {
+    std::string v = p.substr(at + 10);
+    const std::size_t under = v.find('_');
+    if (under != v.npos) v[under] = '.';
+    return parse_version(v);
+  }
+  const bool is_flash_attn = contains(wheel.file, "flash_attn-");
+  return p == "any" || !is_flash_attn ? Version{} : glibc_of_release(wheel.version);
+}
+
+const char* abi_word(CxxAbi abi) { return abi == CxxAbi::kNew ? "TRUE" : "FALSE"; }
+
+Candidate judge(const AttentionWheel& wheel, const PickTarget& target) {
+  Candidate out{wheel, {}, 0};
+  const auto differ = [&](int distance, Difference difference) {
+    out.distance += distance;
+    out.differences.push_back(std::move(difference));
+  };
+  const std::string pip = target.interpreter + " -m pip";
+  if (!target.machine.empty() && !machine_fits(wheel, target.machine))
+    differ(1000, {"machine", wheel.platform, target.machine, ""});
+  const Version glibc = glibc_of(wheel);
+  if (glibc.known() && target.glibc.known() && target.glibc < glibc)
+    differ(500, {"glibc", glibc.text() + " or later", target.glibc.text(), "a container of a newer system"});
+  if (target.python.known() && !python_fits(wheel, target)) {
+    const int minor = wheel.python.rfind("cp3", 0) == 0 ? std::atoi(wheel.python.c_str() + 3) : 0;
+    differ(100 + std::abs(minor - target.python.minor_part()),
+           {"python", wheel.python, python_tag(target),
+            minor ? "uv venv --python 3." + std::to_string(minor) : std::string()});
+  }
+  if (target.torch_for_cpu && wheel.cuda.known()) {
+    differ(80, {"cuda", std::to_string(wheel.cuda.major_part()), "none: torch is built for the CPU",
+                pip + " install 'torch==" + (wheel.torch.known() ? major_minor(wheel.torch) : "2") +
+                    ".*' from an index with CUDA"});
+  } else if (wheel.cuda.known() && target.cuda.known() && wheel.cuda.major_part() != target.cuda.major_part()) {
+    differ(60, {"cuda", std::to_string(wheel.cuda.major_part()), std::to_string(target.cuda.major_part()),
+                "a torch built with CUDA " + std::to_string(wheel.cuda.major_part())});
+  }
+  if (wheel.torch.known() && target.torch.known() && major_minor(wheel.torch) != major_minor(target.torch)) {
+    const int apart = std::abs((wheel.torch.major_part() - target.torch.major_part()) * 20 + wheel.torch.minor_part() -
+                               target.torch.minor_part());
+    differ(20 + apart, {"torch", major_minor(wheel.torch), major_minor(target.torch),
+                        pip + " install 'torch==" + major_minor(wheel.torch) + ".*'"});
+  }
+  if (wheel.cxx_abi != CxxAbi::kUnknown && (target.cxx_abi == CxxAbi::kNew || target.cxx_abi == CxxAbi::kOld) &&
+      wheel.cxx_abi != target.cxx_abi)
+    differ(40, {"cxx11abi", abi_word(wheel.cxx_abi), abi_word(target.cxx_abi), "a torch built with the other C++ ABI"});
+  return out;
+}
+
+std::string list_of(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& w : words) out += (out.empty() ? "" : ", ") + w;
+  return out;
+}
+
+std::string describe(const Difference& d) { return d.what + " " + d.wheel + " (here: " + d.here + ")"; }
+
+// "2.8.3.post1" after "2.8.3".
+std::pair<Version, int> order_of(const std::string& version) {
+  const std::size_t post = version.find(".post");
+  return {parse_version(version.substr(0, post)), post == version.npos ? 0 : std::atoi(version.c_str() + post + 5)};
+}
+
+void add_verdicts(const PickTarget& target, Pick& pick) {
+  if (!pick.unknown.empty()) {
+    pick.verdicts.push_back(make_verdict("CANNOT_TELL", "", "not known of the target: " + list_of(pick.unknown),
+                                         "Which wheel fits depends on them.",
+                                         "give them (--python, --torch, --cuda, --abi, --machine), or --python PATH of "
+                                         "an environment with torch"));
+    return;
+  }
+  if (pick.candidates.empty()) {
+    pick.verdicts.push_back(make_verdict("PICK_NEAREST", "", "no wheel was given to choose from"));
+    pick.verdicts.back().severity = Severity::kError;
+    return;
+  }
+  const Candidate& best = pick.candidates[0];
+  const std::string place = best.wheel.url.empty() ? best.wheel.file : best.wheel.url;
+  if (best.differences.empty()) {
+    pick.verdicts.push_back(make_verdict("PICK_MATCH", best.wheel.file, "fits this target", "",
+                                         target.interpreter + " -m pip install --no-deps '" + place + "'"));
+    return;
+  }
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, pick.candidates.size()); ++i) {
+    const Candidate& c = pick.candidates[i];
+    std::vector<std::string> what, how;
+    for (const Difference& d : c.differences) {
+      what.push_back(describe(d));
+      how.push_back(d.change.empty() ? "nothing changes the " + d.what : d.change);
+    }
+    Verdict verdict = make_verdict("PICK_NEAREST", c.wheel.file, "differs in " + list_of(what),
+                                   i ? "" : "No wheel of the list fits this target.", list_of(how));
+    if (i == 0) verdict.severity = Severity::kError;
+    pick.verdicts.push_back(std::move(verdict));
+  }
+}
+
+}  // namespace
+
+PickTarget pick_target(const Environment& environment) {
+  PickTarget target;
+  target.machine = environment.machine;
+  target.glibc = environment.libc == "glibc" ? environment.libc_version : Version{};
+  if (environment.python) {
+    target.python = environment.python->version;
+    target.free_threaded = environment.python->free_threaded;
+    if (!environment.python->executable.empty()) target.interpreter = environment.python->executable;
+  }
+  if (environment.torch) {
+    target.torch = parse_version(environment.torch->version);
+    target.cuda = parse_version(environment.torch->cuda_version);
+    target.torch_for_cpu = environment.torch->cuda_version.empty();
+    target.cxx_abi = environment.torch->cxx_abi;
+  }
+  return target;
+}
+
+CxxAbi usual_cxx_abi(const std::string& torch_version, const std::string& machine) {
+  const Version v = parse_version(torch_version);
+  if (!v.known()) return CxxAbi::kUnknown;
+  if (v >= parse_version("2.7")) return CxxAbi::kNew;
+  if (v < parse_version("2.6")) return machine == "x86_64" ? CxxAbi::kOld : CxxAbi::kUnknown;
+  if (machine == "aarch64" || contains(torch_version, "cu126")) return CxxAbi::kNew;
+  return contains(torch_version, "cu118") || contains(torch_version, "cu124") || contains(torch_version, "cpu")
+             ? CxxAbi::kOld
+             : CxxAbi::kUnknown;
+}
+
+Pick pick(const PickTarget& target, const std::vector<AttentionWheel>& wheels) {
+  Pick out;
+  if (!target.python.known()) out.unknown.push_back("the version of Python");
+  if (!target.torch.known()) out.unknown.push_back("the version of torch");
+  if (!target.cuda.known() && !target.torch_for_cpu) out.unknown.push_back("torch's CUDA");
+  if (target.cxx_abi != CxxAbi::kNew && target.cxx_abi != CxxAbi::kOld) out.unknown.push_back("torch's C++ ABI");
+  if (target.machine.empty()) out.unknown.push_back("the machine");
+  for (const AttentionWheel& wheel : wheels) out.candidates.push_back(judge(wheel, target));
+  std::stable_sort(out.candidates.begin(), out.candidates.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.distance != b.distance) return a.distance < b.distance;
+    return order_of(a.wheel.version) > order_of(b.wheel.version);
+  });
+  add_verdicts(target, out);
+  return out;
+}
+
+}  // namespace doctor

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/published_wheels.h"
+
+namespace doctor {
+namespace {
+
+constexpr const char* kDownload = "https://github.com/Dao-AILab/flash-attention/releases/download/v";
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return text;
+}
+
+// What follows `key` in the local version, up to the first character that is no digit and no dot.
+std::string field(const std::string& local, const char* key) {
+  const std::size_t at = local.find(key);
+  if (at == local.npos) return "";
+  const std::size_t begin = at + std::string_view(key).size();
+  const std::size_t end = local.find_first_not_of("0123456789.", begin);
+  return local.substr(begin, end == local.npos ? end : end - begin);
+}
+
+// "12" is 12, "122" is 12.2, "128" is 12.8, "12.8" is itself.
+Version cuda_of(const std::string& digits) {
+  if (digits.size() == 3 && digits.find('.') == digits.npos)
+    return parse_version(digits.substr(0, 2) + "." + digits.substr(2));
+  return parse_version(digits);
+}
+
+}  // namespace
+
+bool parse_attention_wheel(std::string_view file_name, AttentionWheel& out) {
+  out = {};
+  out.file = file_name;
+  const std::size_t slash = file_name.rfind('/');
+  std::string name(slash == file_name.npos ? file_name : file_name.substr(slash + 1));
+  if (name.size() < 5 || name.substr(name.size() - 4) != ".whl") return false;
+  name.resize(name.size() - 4);
+  for (std::size_t at; (at = name.find("%2B")) != name.npos;) name.replace(at, 3, "+");  // copied from a URL
+  const std::vector<std::string> parts = split(name, '-');
+  if (parts.size() < 5 || parts.size() > 6) return false;
+  const std::size_t n = parts.size();
+  out.platform = parts[n - 1];
+  out.abi = parts[n - 2];
+  out.python = parts[n - 3];
+  const std::size_t plus = parts[1].find('+');
+  out.version = parts[1].substr(0, plus);
+  const std::string local = plus == parts[1].npos ? "" : lower(parts[1].substr(plus + 1));
+  if (local.rfind("cu", 0) == 0 || local.find(".cu") != local.npos) out.cuda = cuda_of(field(local, "cu"));
+  out.torch = parse_version(field(local, "torch"));
+  if (local.find("cxx11abitrue") != local.npos) out.cxx_abi = CxxAbi::kNew;
+  if (local.find("cxx11abifalse") != local.npos) out.cxx_abi = CxxAbi::kOld;
+  return !out.version.empty() && !out.python.empty() && !out.platform.empty();
+}
+
+const std::vector<Release>& attention_releases() {
+  static const std::vector<Release> releases = {
+      {"2.8.3",
+       "2.32",
+       {"x86_64"},
+       {"3.9", "3.10", "3.11", "3.12", "3.13"},
+       {"2.4", "2.5", "2.6", "2.7", "2.8"},
+       {"12"},
+       {false, true},
+       {{"2.4", "3.13"}},
+       {"flash_attn-2.8.3+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_aarch64.whl"}},
+  };
+  return releases;
+}
+
+Version glibc_of_release(std::string_view version) {
+  const Version v = parse_version(version);
+  // 2.8.0 was the first to be built on Ubuntu 22.04.
+  return v >= parse_version("2.8") ? parse_version("2.32") : Version{};
+}
+
+std::vector<AttentionWheel> published_wheels() {
+  std::vector<AttentionWheel> wheels;
+  const auto add = [&](const Release& release, const std::string& file) {
+    AttentionWheel wheel;
+    if (!parse_attention_wheel(file, wheel)) return;
+    wheel.url = kDownload + std::string(release.version) + "/" + file;
+    for (std::size_t at; (at = wheel.url.find('+')) != std::string::npos;) wheel.url.replace(at, 1, "%2B");
+    wheels.push_back(std::move(wheel));
+  };
+  for (const Release& r : attention_releases()) {
+    for (const std::string machine : r.machines)
+      for (const std::string python : r.pythons)
+        for (const std::string torch : r.torches)
+          for (const std::string cuda : r.cudas)
+            for (const bool abi : r.abis) {
+              bool is_left_out = false;
+              for (const auto& [t, p] : r.without) is_left_out |= torch == t && python == p;
+              if (is_left_out) continue;
+              const std::string tag = "cp3" + python.substr(2);
+              add(r, "flash_attn-" + std::string(r.version) + "+cu" + cuda + "torch" + torch + "cxx11abi" +
+                         (abi ? "TRUE" : "FALSE") + "-" + tag + "-" + tag + "-linux_" + machine + ".whl");
+            }
+    for (const char* file : r.also) add(r, file);
+  }
+  return wheels;
+}
+
+}  // namespace doctor

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failures in the words that people see, each with the code that explains it.
+#pragma once
+
+#include <vector>
+
+namespace explain_cases {
+
+struct Case {
+  const char* name;
+  const char* code;
+  const char* text;       // lines; the message that matters may stand anywhere
+  const char* says = "";  // a piece of the cause, the fix or the message
+};
+
+inline const std::vector<Case>& all() {
+  static const std::vector<Case> cases = {
+      // The loader.
+      {"new_abi", "TORCH_CXX11_ABI",
+       "Traceback (most recent call last):\n"
+       "  File \"<stdin>\", line 1, in <module>\n"
+       "  File \"/home/u/.venv/lib/python3.10/site-packages/flash_attn/__init__.py\", line 3, in <module>\n"
+       "    from flash_attn.flash_attn_interface import (\n"
+       "  File \"/home/u/.venv/lib/python3.10/site-packages/flash_attn/flash_attn_interface.py\", line 15, in "
+       "<module>\n"
+       "    import flash_attn_2_cuda as flash_attn_gpu\n"
+       "ImportError: "
+       "/home/u/.venv/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined "
+       "symbol: "
+       "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+       "cxx11abiTRUE"},
+      {"old_abi", "TORCH_CXX11_ABI",
+       "ImportError: /usr/local/lib/python3.12/dist-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: "
+       "undefined "
+       "symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs",
+       "cxx11abiFALSE"},
+      {"old_abi_reference", "TORCH_CXX11_ABI",
+       "ImportError: /opt/x/flash_attn_2_cuda.so: undefined symbol: _ZN3c106detail14torchCheckFailEPKcS2_jRKSs",
+       "old C++ ABI"},
+      {"set_device_int", "TORCH_SIGNATURE",
+       "ImportError: /opt/conda/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: "
+       "undefined "
+       "symbol: _ZN3c104cuda9SetDeviceEi",
+       "SetDevice"},
+      {"set_device_int8", "TORCH_SIGNATURE",
+       "ImportError: /opt/conda/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: "
+       "undefined "
+       "symbol: _ZN3c104cuda9SetDeviceEa",
+       "2.7"},
+      {"set_device_int8_bool", "TORCH_SIGNATURE", "ImportError: x.so: undefined symbol: _ZN3c104cuda9SetDeviceEab",
+       "2.8"},
+      {"check_implementation_int", "TORCH_SIGNATURE",
+       "ImportError: "
+       "/workspace/.venv/lib/python3.12/site-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined "
+       "symbol: "
+       "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib",
+       "2.10"},
+      {"check_implementation_unsigned", "TORCH_SIGNATURE",
+       "ImportError: x.so: undefined symbol: _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb", "2.10 or later"},
+      {"operator_call", "TORCH_SIGNATURE",
+       "ImportError: /usr/local/lib/python3.10/dist-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: "
+       "undefined "
+       "symbol: "
+       "_ZN2at4_ops5zeros4callEN3c108ArrayRefINS2_6SymIntEEENS2_8optionalINS2_10ScalarTypeEEENS6_INS2_6LayoutEEENS6_"
+       "INS2_"
+       "6DeviceEEENS6_IbEE",
+       "optional"},
+      {"symint", "TORCH_SIGNATURE",
+       "ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZNK3c106SymInt6sym_neERKS0_", "another version"},
+      {"error_what", "TORCH_SIGNATURE", "ImportError: /x/vllm/_C.abi3.so: undefined symbol: _ZNK3c105Error4whatEv",
+       "newer torch"},
+      {"cow_storage", "TORCH_SIGNATURE",
+       "ImportError: /x/a.so: undefined symbol: _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE", "2.13"},
+      {"cudart_shadowed", "CUDA_LIBRARY_SHADOWED",
+       "ImportError: /x/libc10_cuda.so: undefined symbol: cudaGetDriverEntryPointByVersion, version libcudart.so.12",
+       "LD_LIBRARY_PATH"},
+      {"nvjitlink_shadowed", "CUDA_LIBRARY_SHADOWED",
+       "ImportError: /opt/conda/lib/python3.10/site-packages/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12: "
+       "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+       "libnvJitLink.so.12"},
+      {"nccl_shadowed", "CUDA_LIBRARY_SHADOWED",
+       "ImportError: /v/lib/python3.10/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: "
+       "ncclCommWindowRegister",
+       "older"},
+      {"python_symbol", "PY_SYMBOL",
+       "ImportError: /x/_C.cpython-310-x86_64-linux-gnu.so: undefined symbol: _PyThreadState_UncheckedGet", "CPython"},
+      {"other_symbol", "UNDEFINED_SYMBOL", "ImportError: /x/libfoo.so: undefined symbol: _ZN3foo3barEv", "foo::bar()"},
+      {"no_driver", "DRIVER_MISSING",
+       "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", "--gpus all"},
+      {"cudart_major", "CUDA_MAJOR",
+       "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory", ".so.12"},
+      {"cublas_major", "CUDA_MAJOR",
+       "OSError: libcublas.so.11: cannot open shared object file: No such file or directory", ".so.11"},
+      {"c10_first", "NEEDED_MISSING",
+       "ImportError: libc10.so: cannot open shared object file: No such file or directory", "import torch"},
+      {"other_library", "NEEDED_MISSING",
+       "ImportError: libGL.so.1: cannot open shared object file: No such file or directory", "libGL.so.1"},
+      {"glibc", "GLIBC_TOO_OLD",
+       "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.32' not found (required by "
+       "/home/u/.venv/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so)",
+       "2.7.4.post1"},
+      {"glibc_quotes", "GLIBC_TOO_OLD",
+       "ImportError: /lib64/libc.so.6: version ‘GLIBC_2.32’ not found (required by /x/flash_attn_2_cuda.so)"},
+      {"glibcxx", "GLIBCXX_TOO_OLD",
+       "ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /x/a.so)",
+       "libstdc++"},
+      {"cxxabi", "GLIBCXX_TOO_OLD",
+       "ImportError: /opt/conda/bin/../lib/libstdc++.so.6: version `CXXABI_1.3.15' not found (required by /x/a.so)"},
+      {"other_version", "VERSION_MISSING",
+       "ImportError: /usr/lib/libssl.so.1.1: version `OPENSSL_1_1_1' not found (required by /x/_ssl.so)",
+       "OPENSSL_1_1_1"},
+      {"no_init", "SO_NO_PYINIT",
+       "ImportError: dynamic module does not define module export function (PyInit_flash_attn_2_cuda)"},
+      {"damaged", "ELF_DAMAGED", "ImportError: /x/flash_attn_2_cuda.so: invalid ELF header"},
+      {"short", "ELF_DAMAGED", "OSError: /x/libtorch_cpu.so: file too short"},
+      {"class", "ELF_MACHINE", "OSError: /usr/lib32/libc.so.6: wrong ELF class: ELFCLASS32"},
+      {"tls", "STATIC_TLS", "ImportError: /x/libgomp-d22c30c5.so.1.0.0: cannot allocate memory in static TLS block",
+       "LD_PRELOAD"},
+      {"stack", "EXECUTABLE_STACK",
+       "ImportError: libonnxruntime.so.1: cannot enable executable stack as shared object requires: Invalid argument"},
+      {"numpy", "NUMPY_ABI",
+       "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.1 as it may crash. To support both 1.x "
+       "and "
+       "2.x\nversions of NumPy, modules must be compiled with NumPy 2.0."},
+      // Installers.
+      {"metadata_pip", "WHEEL_VERSION_MISMATCH",
+       "Discarding file:///w/flash_attn-2.6.3%2Bcu123torch2.4cxx11abiFALSE-cp310-cp310-linux_x86_64.whl: Requested "
+       "flash-attn==2.6.3+cu123torch2.4cxx11abifalse from "
+       "file:///w/flash_attn-2.6.3%2Bcu123torch2.4cxx11abiFALSE-cp310-cp310-linux_x86_64.whl has inconsistent version: "
+       "expected '2.6.3+cu123torch2.4cxx11abifalse', but metadata has '2.6.3'",
+       "METADATA"},
+      {"metadata_old_pip", "WHEEL_VERSION_MISMATCH",
+       "has inconsistent version: filename has ‘2.0.9+cu121torch2.1cxx11abitrue’, but metadata has ‘2.0.9’"},
+      {"metadata_uv", "WHEEL_VERSION_MISMATCH",
+       "error: Failed to install: flash_attn-2.5.8+cu122torch2.3cxx11abifalse-cp310-cp310-linux_x86_64.whl\n"
+       "  Caused by: Wheel version does not match filename: 2.5.8 != 2.5.8+cu122torch2.3cxx11abifalse"},
+      {"tags", "WHEEL_TAG_PLATFORM",
+       "ERROR: flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl is not a supported wheel on this "
+       "platform.",
+       "mica pick"},
+      {"broken_zip", "WHEEL_ARCHIVE",
+       "ERROR: Wheel 'flash-attn' located at /tmp/flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl is invalid."},
+      {"cross_device", "BUILD_CROSS_DEVICE_LINK",
+       "OSError: [Errno 18] Invalid cross-device link: "
+       "'flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl' -> "
+       "'/tmp/pip-wheel-x/flash_attn-2.8.3-cp310-cp310-linux_x86_64.whl'",
+       "TMPDIR"},
+      {"offline", "NETWORK", "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+       "access"},
+      {"guess", "URL_GUESS_404",
+       "Guessing wheel URL:  https://github.com/Dao-AILab/flash-attention/releases/download/v2.8.3/"
+       "flash_attn-2.8.3+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_x86_64.whl\n"
+       "Precompiled wheel not found. Building from source...",
+       "mica pick"},
+      {"no_distribution", "WHEEL_NONE_PUBLISHED",
+       "ERROR: No matching distribution found for flash-attn==2.6.3+cu123torch2.4cxx11abifalse"},
+      {"torch_replaced", "WHEEL_REQUIRES_TORCH_UNPINNED",
+       "Installing collected packages: torch, flash-attn\n  Attempting uninstall: torch\n    Found existing "
+       "installation: "
+       "torch 2.6.0"},
+      {"cute", "FLASH_ATTN_STALE_CUTE", "AttributeError: module 'cutlass.cute' has no attribute 'ThrMma'",
+       "flash-attn-4"},
+      {"cute_bare", "FLASH_ATTN_STALE_CUTE", "AttributeError: ThrMma"},
+      {"cute_module", "FLASH_ATTN_STALE_CUTE", "ModuleNotFoundError: No module named 'flash_attn.cute'"},
+      {"no_extension", "MODULE_MISSING", "ModuleNotFoundError: No module named 'flash_attn_2_cuda'",
+       "FLASH_ATTENTION_SKIP_CUDA_BUILD"},
+      {"unpad", "FLASH_ATTN_API",
+       "    hidden_states, indices, cu_seqlens, max_seqlen = unpad_input(x, mask)\nValueError: too many values to "
+       "unpack "
+       "(expected 4)",
+       "five"},
+      {"renamed", "FLASH_ATTN_API",
+       "ImportError: cannot import name '_flash_attn_unpadded_forward' from 'flash_attn.flash_attn_interface' (/x.py)"},
+      // Builds.
+      {"isolation_packaging", "BUILD_ISOLATION",
+       "  Getting requirements to build wheel did not run successfully.\n  exit code: 1\n  [20 lines of output]\n"
+       "    File \"<string>\", line 14, in <module>\n  ModuleNotFoundError: No module named 'packaging'",
+       "--no-build-isolation"},
+      {"isolation_torch", "BUILD_ISOLATION",
+       "  File \"/tmp/pip-build-env-1x/overlay/lib/python3.10/site-packages/setuptools/build_meta.py\", line 317\n"
+       "    File \"<string>\", line 22, in <module>\nModuleNotFoundError: No module named 'torch'",
+       "torch"},
+      {"isolation_uv", "BUILD_ISOLATION",
+       "  × Failed to download and build `flash-attn==2.8.3`\n  ╰─▶ Build backend failed to determine requirements\n"
+       "      [stderr]\n      ModuleNotFoundError: No module named 'psutil'",
+       "psutil"},
+      {"torch_elsewhere", "TORCH_MISSING", "ModuleNotFoundError: No module named 'torch'"},
+      {"cuda_home", "BUILD_NVCC_MISSING",
+       "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root."},
+      {"nvcc_not_found", "BUILD_NVCC_MISSING",
+       "UserWarning: flash_attn was requested, but nvcc was not found.  Are you sure your environment has nvcc "
+       "available?"},
+      {"bare_metal", "BUILD_NVCC_MISSING", "NameError: name 'bare_metal_version' is not defined"},
+      {"cuda_117", "BUILD_NVCC_TOO_OLD",
+       "RuntimeError: FlashAttention is only supported on CUDA 11.7 and above.  Note: make sure nvcc has a supported "
+       "version by running nvcc -V.",
+       "11.7"},
+      {"arch", "BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+       "FAILED: /tmp/x/flash_fwd_hdim128_bf16_sm80.o\n/usr/local/cuda/bin/nvcc -c x.cu\nnvcc fatal   : Unsupported gpu "
+       "architecture 'compute_120'\nninja: build stopped: subcommand failed.",
+       "compute_120"},
+      {"mismatch", "BUILD_CUDA_MAJOR_MISMATCH",
+       "RuntimeError:\nThe detected CUDA version (11.8) mismatches the version that was used to compile\nPyTorch "
+       "(12.4). "
+       "Please make sure to use the same CUDA versions.",
+       "12.4"},
+      {"oom", "BUILD_OOM",
+       "[12/73] /usr/local/cuda/bin/nvcc -c flash_bwd_hdim256_fp16_sm80.cu\nFAILED: /tmp/x.o\nKilled\nninja: build "
+       "stopped: subcommand failed.",
+       "MAX_JOBS"},
+      {"oom_cicc", "BUILD_OOM", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)"},
+      {"oom_cc1plus", "BUILD_OOM", "c++: fatal error: Killed signal terminated program cc1plus"},
+      {"oom_shell", "BUILD_OOM", "/bin/sh: line 1: 31337 Killed                  /usr/local/cuda/bin/nvcc -c x.cu"},
+      {"oom_slurm", "BUILD_OOM",
+       "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.batch. Some of your processes may have been "
+       "killed"},
+      {"disk", "DISK_FULL", "OSError: [Errno 28] No space left on device"},
+      {"gnu", "BUILD_HOST_COMPILER",
+       "/usr/local/cuda/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc versions later "
+       "than "
+       "13 are not supported!"},
+      {"no_compiler", "BUILD_HOST_COMPILER", "error: command 'g++' failed: No such file or directory", "apt-get"},
+      {"python_h", "BUILD_HEADERS_MISSING",
+       "pybind11/detail/common.h:274:10: fatal error: Python.h: No such file or directory"},
+      {"cuda_headers", "BUILD_HEADERS_MISSING",
+       "ATen/cuda/CUDAContextLight.h:6:10: fatal error: cuda_runtime_api.h: No such file or directory"},
+      {"cutlass", "BUILD_SOURCES_MISSING",
+       "AssertionError: csrc/cutlass is missing, please use source checkout or run python setup.py install in a git "
+       "tree"},
+      {"ninja", "BUILD_NO_NINJA",
+       "UserWarning: Attempted to use ninja as the BuildExtension backend but we could not find ninja.. Falling back "
+       "to "
+       "using the slow distutils backend."},
+      {"no_arch", "BUILD_NO_ARCH",
+       "  File \"torch/utils/cpp_extension.py\", line 1985, in _get_cuda_arch_flags\n    arch_list[-1] += '+PTX'\n"
+       "IndexError: list index out of range"},
+      // At run time.
+      {"image", "FATBIN_ZSTD_OLD_DRIVER",
+       "torch.AcceleratorError: CUDA error: device kernel image is invalid\nCUDA kernel errors might be asynchronously "
+       "reported at some other API call",
+       "550"},
+      {"no_image", "GPU_NO_CODE",
+       "RuntimeError: CUDA error: no kernel image is available for execution on the device\nCompile with "
+       "`TORCH_USE_CUDA_DSA` to enable device-side assertions."},
+      {"no_image_torch", "GPU_NO_CODE",
+       "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation."},
+      {"ptx", "PTX_TOO_NEW", "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain."},
+      {"driver", "DRIVER_TOO_OLD",
+       "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
+       "driver"},
+      {"no_gpu", "DRIVER_MISSING", "RuntimeError: Found no NVIDIA driver on your system. Please check"},
+      {"ampere", "GPU_TOO_OLD", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."},
+      {"gpu_memory", "GPU_OUT_OF_MEMORY",
+       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 "
+       "GiB"},
+      {"nms", "TORCH_SIGNATURE", "RuntimeError: operator torchvision::nms does not exist", "torchvision"},
+      {"transformers", "FLASH_ATTN_NOT_SEEN",
+       "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: the "
+       "package "
+       "flash_attn seems to be not installed. Please refer to the documentation of "
+       "https://huggingface.co/docs/transformers/perf_infer_gpu_one#flashattention-2 to install Flash Attention 2.",
+       "sdpa"},
+      {"transformers_short", "FLASH_ATTN_NOT_SEEN", "ValueError: FlashAttention2 is not installed"},
+      // Only symptoms.
+      {"symptom", "BUILD_FAILED",
+       "  RuntimeError: Error compiling objects for extension\n  [end of output]\n  ERROR: Failed building wheel for "
+       "flash-attn\nFailed to build flash-attn"},
+      {"import_symptom", "IMPORT_FAILED",
+       "RuntimeError: Failed to import transformers.models.llama.modeling_llama because of the following error (look "
+       "up "
+       "to see its traceback):"},
+  };
+  return cases;
+}
+
+}  // namespace explain_cases
