@@ -28,8 +28,6 @@ class ByteSource {
   virtual uint64_t size() const = 0;
   // Copies bytes [offset, offset + out.size()); false if they do not all lie inside.
   virtual bool read(uint64_t offset, std::span<uint8_t> out) = 0;
-  // What will be read next, so that a compressed source can find it all in one go.
-  virtual void expect(std::span<const ByteRange>) {}
 };
 
 class MemorySource : public ByteSource {

@@ -63,12 +63,38 @@ struct Cubin {
 
 // Throws ReadError if it is no cubin.
 Cubin read_cubin(ByteSource& source);
-// A .fatbin file or the bytes of .nv_fatbin: containers one after another with zeros between.
-std::vector<FatbinContainer> read_fatbin(ByteSource& source, std::vector<std::string>* problems);
 
-// Which GPUs an entry runs on, as a set of rules.
-bool runs_on(const FatbinEntry& entry, ComputeCapability gpu);
-// PTX that the driver must compile first.
-bool is_jit(const FatbinEntry& entry);
+// Finds containers in bytes that are fed to it one after another; payloads pass by unread, small cubins excepted.
+class FatbinScanner {
+ public:
+  // The first byte that will be fed stands at `offset` of its file; containers are aligned to 8 bytes there.
+  explicit FatbinScanner(uint64_t offset = 0) : position_(offset) {}
+  void feed(std::span<const uint8_t> bytes);
+  // How many of the next bytes need not be fed; skip() says that they were left out.
+  uint64_t skippable() const { return pending_.empty() ? skip_ : 0; }
+  void skip(uint64_t bytes);
+  // No more bytes. What was cut off becomes a problem.
+  std::vector<FatbinContainer> finish(std::vector<std::string>* problems);
+
+ private:
+  enum class Step { kSearch, kEntryHeader, kPayload };
+  bool advance();
+  void open_container();
+  void read_entry();
+  void close_entry();
+  void damaged(const std::string& what);
+
+  Step step_ = Step::kSearch;
+  std::vector<uint8_t> pending_;  // bytes [position_ - pending_.size(), position_)
+  std::size_t used_ = 0;          // of pending_
+  uint64_t position_ = 0, skip_ = 0;
+  uint64_t container_end_ = 0, payload_ = 0;
+  std::size_t total_entries_ = 0;
+  std::vector<FatbinContainer> containers_;
+  std::vector<std::string> problems_;
+};
+
+// Containers in a part of a source: a .fatbin file, or the section .nv_fatbin.
+std::vector<FatbinContainer> read_fatbins(ByteSource& source, ByteRange range, std::vector<std::string>* problems);
 
 }  // namespace doctor

@@ -9,8 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "doctor/elf.h"
-#include "doctor/fatbin.h"
+#include "doctor/binary.h"
 #include "doctor/verdict.h"
 
 namespace doctor {
@@ -42,15 +41,6 @@ struct RecordRow {
 };
 std::vector<RecordRow> parse_record(std::string_view text, std::vector<std::string>* problems);
 
-// An ELF file with the GPU code it carries: in a wheel, in a folder or alone.
-struct Binary {
-  std::string path;  // in the wheel or on disk
-  uint64_t size = 0;
-  ElfFile elf;
-  std::vector<FatbinContainer> fatbins;
-  std::optional<Cubin> cubin;  // if it is one
-};
-
 struct WheelEntry {
   std::string path;
   uint64_t size = 0, stored_size = 0;
@@ -81,6 +71,8 @@ struct ReadLimits {
 };
 
 // Throws ReadError if it is no zip archive at all.
+Wheel read_wheel(ByteSource& source, const std::string& file_name, const Progress& progress = {},
+                 const ReadLimits& limits = {});
 Wheel read_wheel(const std::string& path, const Progress& progress = {}, const ReadLimits& limits = {});
 
 }  // namespace doctor
