@@ -34,7 +34,7 @@ def hint(length: Union[int, Tensor, None]) -> int:
     return 0 if length is None else int(length)
 
 
-def _numbers(scale: float, causal: bool, window_left: int, window_right: int, softcap: float) -> Dict[str, object]:
+def numbers_of(scale: float, causal: bool, window_left: int, window_right: int, softcap: float) -> Dict[str, object]:
     """The options of one call. 0 is Mica's word for the default scale, so a scale of 0 becomes the smallest."""
     return dict(
         scale=float(scale) or 1e-30,
@@ -46,20 +46,14 @@ def _numbers(scale: float, causal: bool, window_left: int, window_right: int, so
     )
 
 
-def _refuse_softcap_with_dropout(softcap: float, p_dropout: float) -> None:
-    if softcap > 0.0 and p_dropout > 0.0:
-        raise RuntimeError(f"softcap is {softcap} with dropout {p_dropout}, want one of them (as upstream)")
-
-
 def _refuse_generator(gen: object) -> None:
     if gen is not None:
         raise RuntimeError("generator is given, want None: dropout draws from the device's default generator")
 
 
 def new_rng_state(like: Tensor, p_dropout: float) -> Tensor:
-    """{seed, offset} from the device's default generator, drawn on the device: a graph draws anew at every replay."""
-    state = torch.empty(2, dtype=torch.int64, device=like.device)
-    return state.random_() if p_dropout > 0.0 else state
+    """{seed, offset} from the device's default generator; without dropout two numbers that nobody reads."""
+    return _tensors.new_rng_state(like.device) if p_dropout > 0.0 else torch.empty(2, dtype=torch.int64, device=like.device)
 
 
 def upstream_lse(lse: Tensor) -> Tensor:
@@ -78,25 +72,57 @@ def _s_dmask(probs: Tensor, dtype: torch.dtype) -> Tensor:
     return (probs / largest.where(largest > 0, 1.0)).to(dtype)
 
 
-def forward(
+def _paged_or_packed(cu_seqlens_k, seqused_k, block_table) -> Dict[str, Optional[Tensor]]:
+    """Packed keys start where cu_seqlens_k says; pages start at 0, and cu_seqlens_k only says how many there are."""
+    if block_table is None:
+        return dict(cu_seqlens_k=_vector(cu_seqlens_k), seqused_k=_vector(seqused_k))
+    if seqused_k is None:
+        seqused_k = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
+    return dict(seqused_k=_vector(seqused_k), block_table=_vector(block_table))
+
+
+def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    numbers: Dict[str, object],
     p_dropout: float,
-    rng_state: Optional[Tensor],
-    probs: Optional[Tensor] = None,
-    **bound,
-) -> Tuple[Tensor, Tensor]:
-    """Output and Mica's LSE (-inf for an empty row)."""
-    q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    return _tensors.forward(
-        q, k, v, lse=True, probs=probs, dropout=float(p_dropout), rng_state=rng_state if p_dropout > 0.0 else None,
-        **numbers, **bound,
+    numbers: Dict[str, object],
+    return_softmax: bool = False,
+    lse: bool = True,
+    out: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k: Optional[Tensor] = None,
+    max_seqlen_q: Union[int, Tensor] = 0,
+    max_seqlen_k: Union[int, Tensor] = 0,
+    seqused_k: Optional[Tensor] = None,
+    leftpad_k: Optional[Tensor] = None,
+    block_table: Optional[Tensor] = None,
+) -> Tuple[Tensor, Optional[Tensor], Tensor, Tensor]:
+    """(out, Mica's LSE or None, S_dmask or empty, rng_state), packed where cu_seqlens_q is given."""
+    if numbers["softcap"] and p_dropout > 0.0:
+        raise RuntimeError(f"softcap is {numbers['softcap']} with dropout {p_dropout}, want one of them (as upstream)")
+    rng_state = new_rng_state(q, p_dropout)
+    bound: Dict[str, object] = dict(alibi=alibi_slopes)
+    probs = visible = None
+    if cu_seqlens_q is None:
+        if return_softmax:
+            probs = _probs_buffer(q, q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+            visible = probs[:, :, : q.shape[1], : k.shape[1]]
+    else:
+        bound.update(_paged_or_packed(cu_seqlens_k, seqused_k, block_table))
+        bound.update(cu_seqlens_q=_vector(cu_seqlens_q), cache_leftpad=_vector(leftpad_k))
+        bound.update(max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k))
+        if return_softmax:
+            visible = probs = _probs_buffer(q, cu_seqlens_q.shape[0] - 1, q.shape[1], int(max_seqlen_q), int(max_seqlen_k))
+    out, made_lse, _ = _tensors.forward(
+        dense_rows(q), dense_rows(k), dense_rows(v), out=out, lse=lse, probs=False if visible is None else visible,
+        dropout=float(p_dropout), rng_state=rng_state if p_dropout > 0.0 else None, **numbers, **bound,
     )
+    return out, made_lse, q.new_empty((0,)) if probs is None else _s_dmask(probs, q.dtype), rng_state
 
 
-def backward(
+def differentiate(
     dout: Tensor,
     q: Tensor,
     k: Tensor,
@@ -104,25 +130,31 @@ def backward(
     out: Tensor,
     lse: Tensor,
     gradients: Sequence[Optional[Tensor]],
-    numbers: Dict[str, object],
     p_dropout: float,
-    rng_state: Optional[Tensor],
-    **bound,
-) -> Tuple[Tensor, Tensor, Tensor]:
-    """dq, dk, dv; written into `gradients` where those are given."""
+    numbers: Dict[str, object],
+    deterministic: bool,
+    rng_state: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k: Optional[Tensor] = None,
+    max_seqlen_q: Union[int, Tensor] = 0,
+    max_seqlen_k: Union[int, Tensor] = 0,
+) -> Tuple[Tensor, ...]:
+    """dq, dk, dv; written into `gradients` where those are given. lse: either infinity is an empty row."""
+    if p_dropout > 0.0 and rng_state is None:
+        raise RuntimeError("rng_state is None, want the one that the forward pass with dropout returned")
     dout, q, k, v, out = (dense_rows(x) for x in (dout, q, k, v, out))
-    # NOTE: upstream writes through a view whose last axis is strided by way of a copy; so does this.
-    places = [x if x is not None and x.stride(-1) == 1 else True for x in gradients]
-    dq, dk, dv, _, _ = _tensors.backward(
-        dout, q, k, v, out, lse.contiguous(), dq=places[0], dk=places[1], dv=places[2], dropout=float(p_dropout),
-        rng_state=rng_state if p_dropout > 0.0 else None, **numbers, **bound,
+    # A gradient whose last axis is not dense is made apart and copied.
+    dq, dk, dv = (x if x is not None and x.stride(-1) == 1 else True for x in gradients)
+    bound = dict(alibi=alibi_slopes)
+    if cu_seqlens_q is not None:
+        bound.update(cu_seqlens_q=_vector(cu_seqlens_q), cu_seqlens_k=_vector(cu_seqlens_k))
+        bound.update(max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k))
+    made = _tensors.backward(
+        dout, q, k, v, out, lse.contiguous(), dq=dq, dk=dk, dv=dv, dropout=float(p_dropout),
+        rng_state=rng_state if p_dropout > 0.0 else None, deterministic=bool(deterministic), **numbers, **bound,
     )
-    results = []
-    for wanted, made in zip(gradients, (dq, dk, dv)):
-        if wanted is not None and wanted is not made:
-            made = wanted.copy_(made)
-        results.append(made)
-    return tuple(results)
+    return tuple(m if wanted is None or wanted is m else wanted.copy_(m) for wanted, m in zip(gradients, made))
 
 
 def _row_dots(dout: Tensor, out: Tensor) -> Tensor:
@@ -136,24 +168,12 @@ def fwd(
     return_softmax, gen_=None,
 ) -> List[Tensor]:
     """[out, lse (batch, heads, seqlen_q), S_dmask or empty, rng_state]."""
-    _refuse_softcap_with_dropout(softcap, p_dropout)
     _refuse_generator(gen_)
-    probs = _probs_buffer(q, q.shape[0], q.shape[2], q.shape[1], k.shape[1]) if return_softmax else None
-    rng_state = new_rng_state(q, p_dropout)
-    numbers = _numbers(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
-    visible = None if probs is None else probs[:, :, : q.shape[1], : k.shape[1]]
-    out, lse = forward(q, k, v, numbers, p_dropout, rng_state, visible, out=out_, alibi=alibi_slopes_)
-    softmax = q.new_empty((0,)) if probs is None else _s_dmask(probs, q.dtype)
+    numbers = numbers_of(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
+    out, lse, softmax, rng_state = attend(
+        q, k, v, p_dropout, numbers, return_softmax, out=out_, alibi_slopes=alibi_slopes_
+    )
     return [out, upstream_lse(lse), softmax, rng_state]
-
-
-def _paged_or_packed(cu_seqlens_k, seqused_k, block_table) -> Dict[str, Optional[Tensor]]:
-    """Packed keys start where cu_seqlens_k says; pages start at 0, and cu_seqlens_k only says how many there are."""
-    if block_table is None:
-        return dict(cu_seqlens_k=_vector(cu_seqlens_k), seqused_k=_vector(seqused_k))
-    if seqused_k is None:
-        seqused_k = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
-    return dict(seqused_k=_vector(seqused_k), block_table=_vector(block_table))
 
 
 def varlen_fwd(
@@ -162,18 +182,13 @@ def varlen_fwd(
     return_softmax, gen_=None,
 ) -> List[Tensor]:
     """[out, lse (heads, total_q), S_dmask or empty, rng_state]."""
-    _refuse_softcap_with_dropout(softcap, p_dropout)
     _refuse_generator(gen_)
-    batch = cu_seqlens_q.shape[0] - 1
-    probs = _probs_buffer(q, batch, q.shape[1], int(max_seqlen_q), int(max_seqlen_k)) if return_softmax else None
-    rng_state = new_rng_state(q, p_dropout)
-    numbers = _numbers(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
-    out, lse = forward(
-        q, k, v, numbers, p_dropout, rng_state, probs, out=out_, alibi=alibi_slopes_, cu_seqlens_q=_vector(cu_seqlens_q),
-        cache_leftpad=_vector(leftpad_k_), max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k),
-        **_paged_or_packed(cu_seqlens_k, seqused_k, block_table_),
+    numbers = numbers_of(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
+    out, lse, softmax, rng_state = attend(
+        q, k, v, p_dropout, numbers, return_softmax, out=out_, alibi_slopes=alibi_slopes_, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, seqused_k=seqused_k,
+        leftpad_k=leftpad_k_, block_table=block_table_,
     )
-    softmax = q.new_empty((0,)) if probs is None else _s_dmask(probs, q.dtype)
     return [out, upstream_lse(lse), softmax, rng_state]
 
 
@@ -183,10 +198,9 @@ def bwd(
 ) -> List[Tensor]:
     """[dq, dk, dv, row sums of dO * O]. Dropout wants the rng_state of its forward pass."""
     _refuse_generator(gen_)
-    numbers = _numbers(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
-    made = backward(
-        dout, q, k, v, out, softmax_lse, (dq_, dk_, dv_), numbers, p_dropout, rng_state, alibi=alibi_slopes_,
-        deterministic=bool(deterministic),
+    numbers = numbers_of(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
+    made = differentiate(
+        dout, q, k, v, out, softmax_lse, (dq_, dk_, dv_), p_dropout, numbers, deterministic, rng_state, alibi_slopes_
     )
     return [*made, _row_dots(dout, out)]
 
@@ -198,11 +212,10 @@ def varlen_bwd(
 ) -> List[Tensor]:
     """[dq, dk, dv, row sums of dO * O (heads, total_q rounded to 128)]."""
     _refuse_generator(gen_)
-    numbers = _numbers(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
-    made = backward(
-        dout, q, k, v, out, softmax_lse, (dq_, dk_, dv_), numbers, p_dropout, rng_state, alibi=alibi_slopes_,
-        deterministic=bool(deterministic), cu_seqlens_q=_vector(cu_seqlens_q), cu_seqlens_k=_vector(cu_seqlens_k),
-        max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k),
+    numbers = numbers_of(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
+    made = differentiate(
+        dout, q, k, v, out, softmax_lse, (dq_, dk_, dv_), p_dropout, numbers, deterministic, rng_state, alibi_slopes_,
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
     )
     return [*made, _row_dots(dout, out)]
 
@@ -213,8 +226,8 @@ def fwd_kvcache(
     num_splits,
 ) -> List[Tensor]:
     """[out, lse (batch, heads, seqlen_q)]; k_ and v_ are written into the caches in place."""
-    numbers = _numbers(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
-    out, lse = _tensors.forward(
+    numbers = numbers_of(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
+    out, lse, _ = _tensors.forward(
         dense_rows(q), kcache, vcache, out=out_, lse=True, k_new=dense_rows(k_), v_new=dense_rows(v_),
         seqused_k=_vector(seqlens_k_), rotary_cos=dense_rows(rotary_cos_), rotary_sin=dense_rows(rotary_sin_),
         cache_batch_idx=_vector(cache_batch_idx_), cache_leftpad=_vector(leftpad_k_), block_table=_vector(block_table_),

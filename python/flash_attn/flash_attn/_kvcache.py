@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flash_attn_with_kvcache: attention over a cache that may grow in the same call. Forward only, as upstream."""
+from typing import Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from . import _native, _ops
+
+
+def _cached(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Optional[Tensor],
+    v: Optional[Tensor],
+    cache_seqlens: Optional[Tensor],
+    rotary_cos: Optional[Tensor],
+    rotary_sin: Optional[Tensor],
+    cache_batch_idx: Optional[Tensor],
+    cache_leftpad: Optional[Tensor],
+    block_table: Optional[Tensor],
+    alibi_slopes: Optional[Tensor],
+    softmax_scale: float,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    rotary_interleaved: bool,
+    num_splits: int,
+) -> Tuple[Tensor, Tensor]:
+    out, lse = _native.fwd_kvcache(
+        q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table,
+        alibi_slopes, None, softmax_scale, causal, window_size_left, window_size_right, softcap, rotary_interleaved,
+        num_splits,
+    )
+    return out, lse
+
+
+if _ops.HAS_OPERATORS:
+    # Upstream's cache function breaks a traced graph; as an operator that names what it writes, it does not.
+    torch.library.custom_op("flash_attn::_flash_attn_with_kvcache", mutates_args=("k_cache", "v_cache"))(_cached)
+
+    @torch.library.register_fake("flash_attn::_flash_attn_with_kvcache")
+    def _fake(q, k_cache, v_cache, *_args, **_kwargs):
+        batch, seqlen_q, heads, _ = q.shape
+        lse = q.new_empty((batch, heads, seqlen_q), dtype=torch.float32)
+        return q.new_empty((batch, seqlen_q, heads, v_cache.shape[-1])), lse
+
+
+def flash_attn_with_kvcache(
+    q,
+    k_cache,
+    v_cache,
+    k=None,
+    v=None,
+    rotary_cos=None,
+    rotary_sin=None,
+    cache_seqlens: Optional[Union[(int, torch.Tensor)]] = None,
+    cache_batch_idx: Optional[torch.Tensor] = None,
+    cache_leftpad: Optional[torch.Tensor] = None,
+    block_table: Optional[torch.Tensor] = None,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),  # -1 means infinite context window
+    softcap=0.0,  # 0.0 means deactivated
+    rotary_interleaved=True,
+    alibi_slopes=None,
+    num_splits=0,
+    return_softmax_lse=False,
+):
+    """Attention of q over a KV cache, appending k and v to it in place first where given.
+
+    q: (batch, seqlen_q, heads, dim). k_cache, v_cache: (batch_cache, seqlen_cache, heads_k, dim), or pages
+    (num_blocks, page_block_size, heads_k, dim) with block_table int32 (batch, blocks); any page size. k, v: (batch,
+    seqlen_new, heads_k, dim), written at cache_seqlens, which is an int or int32 (batch,): the length before appending.
+    rotary_cos, rotary_sin: (positions, rotary_dim / 2), turn k at its place and q at cache_seqlens + i if causal or
+    windowed, else at cache_seqlens. NOTE: rotary_interleaved is True by default. cache_batch_idx, cache_leftpad: int32
+    (batch,). causal and windows are aligned to the bottom right. num_splits: 0 lets Mica choose.
+
+    Returns out (batch, seqlen_q, heads, dim), with return_softmax_lse also the LSE (batch, heads, seqlen_q).
+    """
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.stride(-1) != 1:
+            raise ValueError(f"{name}.stride(-1) is {cache.stride(-1)}, want 1: a copy would not be written in place")
+    if softmax_scale is None:
+        softmax_scale = q.shape[-1] ** -0.5
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    call = torch.ops.flash_attn._flash_attn_with_kvcache if _ops.is_compiling() else _cached
+    out, lse = call(
+        q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table,
+        alibi_slopes, float(softmax_scale), bool(causal), int(window_size[0]), int(window_size[1]), float(softcap),
+        bool(rotary_interleaved), int(num_splits),
+    )
+    return (out, lse) if return_softmax_lse else out
