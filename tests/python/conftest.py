@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 if not os.environ.get("MICA_TEST_INSTALLED"):
-    sys.path.insert(0, str(ROOT / "python"))
+    sys.path[:0] = [str(ROOT / "python" / name) for name in ("", "flash_attn", "flash_attn_interface")]
 
 
 def cuda_missing() -> str:

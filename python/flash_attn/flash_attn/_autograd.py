@@ -38,6 +38,14 @@ def _forward(q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, ca
     return out, _native.upstream_lse(lse) if want_softmax else lse, softmax, rng_state
 
 
+def _distinct(*tensors: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+    """The same tensors under different names: the tracer of torch.compile refuses one tensor given twice."""
+    if not _ops.is_compiling():
+        return tensors
+    first, *rest = tensors
+    return (first, *(x.view_as(x) if x is not None else None for x in rest))
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b, c, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, causal, left, right, softcap,
@@ -115,7 +123,8 @@ def attention(
     if extra:
         a, b, c = (None if x is None else torch.nn.functional.pad(x, (0, extra)) for x in (a, b, c))
     options = (float(dropout_p), float(softmax_scale), bool(causal), left, right, float(softcap))
-    sequences = (cu_seqlens_q, cu_seqlens_k, block_table, max_seqlen_q, max_seqlen_k)
+    a, b, c = _distinct(a, b, c)
+    sequences = (*_distinct(cu_seqlens_q, cu_seqlens_k), block_table, max_seqlen_q, max_seqlen_k)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, b, c)):
         out, lse, softmax = _Attention.apply(
             a, b, c, alibi_slopes, *sequences, *options, bool(deterministic), bool(return_attn_probs)

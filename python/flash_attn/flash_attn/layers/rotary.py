@@ -37,7 +37,8 @@ class _InPlaceRotary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, parts, tables, options):
-        for part, (cos, sin) in zip(parts(x), tables):
+        # NOTE: through x.data, as a kernel would write: autograd would otherwise refuse other views of the same tensor.
+        for part, (cos, sin) in zip(parts(x.data), tables):
             apply_rotary(part, cos, sin, inplace=True, **options)
         ctx.parts, ctx.tables, ctx.options = parts, tables, options
         return x

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drop-in's modules beside attention: padding, rotary, norms, losses, MHA."""
+
+import importlib
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("flash_attn", reason="the drop-in flash_attn is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+
+from flash_attn import bert_padding  # noqa: E402
+from flash_attn.layers import rotary  # noqa: E402
+from flash_attn.losses.cross_entropy import CrossEntropyLoss  # noqa: E402
+from flash_attn.modules.mha import MHA, get_alibi_slopes  # noqa: E402
+from flash_attn.ops.activations import swiglu  # noqa: E402
+from flash_attn.ops.triton.cross_entropy import cross_entropy_loss  # noqa: E402
+from flash_attn.ops.triton.layer_norm import RMSNorm, layer_norm_fn, rms_norm_fn  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def test_unpad_and_pad_are_inverse_and_give_five_values(device):
+    x = torch.randn(3, 5, 2, 4, device=device, requires_grad=True)
+    mask = torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], device=device)
+    tokens, indices, cu_seqlens, longest, seqused = bert_padding.unpad_input(x, mask)
+    assert indices.tolist() == [0, 1, 11, 12, 13, 14] and longest == 4 and isinstance(longest, int)
+    assert cu_seqlens.tolist() == [0, 2, 2, 6] and cu_seqlens.dtype == torch.int32 and seqused.tolist() == [2, 0, 4]
+    assert torch.equal(tokens, x.flatten(0, 1)[indices])
+    back = bert_padding.pad_input(tokens, indices, 3, 5)
+    assert torch.equal(back, x * mask[:, :, None, None])
+    (grad,) = torch.autograd.grad(back.sum(), x)
+    assert torch.equal(grad, mask[:, :, None, None].expand_as(x).float())
+
+
+def test_unpad_keeps_the_place_of_unused_tokens(device):
+    x = torch.arange(8.0, device=device).reshape(2, 4, 1)
+    mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]], device=device)
+    unused = torch.tensor([[0, 0, 1, 0], [0, 1, 1, 0]], device=device)
+    tokens, _, cu_seqlens, longest, seqused = bert_padding.unpad_input(x, mask, unused)
+    assert tokens.flatten().tolist() == [0, 1, 2, 4, 5, 6] and cu_seqlens.tolist() == [0, 3, 6]
+    assert longest == 3 and seqused.tolist() == [2, 1]
+
+
+def test_unpad_concatenated_sequences(device):
+    x = torch.arange(12.0, device=device).reshape(2, 6, 1)
+    lengths = torch.tensor([[2, 3, 0, 0, 0, 0], [6, 0, 0, 0, 0, 0]], device=device)
+    tokens, indices, cu_seqlens, longest = bert_padding.unpad_input_for_concatenated_sequences(x, lengths)
+    assert cu_seqlens.tolist() == [0, 2, 5, 11] and longest == 6
+    assert tokens.flatten().tolist() == indices.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+def turned_by_complex_numbers(x, cos, sin, positions, interleaved):
+    """Rotation as multiplication of complex numbers, in double. positions: (batch, seqlen)."""
+    half = cos.shape[-1]
+    part = x[..., : 2 * half].double()
+    pairs = part.unflatten(-1, (half, 2)) if interleaved else part.unflatten(-1, (2, half)).transpose(-1, -2)
+    angle = torch.complex(cos.double(), sin.double())[positions][:, :, None]
+    out = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * angle)
+    out = out.flatten(-2) if interleaved else out.transpose(-1, -2).flatten(-2)
+    return torch.cat((out, x[..., 2 * half :].double()), -1)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("offsets", [0, 3, [2, 5]])
+@pytest.mark.parametrize("rotary_dim", [16, 32])
+def test_rotary_is_multiplication_of_complex_numbers(device, interleaved, offsets, rotary_dim):
+    x = torch.randn(2, 7, 3, 32, device=device, requires_grad=True)
+    angles = torch.rand(12, rotary_dim // 2, device=device) * 6
+    cos, sin = angles.cos(), angles.sin()
+    if isinstance(offsets, list):
+        offsets = torch.tensor(offsets, dtype=torch.int32, device=device)
+    positions = torch.arange(7, device=device) + torch.as_tensor(offsets, device=device).reshape(-1, 1).expand(2, 1)
+    want = turned_by_complex_numbers(x, cos, sin, positions, interleaved)
+    out = rotary.apply_rotary_emb(x, cos, sin, interleaved=interleaved, seqlen_offsets=offsets)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    d_out = torch.randn_like(out)
+    (right,) = torch.autograd.grad(want, x, d_out.double())
+    (got,) = torch.autograd.grad(out, x, d_out)
+    torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
+    # In place, on a leaf that wants a gradient.
+    leaf = x.detach().clone().requires_grad_()
+    out = rotary.apply_rotary_emb(leaf, cos, sin, interleaved=interleaved, seqlen_offsets=offsets, inplace=True)
+    torch.testing.assert_close(leaf.double(), want, rtol=1e-5, atol=1e-5)
+    (got,) = torch.autograd.grad(out, leaf, d_out)
+    torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
+
+
+def test_rotary_of_packed_sequences_and_of_packed_tensors(device):
+    angles = torch.rand(10, 8, device=device)
+    cos, sin = angles.cos(), angles.sin()
+    x = torch.randn(11, 2, 32, device=device)
+    cu_seqlens = torch.tensor([0, 4, 4, 11], dtype=torch.int32, device=device)
+    offsets = torch.tensor([1, 0, 3], dtype=torch.int32, device=device)
+    out = rotary.apply_rotary_emb(x, cos, sin, seqlen_offsets=offsets, cu_seqlens=cu_seqlens, max_seqlen=7)
+    want = torch.cat([rotary.apply_rotary_emb(x[None, begin:end], cos, sin, seqlen_offsets=offset)[0]
+                      for begin, end, offset in ((0, 4, 1), (4, 11, 3))])
+    torch.testing.assert_close(out, want)
+    qkv = torch.randn(2, 5, 3, 2, 32, device=device)
+    want = torch.stack([rotary.apply_rotary_emb(t, cos, sin) for t in qkv.unbind(2)[:2]] + [qkv[:, :, 2]], 2)
+    torch.testing.assert_close(rotary.apply_rotary_emb_qkv_(qkv.clone(), cos, sin), want)
+    grouped = qkv.flatten(2, 3)  # two query heads, two key heads, two value heads
+    torch.testing.assert_close(rotary.apply_rotary_emb_qkv_(grouped.clone(), cos, sin, num_heads_q=2), want.flatten(2, 3))
+    kv = qkv[:, :, 1:].clone()
+    assert rotary.apply_rotary_emb_kv_(kv, cos, sin).data_ptr() == kv.data_ptr()
+    torch.testing.assert_close(kv, want[:, :, 1:])
+
+
+@pytest.mark.parametrize("scale_base", [None, 512])
+def test_rotary_embedding_keeps_differences_of_positions(device, scale_base):
+    module = rotary.RotaryEmbedding(16, scale_base=scale_base, device=device)
+    q, k = torch.randn(1, 1, 1, 16, device=device), torch.randn(1, 1, 1, 16, device=device)
+
+    def score(at_q, at_k):
+        qkv = torch.zeros(1, 20, 3, 1, 16, device=device)
+        qkv[:, at_q, 0], qkv[:, at_k, 1] = q[:, 0], k[:, 0]
+        turned = module(qkv)
+        return (turned[0, at_q, 0] * turned[0, at_k, 1]).sum()
+
+    torch.testing.assert_close(score(5, 2), score(19, 16), rtol=1e-4, atol=1e-4)
+    alone, _ = module(torch.ones(1, 4, 2, 16, device=device), torch.ones(1, 4, 2, 2, 16, device=device), seqlen_offset=3)
+    assert alone.shape == (1, 4, 2, 16) and module._seq_len_cached == 20
+
+
+def test_norms(device):
+    x, residual, x1 = (torch.randn(3, 8, device=device, dtype=torch.bfloat16) for _ in range(3))
+    weight, bias, weight1 = (torch.randn(8, device=device) for _ in range(3))
+    total = (x.float() + x1.float() + residual.float())
+    out, out1, kept = layer_norm_fn(x, weight, bias, residual=residual, x1=x1, weight1=weight1, prenorm=True,
+                                    residual_in_fp32=True)
+    torch.testing.assert_close(out, F.layer_norm(total, (8,), weight, bias, 1e-6).bfloat16())
+    torch.testing.assert_close(out1, F.layer_norm(total, (8,), weight1, None, 1e-6).bfloat16())
+    assert kept.dtype == torch.bfloat16 and torch.equal(kept, total.bfloat16())
+    want = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6) * weight
+    torch.testing.assert_close(rms_norm_fn(x, weight, None), want.bfloat16())
+    module = RMSNorm(8, eps=1e-6, zero_centered_weight=True, device=device)
+    torch.testing.assert_close(module(x.float()), rms_norm_fn(x.float(), torch.ones(8, device=device), None))
+    _, mask, mask1 = layer_norm_fn(torch.ones(500, 8, device=device), weight, bias, dropout_p=0.3, return_dropout_mask=True)
+    assert abs(mask.float().mean().item() - 0.7) < 0.05 and mask1 is None
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_cross_entropy(device, smoothing):
+    logits = torch.randn(6, 11, device=device, requires_grad=True)
+    labels = torch.tensor([3, 0, -100, 10, 7, 7], device=device)
+    want = F.cross_entropy(logits * 1.5, labels, reduction="none", label_smoothing=smoothing)
+    losses, z_losses = cross_entropy_loss(logits, labels, label_smoothing=smoothing, logit_scale=1.5)
+    torch.testing.assert_close(losses, want)
+    assert (z_losses == 0).all()
+    module = CrossEntropyLoss(label_smoothing=smoothing, lse_square_scale=0.01, return_z_loss=True)
+    loss, z_loss = module(logits, labels)
+    right = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+    z = 0.01 * torch.logsumexp(logits, -1).square()[labels != -100].mean()
+    torch.testing.assert_close(loss, right + z)
+    torch.testing.assert_close(z_loss, z.detach())
+    given = cross_entropy_loss(logits, labels, precomputed_lse=torch.logsumexp(logits, -1).detach())[0].sum()
+    plain = F.cross_entropy(logits, labels, reduction="sum")
+    for one, other in zip(torch.autograd.grad(given, logits), torch.autograd.grad(plain, logits)):
+        torch.testing.assert_close(one, other)
+
+
+def test_mha_with_and_without_cache(device):
+    module = MHA(64, 4, num_heads_kv=2, causal=True, rotary_emb_dim=16, layer_idx=0, device=device)
+    x = torch.randn(2, 10, 64, device=device)
+    whole = module(x)
+    whole.sum().backward()
+    assert module.Wqkv.weight.grad.isfinite().all()
+    cache = types.SimpleNamespace(key_value_memory_dict={}, max_batch_size=2, max_seqlen=16, lengths_per_sample=None,
+                                  seqlen_offset=0)
+    with torch.no_grad():
+        first = module(x[:, :6], inference_params=cache)
+        cache.seqlen_offset = 6
+        second = module(x[:, 6:], inference_params=cache)
+    torch.testing.assert_close(torch.cat((first, second), 1), whole, rtol=1e-5, atol=1e-5)
+    # Packed, the same sequences without rotary.
+    plain = MHA(64, 4, causal=True, use_alibi=True, device=device)
+    cu_seqlens = torch.tensor([0, 10, 20], dtype=torch.int32, device=device)
+    torch.testing.assert_close(plain(x.flatten(0, 1), cu_seqlens=cu_seqlens, max_seqlen=10), plain(x).flatten(0, 1))
+
+
+def test_alibi_slopes_of_the_paper():
+    assert get_alibi_slopes(8) == [2.0**-i for i in range(1, 9)]
+    assert get_alibi_slopes(12) == get_alibi_slopes(8) + get_alibi_slopes(16)[0:8:2]
+
+
+def test_swiglu(device):
+    x, y = torch.randn(4, device=device), torch.randn(4, device=device)
+    torch.testing.assert_close(swiglu(x, y), F.silu(x) * y)
+
+
+@pytest.mark.parametrize("name", ["fused_dense", "layer_norm", "rms_norm"])
+def test_what_needs_another_extension_says_so(name):
+    with pytest.raises(ImportError, match="compiled extension"):
+        importlib.import_module(f"flash_attn.ops.{name}")
