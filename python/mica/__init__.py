@@ -2,8 +2,10 @@
 """Mica: exact attention on CPUs and NVIDIA GPUs. Importing it opens no library and imports neither torch nor NumPy."""
 
 from .errors import Error, InvalidArgument, NoDevice, OutOfMemory, Unsupported
+from .functions import attention, attention_varlen, attention_with_cache
 
-__all__ = ["Error", "InvalidArgument", "NoDevice", "OutOfMemory", "Unsupported"]
+__all__ = ["attention", "attention_varlen", "attention_with_cache", "Error", "InvalidArgument", "NoDevice",
+           "OutOfMemory", "Unsupported"]
 
 
 def __getattr__(name: str) -> str:

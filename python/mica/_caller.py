@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of the library with torch tensors, at the least cost: one generated function per set of bound tensors.
 
-caller(pass, names) gives a function `call(options, *tensors)`. It looks up the plan by what the tensors are (shape,
-stride, dtype, device, alignment) and by the options' identity, writes the pointers into bindings that are prefilled per
-thread and per plan, and executes on the current stream. Unrolled into straight code, since a loop over names, a
-dictionary of tensors or a ctypes field would each cost more than the call itself.
+caller(pass, names, made) gives a function `call(options, *tensors)`. It looks up the plan by what the tensors are
+(shape, stride, dtype, device, alignment) and by the options' identity, allocates the outputs, writes the addresses into
+bindings that are prefilled per thread and per plan, and executes on the current stream. It is straight code, since a
+loop over names, a dictionary of tensors or a ctypes field would each cost more than what it replaces.
 """
 
 import ctypes
 import struct
 import threading
 from functools import lru_cache
-from typing import Callable, Dict, FrozenSet, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -25,16 +25,19 @@ DTYPES = {torch.float32: _abi.FP32, torch.float16: _abi.FP16, torch.bfloat16: _a
 KEPT_PLANS = 512  # per thread and caller; the oldest leaves first
 KEPT_WORKSPACE_BYTES = 1 << 20  # the CPU's workspace up to this size is kept per thread
 VALUES = ("dropout_seed", "dropout_offset")  # bound by value, not by address
+# Outputs that a call may allocate. Those with a name here have the layout that empty_like gives that tensor.
+LIKE = {"o": "", "lse": "", "dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "d_sinks": "sinks"}
 
 
 class Entry:
-    """A plan with this thread's bindings for it."""
-    __slots__ = ("plan", "address", "bindings", "bindings_address", "workspace_bytes", "workspace")
+    """A plan with this thread's bindings for it, and what its outputs look like."""
+    __slots__ = ("plan", "address", "bindings", "bindings_address", "workspace_bytes", "workspace", "o", "lse")
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan, device: torch.device, templates: Dict[str, Optional[torch.Tensor]]) -> None:
         self.plan, self.address, self.workspace_bytes = plan, plan.address, plan.workspace_bytes
         self.bindings = _abi.Bindings()
         self.bindings_address = ctypes.addressof(self.bindings)
+        self.o, self.lse = templates.get("o"), templates.get("lse")
         size = self.workspace_bytes
         if device.type == "cuda":
             # From torch's allocator at every call, so that its rules about streams and graphs hold.
@@ -42,7 +45,7 @@ class Entry:
         elif size <= KEPT_WORKSPACE_BYTES:
             self.workspace = kept_workspace
         else:
-            self.workspace = lambda: torch.empty(size, dtype=torch.uint8)
+            self.workspace = lambda: torch.empty(size, dtype=torch.uint8, device="cpu")
 
 
 class _Scratch(threading.local):
@@ -62,6 +65,33 @@ class _Entries(threading.local):
         self.of_key: Dict[tuple, Entry] = {}
 
 
+def lse_shape(q: torch.Tensor) -> Tuple[int, ...]:
+    """(batch, heads, rows), packed: (heads, rows)."""
+    shape = q.shape
+    return (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
+
+
+@lru_cache(maxsize=None)
+def _one_element(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(1, dtype=dtype, device=device)
+
+
+def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of one element's memory: empty_like of it is dense, at half the cost of empty with all its arguments."""
+    return _one_element(dtype, device).expand(tuple(shape))
+
+
+def templates_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor) -> Dict[str, Optional[torch.Tensor]]:
+    """What empty_like takes for o (None: q itself) and lse."""
+    templates: Dict[str, Optional[torch.Tensor]] = {}
+    if "o" in made:
+        like_q = v.shape[-1] == q.shape[-1] and torch.empty_like(q).stride(-1) == 1
+        templates["o"] = None if like_q else template(q.shape[:-1] + v.shape[-1:], q.dtype, q.device)
+    if "lse" in made:
+        templates["lse"] = template(lse_shape(q), torch.float32, q.device)
+    return templates
+
+
 def device_of(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> torch.device:
     device = tensors[0].device
     for name, tensor in zip(names, tensors):
@@ -72,12 +102,20 @@ def device_of(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> torch.de
     return device
 
 
-def make_entry(which: int, names: Sequence[str], tensors: Sequence[torch.Tensor], given: Options) -> Entry:
+def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], options: Options) -> Entry:
     """Describes the tensors and makes the plan: all that need not be done at every call."""
-    device = device_of(names, tensors)
-    rows_aligned = all(tensor.data_ptr() % ROW_ALIGNMENT == 0 for name, tensor in zip(names, tensors) if name in ROWS)
+    device = device_of(tuple(given), tuple(given.values()))
+    for name in ("q", "k", "v"):
+        if given[name].dim() not in (3, 4):
+            raise InvalidArgument(f"{name} has {given[name].dim()} axes, want 4, or 3 where it is packed")
+    templates = templates_of(made, given["q"], given["v"])
+    bound = dict(given)
+    for name in made:
+        like = bound[LIKE[name]] if LIKE[name] else templates[name]
+        bound[name] = torch.empty_like(bound["q"] if like is None else like)
+    rows_aligned = all(tensor.data_ptr() % ROW_ALIGNMENT == 0 for name, tensor in bound.items() if name in ROWS)
     views: Dict[str, View] = {}
-    for name, tensor in zip(names, tensors):
+    for name, tensor in bound.items():
         if name == "rng_state":
             if tensor.dtype is not torch.int64 or tuple(tensor.shape) != (2,) or not tensor.is_contiguous():
                 raise InvalidArgument(f"rng_state is {tensor.dtype} of {tuple(tensor.shape)}, want int64 of (2,)")
@@ -86,7 +124,7 @@ def make_entry(which: int, names: Sequence[str], tensors: Sequence[torch.Tensor]
             views[name] = view_of(name, DTYPES.get(tensor.dtype), tensor.shape, tensor.stride(), rows_aligned,
                                   tensor.dtype)
     where = (_abi.CUDA, device.index) if device.type == "cuda" else (_abi.CPU, 0)
-    return Entry(load().plan(describe(views, given, where), which), device)
+    return Entry(load().plan(describe(views, options, where), which), device, templates)
 
 
 def _packer(names: Sequence[str]) -> struct.Struct:
@@ -99,30 +137,34 @@ def _packer(names: Sequence[str]) -> struct.Struct:
     return struct.Struct(form)
 
 
-def _source(names: Sequence[str], fresh: FrozenSet[str]) -> str:
-    tensors = [name for name in names if name not in VALUES]
-    known = [name for name in tensors if name not in fresh]
-    lines: List[str] = [f"def call(options, {', '.join(names)}):"]
-    lines += [f"    p_{name} = {name}.data_ptr()" for name in tensors]
-    lines += ["    device = q.get_device()"]
+def _source(names: Sequence[str], made: Sequence[str]) -> str:
+    inputs = [name for name in names if name not in made]
+    given = [name for name in inputs if name not in VALUES]
+    lines: List[str] = [f"def call(options, {', '.join(inputs)}):", "    device = q.get_device()"]
+    lines += [f"    p_{name} = {name}.data_ptr()" for name in given]
     key = ", ".join(f"{name}.shape, {name}.stride(), {name}.dtype" +
-                    ("" if name == "q" else f", {name}.get_device()") for name in known)
-    addresses = " | ".join(f"p_{name}" for name in tensors if name in ROWS)
+                    ("" if name == "q" else f", {name}.get_device()") for name in given)
+    addresses = " | ".join(f"p_{name}" for name in given if name in ROWS)
     lines += [f"    key = (options, device, {key}, ({addresses}) % {ROW_ALIGNMENT} == 0)",
               "    entry = entries.of_key.get(key)",
               "    if entry is None:",
-              f"        entry = remember(entries.of_key, key, ({', '.join(tensors)},), options)",
-              "    workspace = None",
-              "    p_workspace = 0",
-              "    if entry.workspace_bytes:",
-              "        workspace = entry.workspace()",
-              "        p_workspace = workspace.data_ptr()"]
+              f"        entry = remember(entries.of_key, key, ({', '.join(given)},), options)"]
+    for name in made:
+        like = LIKE[name] or ("q if entry.o is None else entry.o" if name == "o" else f"entry.{name}")
+        lines += [f"    {name} = empty_like({like})", f"    p_{name} = {name}.data_ptr()"]
     values = ", ".join(name if name in VALUES else f"p_{name}" for name in names)
-    lines += [f"    pack(entry.bindings, {_abi.Bindings.q.offset}, {values}, p_workspace, entry.workspace_bytes,",
+    lines += ["    workspace_bytes = entry.workspace_bytes",
+              "    p_workspace = 0",
+              "    if workspace_bytes:",
+              "        workspace = entry.workspace()",
+              "        p_workspace = workspace.data_ptr()",
+              f"    pack(entry.bindings, {_abi.Bindings.q.offset}, {values}, p_workspace, workspace_bytes,",
               "         raw_stream(device) if device >= 0 else 0)",
               "    status = execute(entry.address, entry.bindings_address)",
               "    if status:",
               "        raise failure(status)"]
+    if made:
+        lines += [f"    return {', '.join(made)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -131,25 +173,24 @@ def _no_stream(device: int) -> int:
 
 
 @lru_cache(maxsize=None)
-def caller(which: int, names: Tuple[str, ...], fresh: FrozenSet[str] = frozenset()) -> Callable[..., None]:
-    """A function call(options, *tensors in the order of names) for one pass. names follow the order of mica_bindings.
+def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = ()) -> Callable:
+    """A function call(options, *inputs) for one pass, which returns the tensors of `made`.
 
-    fresh: outputs that the caller has just allocated, with a layout that follows from the other tensors and the
-    options; they need no place in the key."""
+    names are all bindings, in the order of mica_bindings; the inputs are those that are not made, in that order."""
     order = [BINDINGS.index(name) for name in names]
-    assert order == sorted(order) and names[0] == "q"
+    assert order == sorted(order) and names[0] == "q" and set(made) <= set(names)
     library = load()
-    tensors = tuple(name for name in names if name not in VALUES)
+    inputs = tuple(name for name in names if name not in made and name not in VALUES)
 
     def remember(of_key: Dict[tuple, Entry], key: tuple, given: Sequence[torch.Tensor], options: Options) -> Entry:
-        entry = make_entry(which, tensors, given, options)
+        entry = make_entry(which, dict(zip(inputs, given)), made, options)
         if len(of_key) >= KEPT_PLANS:
             of_key.pop(next(iter(of_key)))
         of_key[key] = entry
         return entry
 
     scope = {"entries": _Entries(), "remember": remember, "pack": _packer(names).pack_into,
-             "execute": library.c.mica_execute, "failure": library.failure,
+             "execute": library.c.mica_execute, "failure": library.failure, "empty_like": torch.empty_like,
              "raw_stream": getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream)}
-    exec(compile(_source(names, fresh), f"<mica call of {', '.join(names)}>", "exec"), scope)
+    exec(compile(_source(names, made), f"<mica call of {', '.join(names)}>", "exec"), scope)
     return scope["call"]

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Dict, NamedTuple, Optional, Tuple
 
 from . import _abi
-from .errors import InvalidArgument
+from .errors import InvalidArgument, NotDense
 
 
 class View(NamedTuple):
@@ -134,4 +134,6 @@ def view_of(name: str, dtype: Optional[int], shape: Tuple[int, ...], stride: Tup
     if dtype is None or (name in VECTORS and dtype != _abi.INT32):
         wanted = "int32" if name in VECTORS or name == "block_table" else "float32, float16, bfloat16 or bool"
         raise InvalidArgument(f"{name}.dtype is {dtype_name}, want {wanted}")
+    if name in ROWS and shape and shape[-1] > 1 and stride[-1] != 1:
+        raise NotDense(f"{name}.stride[{len(shape) - 1}] is {stride[-1]}, want 1 (the last dimension must be dense)")
     return View(dtype, tuple(shape), tuple(stride), ROW_ALIGNMENT if rows_aligned and name in ROWS else 0)

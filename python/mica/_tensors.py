@@ -11,7 +11,7 @@ from typing import Dict, Optional, Tuple, Union
 import torch
 
 from . import _abi
-from ._caller import caller
+from ._caller import caller, lse_shape
 from ._describe import BINDINGS, options
 
 Tensor = torch.Tensor
@@ -27,16 +27,22 @@ def _call(which: int, bound: Dict[str, Optional[Tensor]], numbers: Dict[str, Uni
     caller(which, names)(options(**numbers), *[present[name] for name in names])
 
 
-def lse_shape(q: Tensor) -> Tuple[int, ...]:
-    """(batch, heads, rows), packed: (heads, rows)."""
-    shape = q.shape
-    return (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of it whose last dimension is dense."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] < 2 else tensor.contiguous()
 
 
 def new_rng_state(device: torch.device) -> Tensor:
     """{seed, offset} in the device's memory, drawn by torch's generator: torch.manual_seed decides it, and a CUDA graph
     that captured this draws anew at every replay."""
     return torch.randint(0, 2**62, (2,), dtype=torch.int64, device=device)
+
+
+def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
+    """Dropout's {seed, offset} in the device's memory: drawn, made of an int, or what was given."""
+    if seed is None:
+        return new_rng_state(device)
+    return torch.tensor([seed, 0], dtype=torch.int64, device=device) if isinstance(seed, int) else seed
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, lse: Union[bool, Tensor] = False,

@@ -10,6 +10,10 @@ class InvalidArgument(Error, ValueError):
     """An argument is wrong."""
 
 
+class NotDense(InvalidArgument):
+    """The last dimension of a row tensor is not dense; a dense copy would do."""
+
+
 class Unsupported(Error, NotImplementedError):
     """Legal, but no kernel of this backend runs it; the message says why."""
 

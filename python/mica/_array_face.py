@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mica.attention* for NumPy arrays and for everything else that speaks DLPack. No gradients.
+
+A NumPy q gives NumPy results. Arrays of other libraries cannot be made here, so `out` (and, for lse, return_lse) says
+where to write. Work on a GPU is queued on the legacy default stream.
+"""
+
+import ctypes
+import threading
+from typing import Any, Dict, Optional, Tuple
+
+from . import _abi
+from ._arguments import numbers, window_of
+from ._describe import ROW_ALIGNMENT, ROWS, Options, View, describe, view_of
+from ._dlpack import Located, locate, locate_int32
+from ._library import Plan, load
+from .errors import InvalidArgument, Unsupported
+
+KEPT_PLANS = 512
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.plans: Dict[tuple, Plan] = {}
+        self.workspace = ctypes.create_string_buffer(1 << 16)
+
+
+_local = _Local()
+
+
+def _workspace(size: int, backend: int) -> Tuple[int, Any]:
+    """(address, what keeps it): the thread's own memory on the CPU, torch's on a GPU."""
+    if size == 0:
+        return 0, None
+    alignment = _abi.WORKSPACE_ALIGNMENT[backend]
+    if backend == _abi.CUDA:
+        try:
+            import torch
+        except ImportError:
+            raise Unsupported(f"this needs {size} bytes of the GPU's memory, which Mica takes from PyTorch: "
+                              "install it, or try num_splits=1") from None
+        memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+        return memory.data_ptr(), memory
+    if len(_local.workspace) < size + alignment:
+        _local.workspace = ctypes.create_string_buffer(size + alignment)
+    return -(-ctypes.addressof(_local.workspace) // alignment) * alignment, _local.workspace
+
+
+def _plan(bound: Dict[str, Located], options: Options, device: Tuple[int, int]) -> Plan:
+    rows_aligned = all(at.address % ROW_ALIGNMENT == 0 for name, at in bound.items() if name in ROWS)
+    key = (options, device, rows_aligned,
+           *((name, at.dtype_name, at.shape, at.stride) for name, at in bound.items()))
+    plan = _local.plans.get(key)
+    if plan is None:
+        views: Dict[str, View] = {name: view_of(name, at.dtype, at.shape, at.stride, rows_aligned, at.dtype_name)
+                                  for name, at in bound.items()}
+        plan = load().plan(describe(views, options, device), _abi.FORWARD)
+        if len(_local.plans) >= KEPT_PLANS:
+            _local.plans.pop(next(iter(_local.plans)))
+        _local.plans[key] = plan
+    return plan
+
+
+def located(name: str, array: Any) -> Located:
+    return array if isinstance(array, Located) else locate(name, array)
+
+
+def _execute(arrays: Dict[str, Any], options: Options, seed: int = 0, offset: int = 0) -> None:
+    bound = {name: located(name, array) for name, array in arrays.items() if array is not None}
+    device = bound["q"].device
+    for name, at in bound.items():
+        if at.device != device:
+            raise InvalidArgument(f"{name} is on {'CPU CUDA'.split()[at.device[0]]} {at.device[1]}, want "
+                                  f"{'CPU CUDA'.split()[device[0]]} {device[1]} (q's)")
+    plan = _plan(bound, options, device)
+    x = _abi.Bindings()
+    for name, at in bound.items():
+        setattr(x, name, at.address)
+    x.dropout_seed, x.dropout_offset = seed, offset
+    x.workspace, kept = _workspace(plan.workspace_bytes, device[0])
+    x.workspace_bytes = plan.workspace_bytes
+    plan.execute(x)
+    del kept
+
+
+def _is_numpy(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "numpy"
+
+
+def _result(name: str, given: Any, q: Any, shape: Tuple[int, ...], dtype: Any) -> Any:
+    """The array to write: the one that was given, or a new one beside a NumPy q."""
+    if given is not None:
+        if _is_numpy(given) and not given.flags.writeable:
+            raise InvalidArgument(f"{name} is read-only, want an array that can be written")
+        return given
+    if not _is_numpy(q):
+        raise InvalidArgument(f"{name} is None, want an array to write to (q is a {type(q).__name__}, and only NumPy "
+                              "arrays and torch tensors are made here)")
+    import numpy
+    return numpy.empty(shape, dtype)
+
+
+def _dense(array: Any) -> Any:
+    if _is_numpy(array) and array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.dtype.itemsize:
+        import numpy
+        return numpy.ascontiguousarray(array)
+    return array
+
+
+def _seed_of(seed: Any) -> Tuple[int, int]:
+    if seed is None:
+        import numpy
+        seed, offset = (int(value) for value in numpy.random.randint(0, 2**62, 2))
+        return seed, offset
+    if isinstance(seed, int):
+        return seed & (2**64 - 1), 0
+    return int(seed[0]), int(seed[1])
+
+
+def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options, return_lse: Any, out: Any,
+             seed: Tuple[int, int] = (0, 0)) -> Any:
+    is_append = "k_new" in optional
+    at = {"q": located("q", _dense(q)), "k": located("k", k if is_append else _dense(k)),
+          "v": located("v", v if is_append else _dense(v))}
+    for name, array in at.items():
+        if len(array.shape) not in (3, 4):
+            raise InvalidArgument(f"{name} has {len(array.shape)} axes, want 4, or 3 where it is packed")
+    shape = at["q"].shape
+    o = _result("out", out, q, (*shape[:-1], at["v"].shape[-1]), getattr(q, "dtype", None))
+    lse = None
+    if return_lse is not False and return_lse is not None:
+        rows = (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
+        lse = _result("return_lse", None if return_lse is True else return_lse, q, rows, "float32")
+    _execute(dict(at, o=o, lse=lse, **optional), options, *seed)
+    return o if lse is None else (o, lse)
+
+
+def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, mask: Any, bias: Any, scale: Optional[float],
+              softcap: Optional[float], alibi: Any, sinks: Any, dropout: float, return_lse: Any, out: Any,
+              diagonal: Optional[str], num_splits: int, batch_invariant: bool, seed: Any) -> Any:
+    options = numbers(causal, window and window_of(window), scale, softcap, dropout, diagonal, num_splits,
+                      batch_invariant)
+    return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks), options, return_lse, out,
+                    _seed_of(seed) if dropout else (0, 0))
+
+
+def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Optional[int],
+                     max_seqlen_k: Optional[int], causal: Any, window: Any, mask: Any, bias: Any,
+                     scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, dropout: float,
+                     return_lse: Any, out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
+                     seed: Any, seqused_q: Any, seqused_k: Any, block_table: Any) -> Any:
+    options = numbers(causal, window and window_of(window), scale, softcap, dropout, diagonal, num_splits,
+                      batch_invariant, False, False, max_seqlen_q, max_seqlen_k)
+    return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
+                                  cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
+                                  block_table=block_table), options, return_lse, out,
+                    _seed_of(seed) if dropout else (0, 0))
+
+
+def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cache_seqlens: Any, block_table: Any,
+                         cache_batch_idx: Any, cache_leftpad: Any, rotary_cos: Any, rotary_sin: Any,
+                         rotary_interleaved: bool, causal: Any, window: Any, mask: Any, bias: Any,
+                         scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, return_lse: Any,
+                         out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
+                         max_seqlen_k: Optional[int]) -> Any:
+    options = numbers(causal, window and window_of(window), scale, softcap, 0.0, diagonal, num_splits,
+                      batch_invariant, False, rotary_interleaved, None, max_seqlen_k)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = locate_int32([cache_seqlens] * located("q", q).shape[0])
+    optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
+                    cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
+                    rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    if k is not None or v is not None:
+        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+            if _is_numpy(cache) and not cache.flags.writeable:
+                raise InvalidArgument(f"{name} is read-only, want an array that can be written")
+        optional.update(k_new=_dense(k), v_new=_dense(v))
+    return _forward(q, k_cache, v_cache, optional, options, return_lse, out)

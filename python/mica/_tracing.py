@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a call must go through torch's dispatcher (torch.compile, torch.export, dispatch modes, functorch, tensor
+subclasses), and how it does."""
+
+from typing import Any, Dict, Optional, Sequence
+
+import torch
+from torch.nn import Parameter
+
+from . import _tensors, _torch_ops
+from .errors import Unsupported
+
+Tensor = torch.Tensor
+
+
+def _never() -> bool:
+    return False
+
+
+_is_compiling = torch.compiler.is_compiling if _torch_ops.AVAILABLE else _never
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _never)
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
+
+
+def is_traced(q: Tensor) -> bool:
+    return bool(_is_compiling() or _dispatch_modes() or _transforms() or type(q) is not Tensor and
+                type(q) is not Parameter)
+
+
+def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]], numbers: Sequence[Any],
+           return_lse: bool, out: Optional[Tensor], seed: Any) -> Any:
+    """The call as torch.ops.mica.*. numbers are those of normalise()."""
+    if not _torch_ops.AVAILABLE:
+        raise Unsupported(f"tracing wants PyTorch 2.4 or later, this is {torch.__version__}")
+    values = dict(zip(_torch_ops.NUMBER_NAMES, numbers))
+    if values["dropout"]:
+        optional = dict(optional, rng_state=_tensors.rng_of(seed, q.device))
+    tensors = [optional.get(name) for name in _torch_ops.TENSORS]
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    is_cached = "k_new" in optional
+    if is_cached and optional["k_new"] is not None:
+        append = [optional[name] for name in _torch_ops.APPEND_TENSORS]
+        append[:2] = append[0].detach(), append[1].detach()
+        o, lse = torch.ops.mica.attention_append(q.detach(), k, v, *append, *tensors, *numbers, return_lse)
+    elif is_cached:
+        o, lse = torch.ops.mica.attention(q.detach(), k.detach(), v.detach(), *tensors, *numbers, return_lse)
+    else:
+        values["deterministic"] = torch.are_deterministic_algorithms_enabled()
+        needs_gradient = torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in (q, k, v, optional.get("bias"), optional.get("sinks")))
+        o, lse = torch.ops.mica.attention(q, k, v, *tensors, *[values[name] for name in _torch_ops.NUMBER_NAMES],
+                                          return_lse or needs_gradient)
+    if out is not None:
+        o = out.copy_(o)
+    return (o, lse) if return_lse else o

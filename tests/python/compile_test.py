@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile(fullgraph=True), torch.export, dispatch modes and CUDA graphs see the functions as ops."""
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from conftest import ROOT  # noqa: E402
+
+import mica  # noqa: E402
+from mica import _torch_ops  # noqa: E402
+
+needs_ops = pytest.mark.skipif(not _torch_ops.AVAILABLE, reason="torch.compile wants PyTorch 2.4 or later")
+BACKEND = "aot_eager"  # functionalises and differentiates; makes no code
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(0)
+    torch.compiler.reset()
+
+
+def qkv(device, rows=5, keys=7):
+    return tuple(torch.randn(2, length, heads, 32, device=device, requires_grad=True)
+                 for length, heads in ((rows, 4), (keys, 2), (keys, 2)))
+
+
+def compare(function, tensors, leaves):
+    """Eager and compiled: the same results and gradients."""
+    compiled = torch.compile(function, fullgraph=True, backend=BACKEND)
+    for got, want in zip(compiled(*tensors), function(*tensors)):
+        torch.testing.assert_close(got, want)
+    got, want = (torch.autograd.grad(sum(t.sin().sum() for t in f(*tensors)), leaves) for f in (compiled, function))
+    for one, other in zip(got, want):
+        torch.testing.assert_close(one, other)
+
+
+@needs_ops
+def test_attention(device):
+    q, k, v = qkv(device)
+    bias, sinks = torch.randn(1, 4, 5, 7, device=device, requires_grad=True), torch.randn(4, device=device)
+    mask = torch.rand(5, 7, device=device) < 0.8
+
+    def function(q, k, v, bias):
+        return mica.attention(q * 2, k, v, causal=True, window=(3, None), mask=mask, bias=bias, sinks=sinks,
+                              softcap=4.0, return_lse=True)
+
+    compare(function, (q, k, v, bias), (q, k, v, bias))
+    compare(lambda q, k, v: (mica.attention(q, k, v, causal="top-left"),), (q, k, v), (q, k, v))
+
+
+@needs_ops
+def test_varlen(device):
+    q, k, v = (torch.randn(rows, heads, 32, device=device, requires_grad=True)
+               for rows, heads in ((6, 4), (9, 2), (9, 2)))
+    cu_q, cu_k = (torch.tensor(list(cu), dtype=torch.int32, device=device) for cu in ((0, 2, 6), (0, 3, 9)))
+    compare(lambda q, k, v: mica.attention_varlen(q, k, v, cu_q, cu_k, causal=True, max_seqlen_q=4, return_lse=True),
+            (q, k, v), (q, k, v))
+
+
+@needs_ops
+def test_cache_with_append_mutates_the_cache(device):
+    def function(q, k, v, k_cache, v_cache, used):
+        return mica.attention_with_cache(q, k_cache, v_cache, k=k, v=v, cache_seqlens=used, causal=True) + 1
+
+    q, k, v = (t.detach() for t in qkv(device, rows=2, keys=2))
+    used = torch.tensor([3, 1], dtype=torch.int32, device=device)
+    caches = [torch.randn(2, 8, 2, 32, device=device) for _ in range(2)]
+    others = [t.clone() for t in caches]
+    compiled = torch.compile(function, fullgraph=True, backend=BACKEND)
+    torch.testing.assert_close(compiled(q, k, v, *caches, used), function(q, k, v, *others, used))
+    assert torch.equal(caches[0], others[0]) and torch.equal(caches[0][0, 3:5], k[0])
+    # Without new keys, and with a number of keys.
+    plain = torch.compile(lambda q, a, b: mica.attention_with_cache(q, a, b, cache_seqlens=4), fullgraph=True,
+                          backend=BACKEND)
+    torch.testing.assert_close(plain(q, *caches), mica.attention_with_cache(q, *caches, cache_seqlens=4))
+
+
+@needs_ops
+def test_dropout_draws_anew(device):
+    q, k, v = qkv(device, 32, 32)
+    compiled = torch.compile(lambda *t: mica.attention(*t, dropout=0.5), fullgraph=True, backend=BACKEND)
+    first, second = compiled(q, k, v), compiled(q, k, v)
+    assert not torch.equal(first, second)
+    v_ones = torch.ones_like(v).requires_grad_()
+    o = compiled(q, k, v_ones)
+    torch.testing.assert_close(torch.autograd.grad(o.sum(), v_ones)[0].sum(), o.sum().detach())
+    seeded = torch.compile(lambda *t: mica.attention(*t, dropout=0.5, seed=3), fullgraph=True, backend=BACKEND)
+    torch.testing.assert_close(seeded(q, k, v), mica.attention(q, k, v, dropout=0.5, seed=3))
+
+
+@needs_ops
+def test_autocast(device):
+    def function(q, k, v):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return mica.attention(q, k, v)
+
+    q, k, v = qkv(device)
+    got = torch.compile(function, fullgraph=True, backend=BACKEND)(q, k, v)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, function(q, k, v))
+
+
+@needs_ops
+def test_dynamic_shapes_make_one_graph(device):
+    count = 0
+
+    def backend(graph, inputs):
+        nonlocal count
+        count += 1
+        return graph.forward
+
+    compiled = torch.compile(lambda q, k, v: mica.attention(q, k, v, causal=True), fullgraph=True, dynamic=True,
+                             backend=backend)
+    with torch.no_grad():
+        for rows in (5, 6, 9):
+            q, k, v = qkv(device, rows, rows + 2)
+            torch.testing.assert_close(compiled(q, k, v), mica.attention(q, k, v, causal=True))
+    assert count == 1
+
+
+@needs_ops
+def test_ops_obey_torch(device):
+    """PyTorch's own check of schema, fake implementation and autograd registration."""
+    q, k, v = qkv(device)
+    used = torch.tensor([3, 1], dtype=torch.int32, device=device)
+    numbers = (1, 1, -1, -1, 0.0, 0.0, 0.0, 0, False, False, False, 0, 0)
+    tensors = dict.fromkeys(_torch_ops.TENSORS)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.mica.attention.default, (q, k, v, *tensors.values(), *numbers, True),
+                          test_utils=checks)
+    tensors["seqused_k"] = used
+    q, k, v = (t.detach() for t in (q, k, v))
+    torch.library.opcheck(torch.ops.mica.attention_append.default,
+                          (q[:, :2], k, v, k[:, :2].clone(), v[:, :2].clone(), None, None, *tensors.values(),
+                           *numbers, False), test_utils=checks)
+
+
+@needs_ops
+def test_export_and_fake_tensors(device):
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return mica.attention(q, k, v, causal=True)
+
+    inputs = tuple(t.detach() for t in qkv(device))
+    program = torch.export.export(Layer(), inputs)
+    assert "mica.attention" in str(program.graph)
+    torch.testing.assert_close(program.module()(*inputs), Layer()(*inputs))
+    from torch._subclasses import FakeTensorMode
+    with FakeTensorMode() as mode:
+        o = mica.attention(*(mode.from_tensor(t) for t in inputs))
+    assert o.shape == (2, 5, 4, 32)
+
+
+@needs_ops
+def test_first_call_is_compiled_and_torch_came_after_mica():
+    program = ("import mica, torch\n"
+               "f = torch.compile(lambda q: mica.attention(q, q, q), fullgraph=True, backend='eager')\n"
+               "q = torch.ones(1, 2, 1, 8)\n"
+               "assert (f(q) == q).all()\n")
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT / "python")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_cuda_graph(dropout):
+    from conftest import cuda_missing
+    if cuda_missing():
+        pytest.skip(cuda_missing())
+    q, k, v = (t.detach().half() for t in qkv("cuda", 64, 64))
+    mica.attention(q, k, v, dropout=dropout)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = mica.attention(q, k, v, dropout=dropout)
+    results = []
+    for _ in range(2):
+        graph.replay()
+        results.append(o.clone())
+    assert torch.equal(*results) == (dropout == 0)
+    if dropout == 0:
+        q.mul_(2)
+        graph.replay()
+        assert torch.equal(o, mica.attention(q, k, v))

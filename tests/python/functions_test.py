@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mica.attention, attention_varlen and attention_with_cache with torch tensors, against the formula in double."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import reference  # noqa: E402
+
+import mica  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def close(got, want, tolerance=2e-5):
+    torch.testing.assert_close(got.double(), want.double(), rtol=tolerance, atol=tolerance)
+
+
+def qkv(device, rows=5, keys=7, heads=4, key_heads=2, dim=32, dim_v=32, batch=2, dtype=torch.float32):
+    return (torch.randn(batch, rows, heads, dim, device=device, dtype=dtype),
+            torch.randn(batch, keys, key_heads, dim, device=device, dtype=dtype),
+            torch.randn(batch, keys, key_heads, dim_v, device=device, dtype=dtype))
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"causal": True}, {"causal": "top-left"}, {"causal": "bottom-right"}, {"window": (2, 1)},
+    {"window": (None, 1)}, {"causal": True, "window": (2, 5)}, {"scale": 0.3, "softcap": 2.0}], ids=str)
+def test_options(device, options):
+    q, k, v = qkv(device)
+    o, lse = mica.attention(q, k, v, return_lse=True, **options)
+    o_want, lse_want = reference.attention(q, k, v, **options)
+    close(o, o_want)
+    close(lse, lse_want)
+    assert torch.equal(o, mica.attention(q, k, v, **options))
+    assert o.dtype == q.dtype and o.device == q.device and not o.requires_grad
+
+
+def test_top_left_diagonal_of_a_window_and_alibi(device):
+    q, k, v = qkv(device)
+    alibi = torch.rand(4, device=device)
+    got = mica.attention(q, k, v, alibi=alibi, diagonal="top-left")
+    close(got, reference.attention(q, k, v, alibi=alibi, diagonal="top-left")[0])
+    close(mica.attention(q, k, v, alibi=alibi.expand(2, 4)), reference.attention(q, k, v, alibi=alibi)[0])
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (4, 5, 7), (2, 1, 1, 7), (2, 4, 5, 7)], ids=str)
+def test_mask_and_bias_broadcast(device, shape):
+    q, k, v = qkv(device)
+    mask, bias = torch.rand(shape, device=device) < 0.7, torch.randn(shape, device=device)
+    close(mica.attention(q, k, v, mask=mask, bias=bias), reference.attention(q, k, v, mask=mask, bias=bias)[0])
+
+
+def test_a_row_that_sees_nothing(device):
+    q, k, v = qkv(device, rows=9)
+    o, lse = mica.attention(q, k, v, causal=True, return_lse=True)
+    assert (o[:, :2] == 0).all() and (lse[..., :2] == -torch.inf).all() and torch.isfinite(lse[..., 2:]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_types_and_other_value_dimension(device, dtype):
+    q, k, v = qkv(device, rows=40, keys=70, dim=64, dim_v=24, dtype=dtype)
+    o = mica.attention(q, k, v, causal=True)
+    want, _ = reference.attention(q, k, v, causal=True)
+    assert o.dtype == dtype and o.shape == (2, 40, 4, 24)
+    close(o, want, 2e-2)
+
+
+def test_strided_and_sparse_inputs(device):
+    q, k, v = qkv(device, key_heads=4, rows=7)
+    transposed = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+    want = mica.attention(q, k, v)
+    got = mica.attention(*transposed)
+    close(got, want)
+    assert got.stride() == transposed[0].stride()  # the layout follows q's
+    sparse = torch.stack([q, q], -1)[..., 0]
+    assert sparse.stride(-1) == 2
+    close(mica.attention(sparse, k, v), want)
+    close(mica.attention(q[:1].expand(2, -1, -1, -1), k, v)[0], want[0])
+
+
+def test_out(device):
+    q, k, v = qkv(device)
+    out = torch.empty_like(q)
+    assert mica.attention(q, k, v, out=out) is out
+    close(out, mica.attention(q, k, v))
+    wide = torch.empty(2, 5, 4, 32, device=device, dtype=torch.float32)
+    o, lse = mica.attention(*(t.bfloat16() for t in (q, k, v)), out=wide, return_lse=True)
+    assert o is wide and lse.shape == (2, 4, 5)
+    with pytest.raises(ValueError, match="out is given while a gradient is wanted"):
+        mica.attention(q.requires_grad_(), k, v, out=out)
+
+
+def test_gradients_of_everything(device):
+    q, k, v = qkv(device, dim_v=16)
+    bias, sinks = torch.randn(1, 4, 1, 7, device=device), torch.randn(4, device=device)
+    mask = torch.rand(5, 7, device=device) < 0.8
+    leaves = [t.requires_grad_() for t in (q, k, v, bias, sinks)]
+    options = dict(causal=True, softcap=3.0, mask=mask)
+    o, lse = mica.attention(q, k, v, bias=bias, sinks=sinks, return_lse=True, **options)
+    o_want, lse_want = reference.attention(q, k, v, bias=bias, sinks=sinks, **options)
+    weight = torch.randn_like(o)
+    got = torch.autograd.grad((o * weight).sum() + lse.sin().sum(), leaves)
+    want = torch.autograd.grad((o_want * weight).sum() + lse_want.sin().sum(), leaves)
+    for one, other in zip(got, want):
+        close(one, other, 1e-4)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_gradient_of_one_input_alone(device, which):
+    tensors = qkv(device)
+    leaf = tensors[which].requires_grad_()
+    close(torch.autograd.grad(mica.attention(*tensors).sum(), leaf)[0],
+          torch.autograd.grad(reference.attention(*tensors)[0].sum(), leaf)[0], 1e-4)
+
+
+def test_gradient_through_lse_alone(device):
+    q, k, v = qkv(device)
+    q.requires_grad_()
+    _, lse = mica.attention(q, k, v, return_lse=True)
+    close(torch.autograd.grad(lse.sum(), q)[0],
+          torch.autograd.grad(reference.attention(q, k, v)[1].sum(), q)[0], 1e-4)
+
+
+def test_no_second_derivative(device):
+    q, k, v = qkv(device)
+    q.requires_grad_()
+    first, = torch.autograd.grad(mica.attention(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="attention has no second derivative"):
+        (first.sum() + q.sum()).backward()
+
+
+def test_lse_is_made_only_where_needed(device):
+    from mica import _torch_face
+    q, k, v = qkv(device)
+    mica.attention(q, k, v)
+    assert _torch_face._plain.__globals__["entries"].of_key
+    assert all(entry.lse is None for entry in _torch_face._plain.__globals__["entries"].of_key.values())
+
+
+def test_autocast(device):
+    q, k, v = qkv(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        o = mica.attention(q, k, v)
+        with torch.autocast(device, enabled=False):
+            assert mica.attention(q, k, v).dtype == torch.float32
+    assert o.dtype == torch.bfloat16
+    assert torch.equal(o, mica.attention(*(t.bfloat16() for t in (q, k, v))))
+    q.requires_grad_()
+    with torch.autocast(device, dtype=torch.bfloat16):
+        mica.attention(q, k, v).sum().backward()
+    assert q.grad.dtype == torch.float32
+
+
+def test_deterministic_follows_torch(device):
+    from mica import _autograd
+    q, k, v = qkv(device)
+    q.requires_grad_()
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = torch.autograd.grad(mica.attention(q, k, v).sum(), q)[0]
+        again = torch.autograd.grad(mica.attention(q, k, v).sum(), q)[0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first, again)
+    call, _ = _autograd._backward((), False, (True, False, False, False, False))
+    if device == "cpu":  # autograd's own thread has its own entries on a GPU
+        assert any(key[0].deterministic for key in call.__globals__["entries"].of_key)
+
+
+def test_dropout(device):
+    q, k, v = qkv(device, rows=64, keys=64)
+    same = mica.attention(q, k, v, dropout=0.3, seed=5)
+    assert torch.equal(same, mica.attention(q, k, v, dropout=0.3, seed=5))
+    assert torch.equal(same, mica.attention(q, k, v, dropout=0.3,
+                                            seed=torch.tensor([5, 0], dtype=torch.int64, device=device)))
+    torch.manual_seed(3)
+    first, second = (mica.attention(q, k, v, dropout=0.3) for _ in range(2))
+    torch.manual_seed(3)
+    assert torch.equal(first, mica.attention(q, k, v, dropout=0.3)) and not torch.equal(first, second)
+    # The gradient uses the forward's bits: with v = 1 each output is a sum of what was kept.
+    v = torch.ones_like(v).requires_grad_()
+    o = mica.attention(q, k, v, dropout=0.3)
+    gradient, = torch.autograd.grad(o.sum(), v)
+    close(gradient.sum(), o.sum(), 1e-4)
+
+
+def pack(tensors):
+    lengths = torch.tensor([0] + [t.shape[0] for t in tensors]).cumsum(0).int()
+    return torch.cat(tensors), lengths.to(tensors[0].device)
+
+
+def test_varlen_with_gradients(device):
+    lengths = [(3, 5), (0, 2), (6, 6), (1, 4)]
+    q, k, v = (pack([torch.randn(pair[side], heads, 32, device=device) for pair in lengths])
+               for side, heads in ((0, 4), (1, 2), (1, 2)))
+    (q, cu_q), (k, cu_k), (v, _) = q, k, v
+    sinks = torch.randn(4, device=device)
+    leaves = [t.requires_grad_() for t in (q, k, v, sinks)]
+    o, lse = mica.attention_varlen(q, k, v, cu_q, cu_k, causal=True, sinks=sinks, return_lse=True, max_seqlen_q=6)
+    pieces = [reference.attention(q[a:b][None], k[c:d][None], v[c:d][None], causal=True, sinks=sinks)
+              for a, b, c, d in zip(cu_q.tolist(), cu_q.tolist()[1:], cu_k.tolist(), cu_k.tolist()[1:]) if b > a]
+    o_want, lse_want = torch.cat([p[0][0] for p in pieces]), torch.cat([p[1][0] for p in pieces], 1)
+    close(o, o_want)
+    close(lse, lse_want)
+    weight = torch.randn_like(o)
+    for got, want in zip(torch.autograd.grad((o * weight).sum() + lse.sum(), leaves),
+                         torch.autograd.grad((o_want * weight).sum() + lse_want.sum(), leaves)):
+        close(got, want, 1e-4)
+
+
+def test_varlen_seqused_and_pages(device):
+    cu_q = torch.tensor([0, 2, 5], dtype=torch.int32, device=device)
+    cu_k = torch.tensor([0, 8, 16], dtype=torch.int32, device=device)
+    q, k, v = (torch.randn(rows, 2, 16, device=device) for rows in (5, 16, 16))
+    used = torch.tensor([3, 7], dtype=torch.int32, device=device)
+    o = mica.attention_varlen(q, k, v, cu_q, cu_k, seqused_k=used)
+    for n, (a, b, keys) in enumerate(((0, 2, 3), (2, 5, 7))):
+        want = reference.attention(q[a:b][None], k[None, 8 * n:8 * n + keys], v[None, 8 * n:8 * n + keys])[0]
+        close(o[a:b], want[0])
+    table = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32, device=device)
+    paged = mica.attention_varlen(q, k.view(4, 4, 2, 16), v.view(4, 4, 2, 16), cu_q, cu_k, seqused_k=used,
+                                  block_table=table)
+    close(paged, o)
+
+
+@pytest.mark.parametrize("is_paged", [False, True])
+@pytest.mark.parametrize("as_int", [False, True])
+def test_cache(device, is_paged, as_int):
+    batch, capacity, new = 2, 12, 3
+    k_cache, v_cache = (torch.randn(batch, capacity, 2, 32, device=device) for _ in range(2))
+    q, k, v = (torch.randn(batch, new, heads, 32, device=device) for heads in (4, 2, 2))
+    table = None
+    if is_paged:
+        table = torch.arange(6, dtype=torch.int32, device=device).view(2, 3)
+        k_cache, v_cache = k_cache.view(6, 4, 2, 32), v_cache.view(6, 4, 2, 32)
+    used = 5 if as_int else torch.full((batch,), 5, dtype=torch.int32, device=device)
+    k_all = torch.cat([k_cache.view(batch, capacity, 2, 32)[:, :5], k], 1)
+    v_all = torch.cat([v_cache.view(batch, capacity, 2, 32)[:, :5], v], 1)
+    o, lse = mica.attention_with_cache(q, k_cache, v_cache, k=k, v=v, cache_seqlens=used, block_table=table,
+                                       causal=True, return_lse=True)
+    o_want, lse_want = reference.attention(q, k_all, v_all, causal=True)
+    close(o, o_want)
+    close(lse, lse_want)
+    assert torch.equal(k_cache.view(batch, capacity, 2, 32)[:, 5:8], k)
+    again = mica.attention_with_cache(q, k_cache, v_cache, cache_seqlens=8, block_table=table, causal=True)
+    close(again, o)
+
+
+def test_cache_slots_and_leftpad(device):
+    k_cache, v_cache = (torch.randn(3, 8, 2, 16, device=device) for _ in range(2))
+    q = torch.randn(2, 1, 2, 16, device=device)
+    index = torch.tensor([2, 0], dtype=torch.int32, device=device)
+    pad = torch.tensor([1, 3], dtype=torch.int32, device=device)
+    o = mica.attention_with_cache(q, k_cache, v_cache, cache_seqlens=6, cache_batch_idx=index, cache_leftpad=pad)
+    for n, (slot, first) in enumerate(((2, 1), (0, 3))):
+        want = reference.attention(q[n:n + 1], k_cache[None, slot, first:6], v_cache[None, slot, first:6])[0]
+        close(o[n:n + 1], want)
+
+
+def test_cache_has_no_gradient(device):
+    q, k, v = qkv(device)
+    assert not mica.attention_with_cache(q.requires_grad_(), k, v).requires_grad
+
+
+@pytest.mark.parametrize("change, error, message", [
+    (dict(causal="left"), ValueError, "causal is 'left', want False, True, 'bottom-right' or 'top-left'"),
+    (dict(window=3), ValueError, r"window is 3, want \(left, right\)"),
+    (dict(window=(-2, 0)), ValueError, "window's left is -2, want 0 or more"),
+    (dict(scale=0.0), ValueError, "scale is 0"),
+    (dict(dropout=1.5), ValueError, "dropout.probability is 1.5"),
+    (dict(k="a string"), TypeError, "k is a str, want a torch.Tensor"),
+    (dict(mask=torch.zeros(5, 8, dtype=torch.bool)), ValueError, r"mask.boolean.shape\[3\] is 8, want 1 or 7"),
+    (dict(q=torch.zeros(5, 32)), ValueError, "q has 2 axes, want 4"),
+    (dict(q=torch.zeros(2, 5, 3, 32)), ValueError, r"k.shape\[2\] is 2, want a divisor of 3"),
+    (dict(q=torch.zeros(2, 5, 4, 32).long()), ValueError, "q.dtype is torch.int64, want float32, float16"),
+])
+def test_errors(change, error, message):
+    arguments = dict(zip("qkv", qkv("cpu")))
+    arguments.update(change)
+    with pytest.raises(error, match=message):
+        mica.attention(**arguments)
+
+
+def test_tensors_of_two_devices():
+    q, k, v = qkv("cpu", rows=11)
+    with pytest.raises(ValueError, match="k is on meta, want cpu"):
+        mica.attention(q, k.to("meta"), v)
+
+
+def test_threads_share_nothing(device):
+    wrong = []
+
+    def work(number):
+        q, k, v = qkv(device, rows=number + 1)
+        want = reference.attention(q, k, v, causal=True)[0]
+        for _ in range(50):
+            if not torch.allclose(mica.attention(q, k, v, causal=True).double(), want, atol=1e-4):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number % 3,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
