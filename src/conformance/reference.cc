@@ -250,10 +250,12 @@ void Attention<T>::backward_head(int64_t b, int64_t h) {
   T *dk = dk_.data() + head_k * keys * dim, *dv = dv_.data() + head_k * keys * dim_v;
   const T keep_scale = T(1.0 / (1.0 - double(o_.dropout)));
   Matrix d_p(static_cast<size_t>(keys)), d_o(static_cast<size_t>(dim_v)), dq(static_cast<size_t>(dim));
+  std::vector<double> o(static_cast<size_t>(dim_v));
   for (int64_t i = 0; i < s.len_q; ++i) {
     const T d_lse = x_.d_lse.present() ? T(x_.d_lse.get(s.q_slot, h, s.q_first + i, 0)) : T(0);
     for (int64_t d = 0; d < dim_v; ++d) d_o[size_t(d)] = T(x_.d_o.get(s.q_slot, s.q_first + i, h, d));
     std::fill(dq.begin(), dq.end(), T(0));
+    std::fill(o.begin(), o.end(), 0.0);
     std::vector<double> dq_terms(dq.size(), 0.0);
     T delta = 0;
     double delta_terms = std::fabs(double(d_lse));
@@ -268,10 +270,16 @@ void Attention<T>::backward_head(int64_t b, int64_t h) {
       delta_terms += std::fabs(double(p_[at] * d_p[size_t(j)]));
       const T weight = rounded(p_[at] * keep_scale);
       for (int64_t d = 0; d < dim_v; ++d) dv[j * dim_v + d] += weight * d_o[size_t(d)];
-      if (!kNaive)
-        for (int64_t d = 0; d < dim_v; ++d)
-          dv_terms_[size_t((head_k * keys + j) * dim_v + d)] += square(weight * d_o[size_t(d)]);
+      if (kNaive) continue;
+      for (int64_t d = 0; d < dim_v; ++d) {
+        dv_terms_[size_t((head_k * keys + j) * dim_v + d)] += square(weight * d_o[size_t(d)]);
+        o[size_t(d)] += double(weight) * double(v[j * dim_v + d]);
+      }
     }
+    // A backend takes delta as the product of d_o and a rounded o: independent errors, of which two deviations count.
+    double products = 0;
+    for (int64_t d = 0; d < dim_v; ++d) products += square(double(d_o[size_t(d)]) * o[size_t(d)]);
+    delta_terms += 2 * std::sqrt(products);
     if (!empty_[size_t(i)]) d_sinks_[size_t(h)] += p_sink_[size_t(i)] * (d_lse - delta);
     d_sinks_terms_[size_t(h)] += square(p_sink_[size_t(i)] * delta_terms);
     double row_terms = 0;  // of the score's gradients
