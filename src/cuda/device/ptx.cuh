@@ -61,6 +61,20 @@ MICA_DEVICE void add_release(i32* address, i32 x) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(address), "r"(x) : "memory");
 }
 
+// 9.7.13.1 barrier.cta: a named barrier (1 to 15) of some of the block's warps; the second also tells whether
+// `predicate` held in all of their threads.
+MICA_DEVICE void barrier_sync(i32 id, i32 threads) {
+  asm volatile("barrier.cta.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+MICA_DEVICE bool barrier_all(i32 id, i32 threads, bool predicate) {
+  i32 all;
+  asm volatile("{.reg .pred p, q; setp.ne.s32 p, %3, 0; barrier.cta.red.and.pred q, %1, %2, p; selp.s32 %0, 1, 0, q;}\n"
+               : "=r"(all)
+               : "r"(id), "r"(threads), "r"(i32(predicate))
+               : "memory");
+  return all;
+}
+
 // 9.7.9.11 st: 4 bytes.
 MICA_DEVICE void store_shared_4(u32 address, u32 word) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward attention with mma.sync, ldmatrix and cp.async: A100, A10G, L4, RTX, and everything newer that has no kernel
-// of its own. A block owns tile_q queries of one head and walks the key tiles from the last to the first; a warp owns
-// 16 * kM of the queries. Two blocks share an SM, so that one block's softmax runs beside the other's products.
+// of its own. A block owns tile_q queries of one head and walks the key tiles from the last to the first. Two blocks
+// share an SM where they fit, so that one block's softmax runs beside the other's products.
+//
+// Warps form row_groups x column_groups. Up to 128 columns of V there is one column group: a warp does all of its rows,
+// and P never leaves its registers. Beyond, the accumulators of 32 rows would not fit a warp, and with 16 rows every
+// fragment of K and V that shared memory gives would serve half the products: where a tile has 64 keys two warps share
+// 32 rows, each takes half of the keys in Q K^T and half of the columns in P V, and P passes between them through
+// shared memory.
 #pragma once
 
 #include "device/attend.cuh"
@@ -17,35 +23,41 @@ struct ForwardSm80 {
   using Element = Element_;
   static constexpr int kDimQK = dim_qk, kDimV = dim_v, kTileQ = tile_q, kTileK = tile_k;
   static constexpr int kThreads = 32 * warps;
-  static constexpr int kM = tile_q / (16 * warps);  // blocks of 16 rows of a warp
-  static constexpr int kStages = stages;            // of K and V in shared memory
+  static constexpr int kColumnGroups = forward_sm80_column_groups(tile_k, dim_v);
+  static constexpr int kRowGroups = warps / kColumnGroups;
+  static constexpr int kM = tile_q / (16 * kRowGroups);   // blocks of 16 rows of a warp
+  static constexpr int kKeys = tile_k / kColumnGroups;    // of a warp's scores
+  static constexpr int kColumns = dim_v / kColumnGroups;  // of a warp's output
+  static constexpr int kStages = stages;                  // of K and V in shared memory
   static_assert(stages == 1 || stages == 2);
   static constexpr bool kFull = full;
-  static_assert(kM * 16 * warps == tile_q && tile_k % 32 == 0);
+  static_assert(kM * 16 * kRowGroups == tile_q && kKeys % 32 == 0 && kColumns % 16 == 0);
 
-  using Scores = float[kM][tile_k / 8][4];
-  using Output = float[kM][dim_v / 8][4];
+  using Scores = float[kM][kKeys / 8][4];
+  using Output = float[kM][kColumns / 8][4];
   using QTile = SharedTile<dim_qk>;
   using VTile = SharedTile<dim_v>;
+  using PTile = SharedTile<tile_k>;
   using KCopy = TileCopy<dim_qk, tile_k, kThreads>;
   using VCopy = TileCopy<dim_v, tile_k, kThreads>;
 
-  // Shared memory feeds ldmatrix at about the rate the tensor cores eat: Q stays in registers where they have room.
-  static constexpr bool kQInRegisters = dim_qk <= 64;
+  // Shared memory feeds ldmatrix at about the rate the tensor cores eat: as much of Q stays in registers, in steps of
+  // 16 columns, as there is room for.
+  static constexpr int kQSteps = dim_qk <= 64 ? dim_qk / 16 : 0;
 
   const ForwardParams& p;
   Sequence sequence;
   Band band;
-  i32 batch_index, head, row_begin;  // row_begin: first query of this warp's rows
-  u32 smem_k, smem_v;                // stage 0
-  u32 q_address, k_lane, v_lane;     // lane offsets for ldmatrix
-  const u16* k_base;                 // key 0
-  const u16* v_base;
-  const u16* k_thread;  // this thread's share of key tile 0
+  i32 batch_index, head, row_begin;       // row_begin: first query of this warp's rows
+  i32 row_group, column_group;            // of this warp
+  u32 smem_k, smem_v;                     // stage 0
+  u32 smem_p;                             // (tile_q, tile_k)
+  float* row_exchange;                    // [kColumnGroups][tile_q]: what the warps of a row tell each other
+  u32 q_address, k_lane, v_lane, p_lane;  // lane offsets for ldmatrix
+  const u16* k_thread;                    // this thread's share of key tile 0
   const u16* v_thread;
-  i64 k_tile_stride, v_tile_stride;
   u32 k_shared_offset, v_shared_offset;
-  u32 q_registers[kQInRegisters ? dim_qk / 16 : 1][kM][4];
+  u32 q_registers[kQSteps ? kQSteps : 1][kM][4];
   FeatureState<false> features;
   SoftmaxState<FloatMath> state[kM][2];
   Output out;
@@ -53,43 +65,42 @@ struct ForwardSm80 {
   MICA_DEVICE bool aligned() const { return !(p.features & kFeatureUnaligned); }
 
   MICA_DEVICE void load_k(i32 tile, i32 stage) {
-    const u32 shared = smem_k + stage * tile_k * QTile::kRowBytes;
-    const i32 valid = sequence.len_k - tile * tile_k;
-    if (kFull && (p.features & (kFeaturePaged | kFeatureUnaligned)))
-      load_tile_by_rows<dim_qk, tile_k, kThreads>(shared, k_row_at(tile), aligned(), valid, p.dim_qk);
-    else if (KCopy::kRegular && valid >= tile_k && p.dim_qk == dim_qk)
-      KCopy::copy(shared + k_shared_offset, k_thread + tile * k_tile_stride, p.k.stride_row);
-    else
-      load_tile<dim_qk, tile_k, kThreads>(shared, k_base + tile * k_tile_stride, p.k.stride_row, valid, p.dim_qk);
+    load_keys<dim_qk>(p.k, p.dim_qk, tile, smem_k + stage * tile_k * QTile::kRowBytes, k_thread, k_shared_offset);
   }
   MICA_DEVICE void load_v(i32 tile, i32 stage) {
-    const u32 shared = smem_v + stage * tile_k * VTile::kRowBytes;
+    load_keys<dim_v>(p.v, p.dim_v, tile, smem_v + stage * tile_k * VTile::kRowBytes, v_thread, v_shared_offset);
+  }
+  // thread: this thread's share of key tile 0; shared_offset: where it goes.
+  template <int dim>
+  MICA_DEVICE void load_keys(const RowsArg& tensor, i32 valid_dim, i32 tile, u32 shared, const u16* thread,
+                             u32 shared_offset) {
+    using Copy = TileCopy<dim, tile_k, kThreads>;
     const i32 valid = sequence.len_k - tile * tile_k;
     if (kFull && (p.features & (kFeaturePaged | kFeatureUnaligned)))
-      load_tile_by_rows<dim_v, tile_k, kThreads>(shared, v_row_at(tile), aligned(), valid, p.dim_v);
-    else if (VCopy::kRegular && valid >= tile_k && p.dim_v == dim_v)
-      VCopy::copy(shared + v_shared_offset, v_thread + tile * v_tile_stride, p.v.stride_row);
+      load_tile_by_rows<dim, tile_k, kThreads>(
+          shared, [&](i32 row) { return key_row(tensor, tile * tile_k + row); }, aligned(), valid, valid_dim);
+    else if (Copy::kRegular && valid >= tile_k && valid_dim == dim)
+      Copy::copy(shared + shared_offset, thread + tile * (tensor.stride_row * tile_k), tensor.stride_row);
     else
-      load_tile<dim_v, tile_k, kThreads>(shared, v_base + tile * v_tile_stride, p.v.stride_row, valid, p.dim_v);
+      load_tile<dim, tile_k, kThreads>(shared, key_row(tensor, tile * tile_k), tensor.stride_row, valid, valid_dim);
   }
-  MICA_DEVICE auto k_row_at(i32 tile) const {
-    return [this, tile](i32 row) {
-      return static_cast<const u16*>(p.k.data) + (head / p.group) * p.k.stride_head +
-             key_row_offset(p.sequences, sequence, batch_index, tile * tile_k + row, p.k.stride_batch, p.k.stride_row);
-    };
-  }
-  MICA_DEVICE auto v_row_at(i32 tile) const {
-    return [this, tile](i32 row) {
-      return static_cast<const u16*>(p.v.data) + (head / p.group) * p.v.stride_head +
-             key_row_offset(p.sequences, sequence, batch_index, tile * tile_k + row, p.v.stride_batch, p.v.stride_row);
-    };
+  MICA_DEVICE const u16* key_row(const RowsArg& tensor, i32 key) const {
+    const u16* head_begin = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;
+    if constexpr (kFull)
+      return head_begin +
+             key_row_offset(p.sequences, sequence, batch_index, key, tensor.stride_batch, tensor.stride_row);
+    else
+      return head_begin + sequence.k_slot * tensor.stride_batch + (sequence.k_begin + key) * tensor.stride_row;
   }
 
   MICA_DEVICE void load_q(u32 (&a)[4], int step, int m) const {
     ldmatrix_x4(a, QTile::step(q_address, step) + m * 16 * QTile::kRowBytes);
   }
 
-  // scores = Q K^T of one key tile.
+  // The warps that share rows wait for each other; warps of other rows are not held up.
+  MICA_DEVICE void meet() const { barrier_sync(1 + row_group, 32 * kColumnGroups); }
+
+  // scores = Q K^T of this warp's keys of one key tile.
   MICA_DEVICE void gemm_qk(Scores& scores, i32 stage) {
     zero(scores);
     const u32 k_address = k_lane + stage * tile_k * QTile::kRowBytes;
@@ -98,12 +109,12 @@ struct ForwardSm80 {
       u32 a[kM][4];
 #pragma unroll
       for (int m = 0; m < kM; ++m)
-        if constexpr (kQInRegisters)
+        if (step < kQSteps)
           copy(a[m], q_registers[step][m]);
         else
           load_q(a[m], step, m);
 #pragma unroll
-      for (int n = 0; n < tile_k / 16; ++n) {
+      for (int n = 0; n < kKeys / 16; ++n) {
         u32 b[4];
         ldmatrix_x4(b, QTile::step(k_address, step) + n * 16 * QTile::kRowBytes);
 #pragma unroll
@@ -115,16 +126,21 @@ struct ForwardSm80 {
     }
   }
 
-  // out += P V of one key tile; P, rounded to the element type, is the A operand as it lies in the registers.
+  // out += P V of one key tile and this warp's columns. P, rounded to the element type, is the A operand as it lies in
+  // the registers, or comes from shared memory where other warps have part of it.
   MICA_DEVICE void gemm_pv(const Scores& probabilities, i32 stage) {
     const u32 v_address = v_lane + stage * tile_k * VTile::kRowBytes;
 #pragma unroll
     for (int step = 0; step < tile_k / 16; ++step) {
       u32 a[kM][4];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) pack_a<Element>(a[m], probabilities[m][2 * step], probabilities[m][2 * step + 1]);
+      for (int m = 0; m < kM; ++m)
+        if constexpr (kColumnGroups > 1)
+          ldmatrix_x4(a[m], PTile::step(p_lane, step) + m * 16 * PTile::kRowBytes);
+        else
+          pack_a<Element>(a[m], probabilities[m][2 * step], probabilities[m][2 * step + 1]);
 #pragma unroll
-      for (int n = 0; n < dim_v / 16; ++n) {
+      for (int n = 0; n < kColumns / 16; ++n) {
         u32 b[4];
         ldmatrix_x4_trans(b, VTile::step(v_address, n) + step * 16 * VTile::kRowBytes);
 #pragma unroll
@@ -135,6 +151,19 @@ struct ForwardSm80 {
       }
     }
   }
+  // This warp's part of P into shared memory, for the others of its rows; what lay there was read before the block's
+  // last barrier.
+  MICA_DEVICE void share(const Scores& probabilities) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          store_shared_4(smem_p + PTile::offset(row_in_tile(m, half), column_group * (kKeys / 8) + n) + lane % 4 * 4,
+                         pack<Element>(probabilities[m][n][2 * half], probabilities[m][n][2 * half + 1]));
+  }
 
   // Hides what the band hides; called only for tiles that are not full.
   MICA_DEVICE void mask(Scores& scores, i32 tile) const {
@@ -144,12 +173,15 @@ struct ForwardSm80 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Range keys = keys_of_row(band, row_begin + m * 16 + half * 8 + lane / 4);
-        const i32 first = tile * tile_k + 2 * (lane % 4);
-        hide_outside<tile_k / 8>(scores[m], half, keys.begin - first, keys.end - first);
+        const i32 first = key_begin(tile) + 2 * (lane % 4);
+        hide_outside<kKeys / 8>(scores[m], half, keys.begin - first, keys.end - first);
       }
   }
 
-  static constexpr int kScoreBlocks = tile_k / 8;
+  // The first of this warp's keys of a tile.
+  MICA_DEVICE i32 key_begin(i32 tile) const { return tile * tile_k + column_group * kKeys; }
+
+  static constexpr int kScoreBlocks = kKeys / 8;
 
   MICA_DEVICE float score_scale() const { return kFull ? 1.0f : p.score.scale_log2; }
 
@@ -183,7 +215,13 @@ struct ForwardSm80 {
         ready &= state[m][half].max != -infinity();
       }
     ready &= largest <= kLazyLimit;
-    if (!__all_sync(0xffffffffu, ready)) return false;
+    if constexpr (kColumnGroups > 1) {
+      share(scores);
+      ready = barrier_all(1 + row_group, 32 * kColumnGroups, ready);
+    } else {
+      ready = __all_sync(0xffffffffu, ready);
+    }
+    if (!ready) return false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -193,17 +231,25 @@ struct ForwardSm80 {
 
   // The same with the tile's maximum: rescales `out` where it rises.
   MICA_DEVICE void softmax_carefully(Scores& scores) {
-    float factor[kM][2];
+    float tile_max[kM][2], factor[kM][2];
     bool rescale = false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float tile_max = fmaxf(scores[m][0][2 * half], scores[m][0][2 * half + 1]);
+        float& largest = tile_max[m][half];
+        largest = fmaxf(scores[m][0][2 * half], scores[m][0][2 * half + 1]);
 #pragma unroll
         for (int n = 1; n < kScoreBlocks; ++n)
-          tile_max = fmaxf(tile_max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-        factor[m][half] = absorb_lazily<FloatMath>(state[m][half], quad_max(tile_max) * score_scale());
+          largest = fmaxf(largest, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+        largest = quad_max(largest);
+      }
+    exchange(tile_max, [](float a, float b) { return fmaxf(a, b); });
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        factor[m][half] = absorb_lazily<FloatMath>(state[m][half], tile_max[m][half] * score_scale());
         rescale |= factor[m][half] != 1.0f;
         state[m][half].sum += exponentials(scores[m], half, reference_of<FloatMath>(state[m][half].max));
       }
@@ -211,19 +257,42 @@ struct ForwardSm80 {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int n = 0; n < dim_v / 8; ++n)
+      for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) out[m][n][e] *= factor[m][e / 2];
   }
 
+  // A value per row, from that of each column group. At most once between two barriers of the block.
+  template <class Join>
+  MICA_DEVICE void exchange(float (&value)[kM][2], Join join) const {
+    if constexpr (kColumnGroups > 1) {
+      if (threadIdx.x % 4 == 0)
+#pragma unroll
+        for (int m = 0; m < kM; ++m)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            row_exchange[column_group * tile_q + row_in_tile(m, half)] = value[m][half];
+      meet();
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          value[m][half] = row_exchange[row_in_tile(m, half)];
+#pragma unroll
+          for (int group = 1; group < kColumnGroups; ++group)
+            value[m][half] = join(value[m][half], row_exchange[group * tile_q + row_in_tile(m, half)]);
+        }
+    }
+  }
+
   MICA_DEVICE void score(Scores& scores, i32 tile) {
-    if constexpr (kFull) features.score(scores, p, band, batch_index, head, row_begin, tile * tile_k);
+    if constexpr (kFull) features.score(scores, p, band, batch_index, head, row_begin, key_begin(tile));
   }
   MICA_DEVICE void drop(Scores& probabilities, i32 tile) {
     if constexpr (kFull)
       if (p.features & kFeatureDropout)
-        features.template for_each_dropped<kM, tile_k / 8>(p, batch_index * p.heads_q + head, row_begin, tile * tile_k,
-                                                           [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
+        features.template for_each_dropped<kM, kKeys / 8>(p, batch_index * p.heads_q + head, row_begin, key_begin(tile),
+                                                          [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
   }
 
   // Key tile `tile`, the step-th from the last: K and V of it are on their way, those of the next tile are sent for.
@@ -252,6 +321,11 @@ struct ForwardSm80 {
         if (partly_hidden) mask(scores, tile);
       }
       softmax_carefully(scores);
+      drop(scores, tile);
+      if constexpr (kColumnGroups > 1) {
+        share(scores);
+        meet();
+      }
     }
     if constexpr (kStages == 1) {
       cp_async_wait<0>();
@@ -259,12 +333,13 @@ struct ForwardSm80 {
       if (more) load_k(tile - 1, 0);
       cp_async_commit();
     }
-    drop(scores, tile);
     gemm_pv(scores, step % kStages);
   }
 
   MICA_DEVICE void run(u8* smem) {
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    row_group = warp % kRowGroups;
+    column_group = warp / kRowGroups;
     i32 index = blockIdx.x;
     const i32 tile_index = index % p.tiles_q;
     index /= p.tiles_q;
@@ -285,7 +360,7 @@ struct ForwardSm80 {
     sequence = sequence_of(p.sequences, batch_index);
     const i32 tile_row = tile * kTileQ;
     if (tile_row >= sequence.slot_len_q) return;
-    row_begin = tile_row + warp * 16 * kM;
+    row_begin = tile_row + row_group * 16 * kM;
     band = Band{sequence.len_q, sequence.len_k, p.band.bottom_right ? sequence.len_k - sequence.len_q : 0,
                 p.band.window_left, p.band.window_right};
 
@@ -301,25 +376,16 @@ struct ForwardSm80 {
     const u32 smem_q = shared_address(smem);
     smem_k = smem_q + kTileQ * 2 * (dim_qk > dim_v ? dim_qk : dim_v);
     smem_v = smem_k + kStages * tile_k * QTile::kRowBytes;
-    q_address = smem_q + QTile::offset(warp * 16 * kM + lane % 16, lane / 16);
-    k_lane = smem_k + QTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    v_lane = smem_v + VTile::offset(lane % 16, lane / 16);
-    if constexpr (!kFull) {
-      const i32 head_k = head / p.group;
-      k_base = static_cast<const u16*>(p.k.data) + head_k * p.k.stride_head + sequence.k_slot * p.k.stride_batch +
-               sequence.k_begin * p.k.stride_row;
-      v_base = static_cast<const u16*>(p.v.data) + head_k * p.v.stride_head + sequence.k_slot * p.v.stride_batch +
-               sequence.k_begin * p.v.stride_row;
-    } else {
-      k_base = k_row_at(0)(0);
-      v_base = v_row_at(0)(0);
-      features.begin(p, batch_index, head);
-    }
+    smem_p = smem_v + kStages * tile_k * VTile::kRowBytes;
+    row_exchange = reinterpret_cast<float*>(smem + (smem_p - smem_q) + tile_q * PTile::kRowBytes);
+    q_address = smem_q + QTile::offset(row_group * 16 * kM + lane % 16, lane / 16);
+    k_lane = smem_k + QTile::offset(column_group * kKeys + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    v_lane = smem_v + VTile::offset(lane % 16, column_group * (kColumns / 8) + lane / 16);
+    p_lane = smem_p + PTile::offset(row_group * 16 * kM + lane % 16, lane / 16);
+    if constexpr (kFull) features.begin(p, batch_index, head);
 
-    k_thread = k_base + KCopy::global_offset(p.k.stride_row);
-    v_thread = v_base + VCopy::global_offset(p.v.stride_row);
-    k_tile_stride = p.k.stride_row * tile_k;
-    v_tile_stride = p.v.stride_row * tile_k;
+    k_thread = key_row(p.k, 0) + KCopy::global_offset(p.k.stride_row);
+    v_thread = key_row(p.v, 0) + VCopy::global_offset(p.v.stride_row);
     k_shared_offset = KCopy::shared_offset();
     v_shared_offset = VCopy::shared_offset();
 
@@ -339,11 +405,11 @@ struct ForwardSm80 {
       load_k(tiles.end - 1, 0);
       if constexpr (kStages == 2) load_v(tiles.end - 1, 0);
       cp_async_commit();
-      if constexpr (kQInRegisters) {
+      if constexpr (kQSteps > 0) {
         cp_async_wait<0>();
         __syncthreads();
 #pragma unroll
-        for (int step = 0; step < dim_qk / 16; ++step)
+        for (int step = 0; step < kQSteps; ++step)
 #pragma unroll
           for (int m = 0; m < kM; ++m) load_q(q_registers[step][m], step, m);
       }
@@ -354,8 +420,14 @@ struct ForwardSm80 {
 
   // Normalises, and writes O and LSE, or the partial result of a split.
   MICA_DEVICE void finish(u8* smem, i32 split, i32 tile_row) {
-    const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float scale[kM][2], lse[kM][2];
+    const i32 lane = threadIdx.x % 32;
+    float sum[kM][2], scale[kM][2], lse[kM][2];
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) sum[m][half] = quad_sum(state[m][half].sum);
+    __syncthreads();  // every warp is done with Q, and with what was exchanged
+    exchange(sum, [](float a, float b) { return a + b; });
     const bool sink = p.sinks && !p.partial_o;
     const float sink_log2 = sink ? load_as_float(p.sinks, head * p.sinks_stride, p.sinks_dtype) * kLog2E : 0.0f;
 #pragma unroll
@@ -363,7 +435,7 @@ struct ForwardSm80 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         SoftmaxState<FloatMath> s = state[m][half];
-        s.sum = quad_sum(s.sum);
+        s.sum = sum[m][half];
         if (row_of(m, half) >= sequence.len_q) s = empty_state<FloatMath>();  // not in use: an empty row
         float shrink = 1.0f;
         if (sink) {
@@ -379,12 +451,12 @@ struct ForwardSm80 {
       store_partial(split, scale, lse);
       return;
     }
-    if (p.lse && lane % 4 == 0) {
+    if (p.lse && column_group == 0 && lane % 4 == 0) {
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const i32 row = row_begin + m * 16 + half * 8 + lane / 4;
+          const i32 row = row_of(m, half);
           if (row < sequence.slot_len_q)
             p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
                   (sequence.q_begin + row) * p.lse_stride_row] = lse[m][half] * kLn2;
@@ -396,20 +468,19 @@ struct ForwardSm80 {
     if (kFull && (p.features & (kFeatureUnaligned | kFeatureFp32Output))) {
       store_by_elements(o_offset, scale, tile_row);
     } else {
-      __syncthreads();  // every warp is done with Q
+      constexpr int kChunks = kColumns / 8;  // of 16 bytes, of this warp's columns
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
-        for (int n = 0; n < dim_v / 8; ++n)
+        for (int n = 0; n < kChunks; ++n)
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const i32 row = warp * 16 * kM + m * 16 + half * 8 + lane / 4;
-            *reinterpret_cast<u32*>(smem + VTile::offset(row, n) + lane % 4 * 4) =
+          for (int half = 0; half < 2; ++half)
+            *reinterpret_cast<u32*>(smem + VTile::offset(row_in_tile(m, half), column_group * kChunks + n) +
+                                    lane % 4 * 4) =
                 pack<Element>(out[m][n][2 * half] * scale[m][half], out[m][n][2 * half + 1] * scale[m][half]);
-          }
       __syncwarp();
-      for (int i = lane; i < 16 * kM * VTile::kChunks; i += 32) {
-        const i32 row = warp * 16 * kM + i / VTile::kChunks, chunk = i % VTile::kChunks;
+      for (int i = lane; i < 16 * kM * kChunks; i += 32) {
+        const i32 row = row_group * 16 * kM + i / kChunks, chunk = column_group * kChunks + i % kChunks;
         if (tile_row + row < sequence.slot_len_q && chunk * 8 < p.dim_v)
           *reinterpret_cast<uint4*>(o + o_offset + row * p.o.stride_row + chunk * 8) =
               *reinterpret_cast<const uint4*>(smem + VTile::offset(row, chunk));
@@ -417,8 +488,11 @@ struct ForwardSm80 {
     }
   }
 
-  // Row of out[m][.][2 * half] within the sequence.
+  // Row of out[m][.][2 * half] within the sequence, and within the block's tile.
   MICA_DEVICE i32 row_of(int m, int half) const { return row_begin + m * 16 + half * 8 + threadIdx.x % 32 / 4; }
+  MICA_DEVICE i32 row_in_tile(int m, int half) const {
+    return row_group * 16 * kM + m * 16 + half * 8 + threadIdx.x % 32 / 4;
+  }
 
   // A split's O, normalised by itself, in fp32, and its LSE in log2 units.
   MICA_DEVICE void store_partial(i32 split, const float (&scale)[kM][2], const float (&lse)[kM][2]) {
@@ -431,10 +505,10 @@ struct ForwardSm80 {
         if (row >= sequence.slot_len_q) continue;
         const i64 rows_before = (i64(split) * p.heads_q + head) * p.partial_rows;
         const i64 slot_row = rows_before + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
-        if (lane % 4 == 0) p.partial_lse[slot_row] = lse[m][half];
+        if (column_group == 0 && lane % 4 == 0) p.partial_lse[slot_row] = lse[m][half];
 #pragma unroll
-        for (int n = 0; n < dim_v / 8; ++n) {
-          const i32 column = n * 8 + lane % 4 * 2;
+        for (int n = 0; n < kColumns / 8; ++n) {
+          const i32 column = column_group * kColumns + n * 8 + lane % 4 * 2;
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             if (column + e < p.dim_v)
@@ -454,10 +528,10 @@ struct ForwardSm80 {
         const i32 row = row_of(m, half);
         if (row >= sequence.slot_len_q) continue;
 #pragma unroll
-        for (int n = 0; n < dim_v / 8; ++n)
+        for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            const i32 column = n * 8 + lane % 4 * 2 + e;
+            const i32 column = column_group * kColumns + n * 8 + lane % 4 * 2 + e;
             if (column < p.dim_v)
               store_float(p.o.data, offset + (row - tile_row) * p.o.stride_row + column, dtype,
                           out[m][n][2 * half + e] * scale[m][half]);

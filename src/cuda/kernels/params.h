@@ -199,10 +199,16 @@ struct AppendParams {
   i32 batch, heads_q, heads_k, dim_qk, dim_v, dtype;
 };
 
-// Bytes of dynamic shared memory of forward_sm80: Q, then `stages` of K and of V; O leaves through Q's room.
+// How many warps of forward_sm80 share the columns of a row; more than one pass P through shared memory.
+MICA_HD constexpr i32 forward_sm80_column_groups(i32 tile_k, i32 dim_v) { return dim_v > 128 && tile_k >= 64 ? 2 : 1; }
+
+// Bytes of dynamic shared memory of forward_sm80: Q, then `stages` of K and of V; O leaves through Q's room. Where
+// warps share rows: P, and one float per row and column group.
 MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   const i32 q = tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2;
-  return q + stages * tile_k * (dim_qk + dim_v) * 2;
+  const i32 groups = forward_sm80_column_groups(tile_k, dim_v);
+  const i32 shared_p = groups > 1 ? tile_q * tile_k * 2 + groups * tile_q * 4 : 0;
+  return q + stages * tile_k * (dim_qk + dim_v) * 2 + shared_p;
 }
 
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /
