@@ -70,6 +70,42 @@ TEST(Emulator, WarpsNeedTheirBarrierToo) {
   EXPECT_TRUE(says(run_as<swap_neighbours<false>>(1, 64, {in.data(), out.data()}), "a race"));
 }
 
+// Pairs of warps swap through shared memory; with_barrier: each pair at a named barrier of its own.
+template <bool with_barrier>
+void swap_warps(Params p) {
+  float* floats = shared_floats();
+  floats[threadIdx.x] = p.in[threadIdx.x];
+  bool all = true;
+  if (with_barrier) {
+    barrier_sync(1 + i32(threadIdx.x) / 64, 64);
+    all = barrier_all(1 + i32(threadIdx.x) / 64, 64, p.in[threadIdx.x] < 100.0f);
+  }
+  p.out[threadIdx.x] = floats[threadIdx.x ^ 32] * (all ? 1.0f : -1.0f);
+}
+
+TEST(Emulator, SomeWarpsMeetAtANamedBarrier) {
+  std::vector<float> in(128), out(128);
+  for (int i = 0; i < 128; ++i) in[i] = float(i);
+  for (const bool reversed : {false, true}) {
+    EXPECT_EQ(run_as<swap_warps<true>>(1, 128, {in.data(), out.data()}, {reversed, reversed}), "");
+    for (int i = 0; i < 128; ++i) EXPECT_EQ(out[i], float(i ^ 32) * (i < 64 ? 1.0f : -1.0f));
+    EXPECT_TRUE(says(run_as<swap_warps<false>>(1, 128, {in.data(), out.data()}, {reversed, reversed}), "a race"));
+  }
+}
+
+// A pair that met says nothing about a third warp.
+void read_past_the_pair(Params p) {
+  float* floats = shared_floats();
+  floats[threadIdx.x] = p.in[threadIdx.x];
+  barrier_sync(1 + i32(threadIdx.x) / 64, 64);
+  p.out[threadIdx.x] = floats[threadIdx.x ^ 64];
+}
+
+TEST(Emulator, ANamedBarrierIsForThoseWhoMeet) {
+  std::vector<float> in(128), out(128);
+  EXPECT_TRUE(says(run_as<read_past_the_pair>(1, 128, {in.data(), out.data()}), "a race"));
+}
+
 // out = in, 16 bytes a thread; the first thread of the block does not wait if asked.
 template <bool forgets>
 void copy_async(Params p) {

@@ -82,7 +82,9 @@ struct ForwardSm80 {
     else if (Copy::kRegular && valid >= tile_k && valid_dim == dim)
       Copy::copy(shared + shared_offset, thread + tile * (tensor.stride_row * tile_k), tensor.stride_row);
     else
-      load_tile<dim, tile_k, kThreads>(shared, key_row(tensor, tile * tile_k), tensor.stride_row, valid, valid_dim);
+      load_tile<dim, tile_k, kThreads>(
+          shared, thread - Copy::global_offset(tensor.stride_row) + tile * (tensor.stride_row * tile_k),
+          tensor.stride_row, valid, valid_dim);
   }
   MICA_DEVICE const u16* key_row(const RowsArg& tensor, i32 key) const {
     const u16* head_begin = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;

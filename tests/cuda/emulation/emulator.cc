@@ -18,7 +18,7 @@ alignas(1024) thread_local mica::u8 smem[mica::emulation::kSharedBytes];
 namespace mica::emulation {
 namespace {
 
-constexpr u32 kWarp = 32, kMaxThreads = 1024;
+constexpr u32 kWarp = 32, kMaxThreads = 1024, kNamedBarriers = 16;
 // Shared memory does not start at address 0, so that an address that was never set is out of bounds.
 constexpr u32 kSharedBase = 1024;
 constexpr int kPatience = 1000;  // naps of a block's threads before it is given up
@@ -41,6 +41,12 @@ struct Warp {
   const char* what = "";    // which one
   void* operands[kWarp];
   u32 at_barrier = 0;
+  u32 at_named[kNamedBarriers] = {};
+};
+
+struct NamedBarrier {
+  u32 arrived = 0;
+  bool gathered = true, result = false;  // of the predicates: so far, and of the last meeting
 };
 
 class Block {
@@ -63,6 +69,7 @@ class Block {
   Warp& warp() { return warps_[current_ / kWarp]; }
   void together(const char* what, void* operands, void (*perform)(void* const (&operands)[32]));
   void sync_threads();
+  bool meet(u32 id, u32 threads, bool predicate);
   void nap();
   void note(u32 offset, u32 bytes, Access access) {
     if (const char* race = shadow_.note(offset, bytes, access == Access::kWrite, current_)) complain(race);
@@ -88,6 +95,7 @@ class Block {
   Fiber host_;
   std::unique_ptr<Thread[]> threads_ = std::make_unique<Thread[]>(kMaxThreads);
   Warp warps_[kMaxThreads / kWarp];
+  NamedBarrier named_[kNamedBarriers];
   Shadow shadow_;
   std::string report_;
 };
@@ -118,6 +126,7 @@ void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32
   live_ = launch.block;
   at_barrier_ = 0;
   naps_ = 0;
+  std::fill(std::begin(named_), std::end(named_), NamedBarrier{});
   std::memset(smem, 0xff, launch.shared_bytes);
   shadow_.begin(launch.shared_bytes);
   for (u32 w = 0; w < num_warps_; ++w) {
@@ -215,6 +224,28 @@ void Block::sync_threads() {
   wait();
 }
 
+bool Block::meet(u32 id, u32 threads, bool predicate) {
+  if (id == 0 || id >= kNamedBarriers || threads % kWarp != 0 || threads > num_warps_ * kWarp) {
+    complain("a named barrier that no GPU has");
+    return predicate;
+  }
+  NamedBarrier& barrier = named_[id];
+  warp().ready &= ~(1u << lane());
+  warp().at_named[id] |= 1u << lane();
+  barrier.gathered &= predicate;
+  if (++barrier.arrived == threads) {
+    u32 met = 0;
+    for (u32 w = 0; w < num_warps_; ++w) {
+      if (warps_[w].at_named[id]) met |= 1u << w;
+      warps_[w].ready |= std::exchange(warps_[w].at_named[id], 0u);
+    }
+    shadow_.warps_met(met);
+    barrier = {0, true, barrier.gathered};
+  }
+  wait();
+  return barrier.result;
+}
+
 void Block::nap() {
   if (++naps_ > kPatience) {
     if (naps_ == kPatience + 1) complain("waits for something that no thread of this block does");
@@ -302,6 +333,7 @@ void cp_async_wait(int pending) {
 }
 
 void sync_threads() { block().sync_threads(); }
+bool meet(i32 id, i32 threads, bool predicate) { return block().meet(u32(id), u32(threads), predicate); }
 
 void sync_warp() {
   block().together("__syncwarp", nullptr, [](void* const(&)[32]) { block().warp_synced(); });

@@ -56,6 +56,8 @@ void cp_async_16(u32 destination, const void* source, i32 source_bytes);
 void cp_async_commit();
 void cp_async_wait(int pending);
 void sync_threads();
+// A named barrier of `threads` threads; whether `predicate` held in all of them.
+bool meet(i32 id, i32 threads, bool predicate);
 void sync_warp();
 void sleep();  // __nanosleep: somebody else must run for this thread to go on
 // Waits for the 32 lanes of the warp; the last one calls perform with what each of them gave.
