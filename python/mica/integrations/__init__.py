@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mica inside other libraries: mica.integrations.transformers, mica.integrations.sdpa. Nothing is imported by itself."""

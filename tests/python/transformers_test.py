@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn_implementation="mica" against eager, in models with random weights made from their configurations (no download)."""
+
+import copy
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", minversion="4.57", reason="transformers (4.57 or later) is not installed")
+
+from transformers import masking_utils  # noqa: E402
+
+import mica.integrations.transformers as mica_transformers  # noqa: E402
+
+SMALL = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+             max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+
+
+def causal_models():
+    """Name -> configuration of a causal language model."""
+    t = transformers
+    yield "qwen3", t.Qwen3Config(num_hidden_layers=2, **SMALL)
+    yield "gemma2: softcap, windows", t.Gemma2Config(
+        num_hidden_layers=2, sliding_window=6, attn_logit_softcapping=3.0, query_pre_attn_scalar=16, **SMALL)
+    yield "gpt-oss: sinks, windows", t.GptOssConfig(
+        num_hidden_layers=2, sliding_window=6, num_local_experts=4, num_experts_per_tok=2, **SMALL)
+    yield "phimoe: a window that only the mask names", t.PhimoeConfig(
+        num_hidden_layers=1, sliding_window=6, num_local_experts=2, num_experts_per_tok=1, **SMALL)
+    yield "llama4: chunks", t.Llama4TextConfig(
+        num_hidden_layers=2, attention_chunk_size=8, num_local_experts=2, num_experts_per_tok=1, intermediate_size_mlp=96,
+        no_rope_layers=[1, 0], **{k: v for k, v in SMALL.items()})
+
+
+CAUSAL = dict(causal_models())
+# Models of 4.57 that have their own list of implementations, closed to others.
+OPEN_SINCE_5 = ("phimoe", "bert")
+
+
+def build(config, implementation, dtype=torch.float32, kind=None):
+    """The same weights for every implementation; evaluation mode."""
+    if config.model_type in OPEN_SINCE_5 and transformers.__version__ < "5":
+        pytest.skip(f"{config.model_type} takes no registered attention before Transformers 5")
+    torch.manual_seed(0)
+    kind = transformers.AutoModelForCausalLM if kind is None else kind
+    make = kind.from_config if hasattr(kind, "from_config") else kind._from_config
+    model = make(copy.deepcopy(config), attn_implementation=implementation).to(dtype).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+def batch_with_padding(side, device="cpu", length=14):
+    torch.manual_seed(1)
+    ids = torch.randint(3, 97, (3, length), device=device)
+    mask = torch.ones_like(ids)
+    for row, padding in enumerate((0, 5, 11)):
+        mask[row, slice(0, padding) if side == "left" else slice(length - padding, length)] = 0
+    return ids, mask
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_logits_equal_eager(name, side):
+    ids, mask = batch_with_padding(side)
+    given = {} if side == "none" else dict(attention_mask=mask)
+    used = torch.ones_like(mask, dtype=torch.bool) if side == "none" else mask.bool()
+    with torch.no_grad():
+        want, got = (build(CAUSAL[name], impl)(ids, **given).logits[used] for impl in ("eager", "mica"))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_greedy_generation_equals_eager(name, cache):
+    ids, mask = batch_with_padding("left")
+    options = dict(max_new_tokens=8, do_sample=False, attention_mask=mask, pad_token_id=0, eos_token_id=None)
+    if cache == "static":
+        options.update(cache_implementation="static", disable_compile=True)
+    want, got = (build(CAUSAL[name], impl).generate(ids, **options) for impl in ("eager", "mica"))
+    assert want.shape == (3, 22) and torch.equal(got, want)
+
+
+def twice_eager(config, ids, device="cpu", **given):
+    """Errors of bf16 logits, mica's and eager's, against the same weights in double."""
+    with torch.no_grad():
+        exact_model = build(config, "eager", torch.bfloat16).double().to(device)
+        exact = exact_model(ids, **given).logits
+        errors = [(build(config, impl, torch.bfloat16).to(device)(ids, **given).logits.double() - exact).abs().max().item()
+                  for impl in ("mica", "eager")]
+    return errors
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma2: softcap, windows"])
+def test_bf16_logits_within_twice_the_error_of_eager(name):
+    ids, _ = batch_with_padding("none", length=40)
+    mine, eagers = twice_eager(CAUSAL[name], ids)
+    assert 0 < eagers and mine <= 2 * eagers
+
+
+def qwen3_06b(layers):
+    """Qwen3 0.6B's shape, with a small vocabulary."""
+    return transformers.Qwen3Config(
+        vocab_size=500, hidden_size=1024, intermediate_size=3072, num_hidden_layers=layers, num_attention_heads=16,
+        num_key_value_heads=8, head_dim=128, rope_theta=1e6, eos_token_id=None, bos_token_id=None)
+
+
+@pytest.mark.parametrize("layers", [2, pytest.param(28, marks=pytest.mark.skipif(
+    not os.environ.get("MICA_TEST_ALL"), reason="make test-all runs all 28 layers"))])
+def test_the_shape_of_qwen3_06b(layers):
+    config = qwen3_06b(layers)
+    torch.manual_seed(1)
+    ids = torch.randint(0, 500, (1, 33))
+    mine, eagers = twice_eager(config, ids)
+    assert mine <= 2 * eagers
+    options = dict(max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0)
+    want, got = (build(config, impl).generate(ids, **options) for impl in ("eager", "mica"))
+    assert torch.equal(got, want)
+
+
+def test_packed_rows_by_position_ids_and_by_cu_seq_lens():
+    lengths = (5, 9, 3)
+    torch.manual_seed(1)
+    ids = torch.randint(3, 97, (1, sum(lengths)))
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    for name in ("qwen3", "gemma2: softcap, windows", "gpt-oss: sinks, windows"):
+        model = build(CAUSAL[name], "mica")
+        eager = build(CAUSAL[name], "eager")
+        with torch.no_grad():
+            want = torch.cat([eager(part).logits for part in ids.split(lengths, 1)], 1)
+            # NOTE: gpt-oss makes its masks without position_ids, so that its packed rows see each other, in eager too.
+            want_by_positions = eager(ids, position_ids=positions, use_cache=False).logits
+            by_positions = model(ids, position_ids=positions, use_cache=False).logits
+            by_lengths = model(ids, position_ids=positions, use_cache=False, cu_seq_lens_q=cu, cu_seq_lens_k=cu,
+                               max_length_q=9, max_length_k=9).logits
+        torch.testing.assert_close(by_positions, want_by_positions, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(by_lengths, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gemma2: softcap, windows", "gpt-oss: sinks, windows"])
+def test_gradients_equal_eager(name):
+    ids, mask = batch_with_padding("right")
+    labels = ids.masked_fill(mask == 0, -100)
+    grads = []
+    for impl in ("eager", "mica"):
+        model = build(CAUSAL[name], impl).train()
+        model(ids, attention_mask=mask, labels=labels).loss.backward()
+        grads.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    assert grads[0].keys() == grads[1].keys() and any("q_proj" in n for n in grads[0])
+    assert "gpt" not in name or any(n.endswith("sinks") for n in grads[1])
+    for n, want in grads[0].items():
+        torch.testing.assert_close(grads[1][n], want, rtol=2e-3, atol=2e-5, msg=lambda text: f"{n}: {text}")
+
+
+def test_a_vision_tower():
+    config = transformers.SiglipVisionConfig(hidden_size=72, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3,
+                                             image_size=32, patch_size=8)
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        want, got = (build(config, impl, kind=transformers.SiglipVisionModel)(pixels).last_hidden_state
+                     for impl in ("eager", "mica"))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_with_padding():
+    config = transformers.BertConfig(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+                                     intermediate_size=96)
+    ids, mask = batch_with_padding("right")
+    with torch.no_grad():
+        want, got = (build(config, impl, kind=transformers.BertModel)(ids, attention_mask=mask).last_hidden_state
+                     for impl in ("eager", "mica"))
+    torch.testing.assert_close(got[mask.bool()], want[mask.bool()], rtol=1e-4, atol=1e-5)
+
+
+def attention_masks(model, ids, **given):
+    """The masks that the attention function is called with."""
+    seen = []
+
+    def spy(module, query, key, value, attention_mask, **kwargs):
+        seen.append(None if attention_mask is None else tuple(attention_mask.shape))
+        return mica_transformers.attention(module, query, key, value, attention_mask, **kwargs)
+
+    transformers.AttentionInterface.register("mica", spy)
+    try:
+        with torch.no_grad():
+            model(ids, **given)
+    finally:
+        mica_transformers.register()
+    return seen
+
+
+def test_masks_stay_small():
+    ids, mask = batch_with_padding("left")
+    model = build(CAUSAL["gemma2: softcap, windows"], "mica")
+    assert attention_masks(model, ids) == [None, None]
+    assert attention_masks(model, ids, attention_mask=torch.ones_like(mask)) == [None, None]
+    assert attention_masks(model, ids, attention_mask=mask) == [(3, 1, 1, 14)] * 2
+
+
+def test_a_window_that_only_the_mask_names_is_in_the_mask():
+    model = build(CAUSAL["phimoe: a window that only the mask names"], "mica")
+    assert attention_masks(model, batch_with_padding("none")[0]) == [(3, 1, 14, 14)]
+
+
+def test_a_model_compiles_as_one_graph():
+    torch._dynamo.reset()
+    ids, mask = batch_with_padding("left")
+    model = build(CAUSAL["gemma2: softcap, windows"], "mica")
+    with torch.no_grad():
+        want = model(ids, attention_mask=mask, use_cache=False).logits
+        got = torch.compile(model, fullgraph=True, backend="aot_eager")(ids, attention_mask=mask, use_cache=False).logits
+    used = mask.bool()
+    torch.testing.assert_close(got[used], want[used], rtol=1e-4, atol=1e-5)
+
+
+def test_names_with_a_meaning_of_their_own_are_refused():
+    with pytest.raises(ValueError, match="want one without 'flash'"):
+        mica_transformers.register("mica_flash")
+    assert "mica" in masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.valid_keys()
