@@ -30,9 +30,16 @@ int main(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 yes, all is well; 1 no: a case failed or no kernel runs the problem; 2 bad usage, or it could not "
       "be found out.\nEvery verb takes --json, and --help with examples.");
-  const std::vector<cli::Verb> verbs = {cli::info_verb(app),  cli::plan_verb(app), cli::check_verb(app),
-                                        cli::bench_verb(app), cli::demo_verb(app), cli::explain_verb(app),
-                                        cli::pick_verb(app)};
+  const std::vector<cli::Verb> verbs = {
+      cli::info_verb(app),     //
+      cli::plan_verb(app),     //
+      cli::check_verb(app),    //
+      cli::bench_verb(app),    //
+      cli::demo_verb(app),     //
+      cli::inspect_verb(app),  //
+      cli::explain_verb(app),  //
+      cli::pick_verb(app),     //
+  };
   const auto given = [&]() -> const cli::Verb* {
     for (const cli::Verb& verb : verbs)
       if (*verb.app) return &verb;
@@ -44,7 +51,12 @@ int main(int argc, char** argv) {
     if (e.get_exit_code() == int(CLI::ExitCodes::Success)) return app.exit(e);
     return complain(given() ? *given()->app : app, e.what(), true);
   }
-  if (!given()) return complain(app, "want a verb: info, plan, check, bench, demo, explain or pick", true);
+  if (!given()) {
+    std::string names;
+    for (const cli::Verb& verb : verbs)
+      names += (names.empty() ? "" : &verb == &verbs.back() ? " or " : ", ") + verb.app->get_name();
+    return complain(app, "want a verb: " + names, true);
+  }
   try {
     return given()->run();
   } catch (const std::exception& e) {

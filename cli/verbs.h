@@ -20,6 +20,7 @@ struct Verb {
 };
 
 Verb info_verb(CLI::App& app);
+Verb inspect_verb(CLI::App& app);
 Verb plan_verb(CLI::App& app);
 Verb check_verb(CLI::App& app);
 Verb bench_verb(CLI::App& app);

@@ -17,10 +17,9 @@ enum class FileKind { kWheel, kElf, kCubin, kFatbin, kFolder };
 struct Inspection {
   std::string path;
   FileKind kind = FileKind::kElf;
-  std::optional<Wheel> wheel;            // of a wheel
-  std::vector<Binary> binaries;          // of anything else
-  std::vector<FatbinContainer> fatbins;  // of a .fatbin file
-  std::vector<Verdict> problems;         // met while reading
+  std::optional<Wheel> wheel;     // of a wheel
+  std::vector<Binary> binaries;   // of anything else
+  std::vector<Verdict> problems;  // met while reading
 };
 
 // Throws ReadError if the path cannot be read or is nothing that the doctor knows.
