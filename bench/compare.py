@@ -5,12 +5,14 @@
     python bench/compare.py --device cpu
     python bench/compare.py --device cpu --threads 16 --filter bf16 --json out/cpu.json
     python bench/compare.py --device cuda --suite bench/suites/cuda.json
+    python bench/compare.py --device cuda --filter 'forward.*d128' --kernels d128_q64,d128_careful
     python bench/compare.py --peak-memory
 
 Every cell is checked against the formula in double before it is timed. Mica and its peers take turns; a ratio is the
 peer's median time over Mica's (above 1: Mica is faster). Exit codes: 0 all cells were right; 1 one was not; 2 usage."""
 
 import argparse
+import contextlib
 import datetime
 import json
 import math
@@ -30,6 +32,8 @@ def parse_arguments():
     parser.add_argument("--suite", help="JSON file (default: bench/suites/cpu.json or cuda.json)")
     parser.add_argument("--filter", default="", help="only cases whose name matches this regular expression")
     parser.add_argument("--peers", help="comma-separated, instead of the suite's and the device's own")
+    parser.add_argument("--kernels", default="", help="comma-separated: time Mica's GPU kernels whose names contain each "
+                        "of these beside the one it chooses itself")
     parser.add_argument("--threads", type=int, default=0, help="of both, on the CPU (default: all)")
     parser.add_argument("--samples", type=int, default=5, help="samples of each contender (default 5)")
     parser.add_argument("--sample-seconds", type=float, default=None, help="about how long one sample takes")
@@ -59,6 +63,16 @@ def cpu_name():
     with open("/proc/cpuinfo") as file:
         found = re.search(r"^model name\s*:\s*(.*)$", file.read(), re.MULTILINE)
     return found.group(1) if found else platform.machine()
+
+
+@contextlib.contextmanager
+def only_kernels(name):
+    """Plans made inside take only GPU kernels whose names contain this."""
+    os.environ["MICA_CUDA_KERNELS"] = name
+    try:
+        yield
+    finally:
+        del os.environ["MICA_CUDA_KERNELS"]
 
 
 def refuse_if_too_slow(case, device, peer, arguments):
@@ -108,13 +122,23 @@ def measure(case, device, library, peers, arguments):
             runs[peer] = other.run
         except Exception as error:
             absent[peer] = str(error).split("\n")[0]
+    results = [result]
+    for name in filter(None, arguments.kernels.split(",")):
+        try:
+            with only_kernels(name):
+                other = MicaContender(inputs, device, library)
+            results.append(other.run())
+            runs[name] = other.run
+        except Exception as error:
+            absent[name] = str(error).split("\n")[0]
     if absent:
         cell["absent"] = absent
-    wrong, errors = check(inputs, result, peer_results)
-    cell["errors"] = errors
-    if wrong:
-        return {**cell, "error": wrong}
-    del result, peer_results
+    for result in results:
+        wrong, errors = check(inputs, result, peer_results)
+        cell.setdefault("errors", errors)
+        if wrong:
+            return {**cell, "error": wrong}
+    del result, results, peer_results
     if isinstance(case.beside, dict):
         yardstick = case.beside_case()
         runs["beside"] = MicaContender(Inputs(yardstick, device, arguments.layout), device, library).run
@@ -191,6 +215,7 @@ def main():
         return device.default_peers if case.peers is None else case.peers
 
     columns = list(dict.fromkeys(peer for case in cases for peer in peers_of(case)))
+    columns += filter(None, arguments.kernels.split(","))
     columns += ["beside"] if any(case.beside is not None for case in cases) else []
     out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,
            "version": library.version(), "commit": commit(), "suite": name, "layout": arguments.layout,
