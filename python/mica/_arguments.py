@@ -14,8 +14,10 @@ DIAGONAL = {None: _abi.DIAGONAL_BOTTOM_RIGHT, "bottom-right": _abi.DIAGONAL_BOTT
             "top-left": _abi.DIAGONAL_TOP_LEFT}
 
 
-def window_of(window: Any) -> Tuple[Optional[int], Optional[int]]:
-    """(left, right) as plain ints or None, from any pair of int-like values."""
+def window_of(window: Any) -> Optional[Tuple[Optional[int], Optional[int]]]:
+    """(left, right) as plain ints or None, from any pair of int-like values; no window is None."""
+    if window is None:
+        return None
     try:
         left, right = window
         return (None if left is None else int(left), None if right is None else int(right))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as a node of torch's autograd graph: q, k, v, bias and sinks are differentiable, o and lse carry gradients."""
+"""Attention in torch's autograd graph: q, k, v, bias and sinks have gradients, o and lse bring them."""
 
 from functools import lru_cache
 from typing import Any, Callable, Dict, Optional, Tuple

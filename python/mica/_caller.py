@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of the library with torch tensors, at the least cost: one generated function per set of bound tensors.
 
-caller(pass, names, made) gives a function `call(options, *tensors)`. It looks up the plan by what the tensors are
-(shape, stride, dtype, device, alignment) and by the options' identity, allocates the outputs, writes the addresses into
-bindings that are prefilled per thread and per plan, and executes on the current stream. It is straight code, since a
-loop over names, a dictionary of tensors or a ctypes field would each cost more than what it replaces.
+caller(pass, names, made, optional) gives a function `call(options, *tensors)`. It looks up the plan by what the
+tensors are (shape, stride, dtype, device, alignment) and by the options' identity, allocates the outputs, writes the
+addresses into bindings that are prefilled per thread and per plan, and executes on the current stream. It is straight
+code, since a loop over names, a dictionary of tensors or a ctypes field would each cost more than what it replaces.
 """
 
 import ctypes
@@ -137,15 +137,21 @@ def _packer(names: Sequence[str]) -> struct.Struct:
     return struct.Struct(form)
 
 
-def _source(names: Sequence[str], made: Sequence[str]) -> str:
+def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) -> str:
     inputs = [name for name in names if name not in made]
     given = [name for name in inputs if name not in VALUES]
     lines: List[str] = [f"def call(options, {', '.join(inputs)}):", "    device = q.get_device()"]
-    lines += [f"    p_{name} = {name}.data_ptr()" for name in given]
-    key = ", ".join(f"{name}.shape, {name}.stride(), {name}.dtype" +
-                    ("" if name == "q" else f", {name}.get_device()") for name in given)
+    key = []
+    for name in given:
+        what = f"{name}.shape, {name}.stride(), {name}.dtype" + ("" if name == "q" else f", {name}.get_device()")
+        if name in optional:
+            lines += [f"    p_{name} = 0 if {name} is None else {name}.data_ptr()"]
+            key += [f"None if {name} is None else ({what})"]
+        else:
+            lines += [f"    p_{name} = {name}.data_ptr()"]
+            key += [what]
     addresses = " | ".join(f"p_{name}" for name in given if name in ROWS)
-    lines += [f"    key = (options, device, {key}, ({addresses}) % {ROW_ALIGNMENT} == 0)",
+    lines += [f"    key = (options, device, ({addresses}) % {ROW_ALIGNMENT} == 0, {', '.join(key)})",
               "    entry = entries.of_key.get(key)",
               "    if entry is None:",
               f"        entry = remember(entries.of_key, key, ({', '.join(given)},), options)"]
@@ -173,17 +179,19 @@ def _no_stream(device: int) -> int:
 
 
 @lru_cache(maxsize=None)
-def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = ()) -> Callable:
+def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optional: Tuple[str, ...] = ()) -> Callable:
     """A function call(options, *inputs) for one pass, which returns the tensors of `made`.
 
-    names are all bindings, in the order of mica_bindings; the inputs are those that are not made, in that order."""
+    names are all bindings, in the order of mica_bindings; the inputs are those that are not made, in that order. Those
+    that are optional may be None."""
     order = [BINDINGS.index(name) for name in names]
-    assert order == sorted(order) and names[0] == "q" and set(made) <= set(names)
+    assert order == sorted(order) and names[0] == "q" and set(made) | set(optional) <= set(names)
     library = load()
     inputs = tuple(name for name in names if name not in made and name not in VALUES)
 
-    def remember(of_key: Dict[tuple, Entry], key: tuple, given: Sequence[torch.Tensor], options: Options) -> Entry:
-        entry = make_entry(which, dict(zip(inputs, given)), made, options)
+    def remember(of_key: Dict[tuple, Entry], key: tuple, tensors: Sequence[torch.Tensor], options: Options) -> Entry:
+        given = {name: tensor for name, tensor in zip(inputs, tensors) if tensor is not None}
+        entry = make_entry(which, given, made, options)
         if len(of_key) >= KEPT_PLANS:
             of_key.pop(next(iter(of_key)))
         of_key[key] = entry
@@ -192,5 +200,5 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = ()) -> Ca
     scope = {"entries": _Entries(), "remember": remember, "pack": _packer(names).pack_into,
              "execute": library.c.mica_execute, "failure": library.failure, "empty_like": torch.empty_like,
              "raw_stream": getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream)}
-    exec(compile(_source(names, made), f"<mica call of {', '.join(names)}>", "exec"), scope)
+    exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
     return scope["call"]

@@ -17,7 +17,7 @@ class View(NamedTuple):
 
 
 class Options:
-    """The numbers of a call. Made by options() alone: equal ones are one object, so that a cache may key by identity."""
+    """The numbers of a call, made by options() alone: equal ones are one object, so that a cache keys by identity."""
     __slots__ = ("causal", "diagonal", "window_left", "window_right", "scale", "softcap", "dropout", "num_splits",
                  "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k")
 

@@ -6,25 +6,28 @@ for. mica.attention* and the flash_attn drop-in stand on these two. Shapes are t
 three axes (rows, heads, dim) with lse (heads, rows). Numbers are those of mica._abi (CAUSAL_*, DIAGONAL_*).
 """
 
-from typing import Dict, Optional, Tuple, Union
+from typing import Optional, Tuple, Union
 
 import torch
 
 from . import _abi
 from ._caller import caller, lse_shape
-from ._describe import BINDINGS, options
+from ._describe import options
 
 Tensor = torch.Tensor
-_RANK = {name: rank for rank, name in enumerate(BINDINGS)}
-
-
-def _call(which: int, bound: Dict[str, Optional[Tensor]], numbers: Dict[str, Union[int, float, bool]],
-          seed: int, offset: int) -> None:
-    present = {name: value for name, value in bound.items() if value is not None}
-    if numbers["dropout"] and "rng_state" not in present:
-        present["dropout_seed"], present["dropout_offset"] = seed & (2**64 - 1), offset & (2**64 - 1)
-    names = tuple(sorted(present, key=_RANK.__getitem__))
-    caller(which, names)(options(**numbers), *[present[name] for name in names])
+# What a call of each pass may bind besides q, k, v (and, backward, o, lse and d_o), in the order of mica_bindings.
+FORWARD_OPTIONAL = ("lse", "probs", "boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k",
+                    "seqused_q", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table", "k_new", "v_new",
+                    "rotary_cos", "rotary_sin")
+BACKWARD_OPTIONAL = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q",
+                     "seqused_k", "cache_leftpad")
+GRADIENTS = ("d_lse", "dq", "dk", "dv", "d_bias", "d_sinks")
+# Seed and offset by value; rng_state takes their place where it is given.
+_forward = caller(_abi.FORWARD, ("q", "k", "v", "o", *FORWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state"),
+                  (), (*FORWARD_OPTIONAL, "rng_state"))
+_backward = caller(_abi.BACKWARD, ("q", "k", "v", "o", "lse", *BACKWARD_OPTIONAL, "dropout_seed", "dropout_offset",
+                                   "rng_state", "d_o", *GRADIENTS), (), (*BACKWARD_OPTIONAL, "rng_state", *GRADIENTS))
+_64_BITS = 2**64 - 1
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -68,16 +71,12 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
     if probs is True:
         probs = q.new_empty((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32)
-    lse, probs = (wanted if isinstance(wanted, Tensor) else None for wanted in (lse, probs))
-    _call(_abi.FORWARD,
-          dict(q=q, k=k, v=v, o=o, lse=lse, probs=probs, boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks,
-               cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
-               cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table, k_new=k_new,
-               v_new=v_new, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rng_state=rng_state if dropout else None),
-          dict(causal=causal, diagonal=diagonal, window_left=window_left, window_right=window_right, scale=scale,
-               softcap=softcap, dropout=dropout, num_splits=num_splits, deterministic=deterministic,
-               batch_invariant=batch_invariant, rotary_interleaved=rotary_interleaved, max_seqlen_q=max_seqlen_q,
-               max_seqlen_k=max_seqlen_k), seed, offset)
+    lse, probs = None if lse is False else lse, None if probs is False else probs
+    _forward(options(causal, diagonal, window_left, window_right, scale, softcap, dropout, num_splits, deterministic,
+                     batch_invariant, rotary_interleaved, max_seqlen_q, max_seqlen_k),
+             q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
+             cache_batch_idx, cache_leftpad, block_table, k_new, v_new, rotary_cos, rotary_sin, seed & _64_BITS,
+             offset & _64_BITS, rng_state if dropout else None)
     return o, lse, probs
 
 
@@ -95,15 +94,12 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
                  Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
     """The gradients: True allocates one, a tensor is written, False leaves it out. lse of either infinity is an empty
     row. Returns (dq, dk, dv, d_bias, d_sinks), None for what was left out."""
-    made = {name: like.new_empty(like.shape) if wanted is True else wanted if isinstance(wanted, Tensor) else None
-            for name, wanted, like in (("dq", dq, q), ("dk", dk, k), ("dv", dv, v), ("d_bias", d_bias, bias),
-                                       ("d_sinks", d_sinks, sinks))}
-    _call(_abi.BACKWARD,
-          dict(q=q, k=k, v=v, o=o, lse=lse, boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks,
-               cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
-               cache_leftpad=cache_leftpad, rng_state=rng_state if dropout else None, d_o=d_o, d_lse=d_lse, **made),
-          dict(causal=causal, diagonal=diagonal, window_left=window_left, window_right=window_right, scale=scale,
-               softcap=softcap, dropout=dropout, num_splits=0, deterministic=deterministic,
-               batch_invariant=batch_invariant, rotary_interleaved=False, max_seqlen_q=max_seqlen_q,
-               max_seqlen_k=max_seqlen_k), seed, offset)
-    return made["dq"], made["dk"], made["dv"], made["d_bias"], made["d_sinks"]
+    dq, dk, dv, d_bias, d_sinks = (
+        torch.empty_like(like) if wanted is True else None if wanted is False else wanted
+        for wanted, like in ((dq, q), (dk, k), (dv, v), (d_bias, bias), (d_sinks, sinks)))
+    _backward(options(causal, diagonal, window_left, window_right, scale, softcap, dropout, 0, deterministic,
+                      batch_invariant, False, max_seqlen_q, max_seqlen_k),
+              q, k, v, o, lse, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
+              cache_leftpad, seed & _64_BITS, offset & _64_BITS, rng_state if dropout else None, d_o, d_lse, dq, dk,
+              dv, d_bias, d_sinks)
+    return dq, dk, dv, d_bias, d_sinks

@@ -6,7 +6,7 @@ options' look-up and the generated call.
 """
 
 from functools import lru_cache
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import torch
 from torch import is_grad_enabled
@@ -15,12 +15,11 @@ from . import _abi, _tensors
 from ._arguments import normalise, numbers, window_of
 from ._autograd import attend, attend_plain
 from ._caller import caller
-from ._describe import BINDINGS, Options
+from ._describe import Options
 from ._tracing import is_traced, traced
 from .errors import InvalidArgument, NotDense
 
 Tensor = torch.Tensor
-_RANK = {name: rank for rank, name in enumerate(BINDINGS)}
 
 
 def _no_autocast() -> bool:
@@ -53,45 +52,50 @@ def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=None)
-def _forward_caller(optional: Tuple[str, ...], given: Tuple[str, ...], made: Tuple[str, ...]) -> Tuple:
-    """The call for these bindings, and in which order it takes them: given first, then the optional ones."""
-    names = tuple(sorted(("q", "k", "v", *given, *made, *optional), key=_RANK.__getitem__))
-    inputs = [name for name in names if name not in made]
-    order = ("q", "k", "v", *given, *optional)
-    return caller(_abi.FORWARD, names, made), tuple(order.index(name) for name in inputs)
+def _forward(optional: Tuple[str, ...], want_lse: bool, has_out: bool) -> Callable:
+    """The call that may bind these, any of which may be None, and makes o and lse as asked."""
+    names = ("q", "k", "v", "o", *(("lse",) if want_lse else ()), *optional)
+    return caller(_abi.FORWARD, names, (() if has_out else ("o",)) + (("lse",) if want_lse else ()), optional)
 
 
-def run_forward(options: Options, q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Tensor], want_lse: bool,
-                out: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
-    """The forward pass with any bindings, no gradient."""
-    given = () if out is None else ("o",)
-    made = (("o",) if out is None else ()) + (("lse",) if want_lse else ())
-    call, order = _forward_caller(tuple(optional), given, made)
-    values = (q, k, v, *(() if out is None else (out,)), *optional.values())
-    result = call(options, *[values[at] for at in order])
+def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
+                return_lse: bool, out: Optional[Tensor]) -> Any:
+    """o, or (o, lse), without a gradient."""
+    call = _forward(optional, return_lse, out is not None)
     if out is None:
-        return result if want_lse else (result, None)
-    return out, result if want_lse else None
+        return call(options, q, k, v, *values)
+    lse = call(options, q, k, v, out, *values)
+    return (out, lse) if return_lse else out
 
 
-def _needs_gradient(*tensors: Optional[Tensor]) -> bool:
-    return is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+def _convert(names: Tuple[str, ...], values: Tuple, q: Tensor) -> Tuple:
+    return tuple(value if value is None else as_tensor(name, value, q) for name, value in zip(names, values))
 
 
-def _general(options: Options, q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Any], return_lse: bool,
-             out: Optional[Tensor]) -> Any:
+def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
+             return_lse: bool, out: Optional[Tensor]) -> Any:
     """attention and attention_varlen with whatever is given."""
-    k, v = as_tensor("k", k, q), as_tensor("v", v, q)
-    optional = {name: as_tensor(name, value, q) for name, value in optional.items() if value is not None}
-    bias, sinks = optional.get("bias"), optional.get("sinks")
-    if _needs_gradient(q, k, v, bias, sinks):
-        if out is not None:
-            raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
-        return attend(options, _tensors.dense(q), _tensors.dense(k), _tensors.dense(v), optional, return_lse)
-    o, lse = run_forward(options, _tensors.dense(q), _tensors.dense(k), _tensors.dense(v), optional, return_lse, out)
-    return (o, lse) if return_lse else o
+    try:
+        if not is_grad_enabled():
+            return run_forward(optional, options, q, k, v, values, return_lse, out)
+    except (NotDense, AttributeError):
+        pass  # copies, or arrays of another library: below
+    k, v, values = as_tensor("k", k, q), as_tensor("v", v, q), _convert(optional, values, q)
+    q, k, v = _tensors.dense(q), _tensors.dense(k), _tensors.dense(v)
+    if is_grad_enabled():
+        bound = {name: value for name, value in zip(optional, values) if value is not None}
+        if any(t is not None and t.requires_grad for t in (q, k, v, bound.get("bias"), bound.get("sinks"))):
+            if out is not None:
+                raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
+            return attend(options, q, k, v, bound, return_lse)
+    return run_forward(optional, options, q, k, v, values, return_lse, out)
 
 
+_DENSE = ("boolean_mask", "bias", "alibi", "sinks", "rng_state")
+_PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k",
+           "block_table", "rng_state")
+_CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
+           "k_new", "v_new", "rotary_cos", "rotary_sin")
 _plain = caller(_abi.FORWARD, ("q", "k", "v", "o"), ("o",))
 _plain_lse = caller(_abi.FORWARD, ("q", "k", "v", "o", "lse"), ("o", "lse"))
 
@@ -116,9 +120,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
             return _plain_lse(options, q, k, v) if return_lse else _plain(options, q, k, v)
         except (NotDense, AttributeError):
             pass  # copies, or arrays of another library: below
-    return _general(options, q, k, v,
-                    dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks,
-                         rng_state=_tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
+    return _general(_DENSE, options, q, k, v,
+                    (mask, bias, alibi, sinks, _tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
 
 
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -132,14 +135,15 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         window = window_of(window)
     arguments = (causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)
-    optional = dict(bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                    seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table)
     if is_traced(q):
-        return traced(q, k, v, dict(optional, mask=mask), normalise(*arguments), return_lse, out, seed)
+        return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
+                                    cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
+                                    block_table=block_table), normalise(*arguments), return_lse, out, seed)
     if _any_autocast():
         q, k, v = autocast(q, k, v)
-    return _general(numbers(*arguments), q, k, v,
-                    dict(optional, boolean_mask=mask, rng_state=_tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
+    return _general(_PACKED, numbers(*arguments), q, k, v,
+                    (mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table,
+                     _tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
 
 
 def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
@@ -159,16 +163,23 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
             cache_seqlens = as_tensor("cache_seqlens", cache_seqlens, q)
     arguments = (causal, window, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                  rotary_interleaved, None, max_seqlen_k)
-    optional = dict(bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens, cache_batch_idx=cache_batch_idx,
-                    cache_leftpad=cache_leftpad, block_table=block_table, k_new=k, v_new=v, rotary_cos=rotary_cos,
-                    rotary_sin=rotary_sin)
     if is_traced(q):
-        return traced(q, k_cache, v_cache, dict(optional, mask=mask), normalise(*arguments), return_lse, out, None)
-    optional["boolean_mask"] = mask
-    present = {name: as_tensor(name, value, q) for name, value in optional.items() if value is not None}
-    for name in ("k_new", "v_new"):
-        if name in present:
-            present[name] = _tensors.dense(present[name])
-    o, lse = run_forward(numbers(*arguments), _tensors.dense(q), as_tensor("k_cache", k_cache, q),
-                         as_tensor("v_cache", v_cache, q), present, return_lse, out)
-    return (o, lse) if return_lse else o
+        return traced(q, k_cache, v_cache,
+                      dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
+                           cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
+                           k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin), normalise(*arguments),
+                      return_lse, out, None)
+    if _any_autocast():
+        q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
+    options = numbers(*arguments)
+    try:
+        return run_forward(_CACHED, options, q, k_cache, v_cache,
+                           (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v,
+                            rotary_cos, rotary_sin), return_lse, out)
+    except (NotDense, AttributeError):
+        pass  # copies, or arrays of another library
+    k, v = (None if new is None else _tensors.dense(as_tensor(name, new, q)) for name, new in (("k", k), ("v", v)))
+    values = _convert(_CACHED, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
+                                k, v, rotary_cos, rotary_sin), q)
+    return run_forward(_CACHED, options, _tensors.dense(q), as_tensor("k_cache", k_cache, q),
+                       as_tensor("v_cache", v_cache, q), values, return_lse, out)

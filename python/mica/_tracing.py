@@ -34,16 +34,17 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         raise Unsupported(f"tracing wants PyTorch 2.4 or later, this is {torch.__version__}")
     values = dict(zip(_torch_ops.NUMBER_NAMES, numbers))
     if values["dropout"]:
-        optional = dict(optional, rng_state=_tensors.rng_of(seed, q.device))
+        optional = {**optional, "rng_state": _tensors.rng_of(seed, q.device)}
     tensors = [optional.get(name) for name in _torch_ops.TENSORS]
-    if torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     is_cached = "k_new" in optional
+    if torch.is_autocast_enabled(q.device.type):
+        # A cache keeps its type, and the others follow it.
+        dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if is_cached and optional["k_new"] is not None:
-        append = [optional[name] for name in _torch_ops.APPEND_TENSORS]
-        append[:2] = append[0].detach(), append[1].detach()
-        o, lse = torch.ops.mica.attention_append(q.detach(), k, v, *append, *tensors, *numbers, return_lse)
+        new = [optional[name].detach().to(k.dtype) for name in ("k_new", "v_new")]
+        o, lse = torch.ops.mica.attention_append(q.detach(), k, v, *new, optional["rotary_cos"],
+                                                 optional["rotary_sin"], *tensors, *numbers, return_lse)
     elif is_cached:
         o, lse = torch.ops.mica.attention(q.detach(), k.detach(), v.detach(), *tensors, *numbers, return_lse)
     else:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile(fullgraph=True), torch.export, dispatch modes and CUDA graphs see the functions as ops."""
 
+import os
 import subprocess
 import sys
 
@@ -20,7 +21,8 @@ BACKEND = "aot_eager"  # functionalises and differentiates; makes no code
 @pytest.fixture(autouse=True)
 def fresh():
     torch.manual_seed(0)
-    torch.compiler.reset()
+    if _torch_ops.AVAILABLE:
+        torch.compiler.reset()
 
 
 def qkv(device, rows=5, keys=7):
@@ -162,6 +164,19 @@ def test_first_call_is_compiled_and_torch_came_after_mica():
                "q = torch.ones(1, 2, 1, 8)\n"
                "assert (f(q) == q).all()\n")
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT / "python")
+
+
+@needs_ops
+@pytest.mark.skipif(not os.environ.get("MICA_TEST_LONG"), reason="20 s of code generation; MICA_TEST_LONG=1 runs it")
+def test_inductor(device):
+    q, k, v = qkv(device)
+
+    def function(q, k, v):
+        return mica.attention((q * 2).transpose(1, 2).contiguous().transpose(1, 2), k, v, causal=True).relu()
+
+    compiled = torch.compile(function, fullgraph=True)
+    torch.testing.assert_close(compiled(q, k, v), function(q, k, v))
+    torch.testing.assert_close(*(torch.autograd.grad(f(q, k, v).sum(), (q, k, v)) for f in (compiled, function)))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
