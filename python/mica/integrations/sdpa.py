@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mica under torch.nn.functional.scaled_dot_product_attention, so that unchanged code runs it.
+
+    import mica.integrations.sdpa                                # makes "mica" known, changes nothing yet
+    torch.nn.attention.activate_flash_attention_impl("mica")     # from here on, whatever takes the flash backend
+    torch.nn.attention.restore_flash_attention_impl()            # PyTorch's own again
+
+PyTorch still decides which calls go to its flash backend (on CUDA: fp16 or bf16, no mask, head dimension up to 256); those
+run Mica, on the CPU too, and so does torch.nn.attention.varlen. Needs a PyTorch with register_flash_attention_impl.
+"""
+import warnings
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+import torch.nn.attention
+from torch import Tensor
+
+from mica import _abi, _tensors
+
+NAME = "mica"
+MICA_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _rows_first(*tensors: Tensor) -> Tuple[Tensor, ...]:
+    """(batch, heads, rows, dim) as (batch, rows, heads, dim), without a copy unless the last axis is not dense."""
+    return tuple(_tensors.dense(t.transpose(1, 2)) for t in tensors)
+
+
+def _numbers(is_causal: bool, scale: Optional[float], dropout_p: float) -> Dict[str, Any]:
+    """NOTE: is_causal of SDPA is aligned to the top left."""
+    return dict(causal=_abi.CAUSAL_TOP_LEFT if is_causal else _abi.CAUSAL_NONE, scale=scale or 0.0, dropout=dropout_p)
+
+
+def _mask(attn_mask: Optional[Tensor]) -> Dict[str, Tensor]:
+    if attn_mask is None:
+        return {}
+    return {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
+
+
+def _rng(query: Tensor, dropout_p: float) -> Tensor:
+    """{seed, offset}, in the type that PyTorch's own kernel has it in."""
+    state = _tensors.new_rng_state(query.device) if dropout_p else torch.zeros(2, dtype=torch.int64, device=query.device)
+    return state.view(torch.uint64)
+
+
+def _state(rng_state: Tensor, dropout_p: float) -> Optional[Tensor]:
+    return rng_state.view(torch.int64) if dropout_p else None
+
+
+def _backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
+              **options: Any) -> Tuple[Tensor, ...]:
+    d_o, q, k, v, o = _rows_first(grad_out, query, key, value, out)
+    grads = tuple(torch.empty_like(t) for t in (query, key, value))
+    made = _tensors.backward(d_o, q, k, v, o, logsumexp.contiguous(), **options,
+                             deterministic=torch.are_deterministic_algorithms_enabled())
+    return tuple(grad.copy_(m.transpose(1, 2)) for grad, m in zip(grads, made))
+
+
+def sdpa_cuda(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+    """aten::_scaled_dot_product_flash_attention."""
+    q, k, v = _rows_first(query, key, value)
+    out = torch.empty_like(query)
+    rng_state = _rng(query, dropout_p)
+    _, lse, _ = _tensors.forward(q, k, v, out=out.transpose(1, 2), lse=True, rng_state=_state(rng_state, dropout_p),
+                                 **_numbers(is_causal, scale, dropout_p))
+    unused = torch.zeros((), dtype=torch.uint64, device=query.device)
+    return out, lse, None, None, query.shape[2], key.shape[2], rng_state, unused, query.new_empty(0)
+
+
+def sdpa_cuda_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
+                       philox_seed, philox_offset, *, scale=None):
+    """aten::_scaled_dot_product_flash_attention_backward."""
+    return _backward(grad_out, query, key, value, out, logsumexp, rng_state=_state(philox_seed, dropout_p),
+                     **_numbers(is_causal, scale, dropout_p))
+
+
+def _flash_options(is_causal, window_size_left, window_size_right, scale, dropout_p) -> Dict[str, Any]:
+    """NOTE: is_causal of the flash operators is aligned to the bottom right."""
+    left, right = (-1 if side is None else max(int(side), -1) for side in (window_size_left, window_size_right))
+    return dict(causal=_abi.CAUSAL_BOTTOM_RIGHT if is_causal else _abi.CAUSAL_NONE, scale=scale or 0.0, dropout=dropout_p,
+                diagonal=_abi.DIAGONAL_BOTTOM_RIGHT, window_left=left, window_right=-1 if is_causal else right)
+
+
+def flash_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, *,
+                  scale=None, window_size_left=None, window_size_right=None, seqused_k=None, alibi_slopes=None,
+                  block_table=None, num_splits=None, out=None):
+    """aten::_flash_attention_forward: (batch, rows, heads, dim), or packed (rows, heads, dim) with cum_seq_q."""
+    rng_state = _rng(query, dropout_p)
+    if block_table is not None:  # pages have no beginnings
+        seqused_k = cum_seq_k[1:] - cum_seq_k[:-1] if seqused_k is None else seqused_k
+        cum_seq_k = None
+    out, lse, _ = _tensors.forward(
+        *(_tensors.dense(t) for t in (query, key, value)), out=out, lse=True, cu_seqlens_q=cum_seq_q,
+        cu_seqlens_k=cum_seq_k, seqused_k=seqused_k, alibi=alibi_slopes, block_table=block_table,
+        rng_state=_state(rng_state, dropout_p), max_seqlen_q=max_q, max_seqlen_k=max_k, num_splits=num_splits or 0,
+        **_flash_options(is_causal, window_size_left, window_size_right, scale, dropout_p))
+    unused = torch.zeros((), dtype=torch.uint64, device=query.device)
+    return out, lse, rng_state, unused, query.new_empty(0)
+
+
+def flash_forward_inplace(out, *args, **kwargs):
+    """aten::_flash_attention_forward_no_dropout_inplace."""
+    return flash_forward(*args, out=out, **kwargs)[1]
+
+
+def flash_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
+                   rng_state, unused, *, scale=None, window_size_left=None, window_size_right=None):
+    """aten::_flash_attention_backward."""
+    packed = dict(cu_seqlens_q=cum_seq_q, cu_seqlens_k=cum_seq_k, max_seqlen_q=max_q, max_seqlen_k=max_k)
+    return _tensors.backward(
+        *(_tensors.dense(t) for t in (grad_out, query, key, value, out)), logsumexp.contiguous(),
+        rng_state=_state(rng_state, dropout_p), deterministic=torch.are_deterministic_algorithms_enabled(),
+        **(packed if cum_seq_q is not None else {}),
+        **_flash_options(is_causal, window_size_left, window_size_right, scale, dropout_p))[:3]
+
+
+def _textbook(query, key, value, is_causal, attn_mask, scale) -> Tuple[Tensor, Tensor]:
+    """Probabilities and LSE, for double, which Mica has no kernels for and PyTorch's CPU backend takes."""
+    scores = query @ key.transpose(-1, -2) * scale
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -float("inf"))
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -float("inf")) if attn_mask.dtype == torch.bool else scores + attn_mask
+    lse = torch.logsumexp(scores, -1)
+    return torch.exp(scores - lse.masked_fill(lse == -float("inf"), 0.0).unsqueeze(-1)), lse
+
+
+def _for_every_query_head(query: Tensor, *tensors: Tensor) -> Tuple[Tensor, ...]:
+    return tuple(t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in tensors)
+
+
+def sdpa_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+    """aten::_scaled_dot_product_flash_attention_for_cpu. PyTorch lays its LSE out as (batch, rows, heads)."""
+    out = torch.empty_like(query)
+    if query.dtype not in MICA_TYPES:
+        k, v = _for_every_query_head(query, key, value)
+        probability, lse = _textbook(query, k, v, is_causal, attn_mask, query.shape[-1] ** -0.5 if scale is None else scale)
+        return out.copy_(probability @ v), lse.transpose(1, 2).contiguous().transpose(1, 2)
+    q, k, v = _rows_first(query, key, value)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32).transpose(1, 2)
+    _tensors.forward(q, k, v, out=out.transpose(1, 2), lse=lse, **_mask(attn_mask), **_numbers(is_causal, scale, 0.0))
+    return out, lse
+
+
+def sdpa_cpu_backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
+    """aten::_scaled_dot_product_flash_attention_for_cpu_backward."""
+    if query.dtype not in MICA_TYPES:
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        k, v = _for_every_query_head(query, key, value)
+        probability, _ = _textbook(query, k, v, is_causal, attn_mask, scale)
+        d_score = probability * (grad_out @ v.transpose(-1, -2) - (grad_out * out).sum(-1, keepdim=True)) * scale
+        d_k, d_v = d_score.transpose(-1, -2) @ query, probability.transpose(-1, -2) @ grad_out
+        return d_score @ k, *(t.unflatten(1, (key.shape[1], -1)).sum(2) for t in (d_k, d_v))
+    return _backward(grad_out, query, key, value, out, logsumexp, **_mask(attn_mask), **_numbers(is_causal, scale, 0.0))
+
+
+OPERATORS = {
+    "CUDA": {
+        "_scaled_dot_product_flash_attention": sdpa_cuda,
+        "_scaled_dot_product_flash_attention_backward": sdpa_cuda_backward,
+        "_flash_attention_forward": flash_forward,
+        "_flash_attention_forward_no_dropout_inplace": flash_forward_inplace,
+        "_flash_attention_backward": flash_backward,
+    },
+    "CPU": {
+        "_scaled_dot_product_flash_attention_for_cpu": sdpa_cpu,
+        "_scaled_dot_product_flash_attention_for_cpu_backward": sdpa_cpu_backward,
+    },
+}
+
+
+class _Handle:
+    """Keeps the overridden operators; remove() gives PyTorch its own back."""
+
+    def __init__(self) -> None:
+        self._libraries: List[torch.library.Library] = []
+        for key, functions in OPERATORS.items():
+            library = torch.library.Library("aten", "IMPL", key)
+            self._libraries.append(library)
+            for name, function in functions.items():
+                if hasattr(torch.ops.aten, name):
+                    library.impl(name, function, key)
+
+    def remove(self) -> None:
+        for library in self._libraries:
+            library._destroy()
+        self._libraries = []
+
+
+def _activate() -> _Handle:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*verriding a previously registered kernel")
+        return _Handle()
+
+
+def register() -> None:
+    """Makes "mica" known to torch.nn.attention. Importing this module does it."""
+    if not hasattr(torch.nn.attention, "register_flash_attention_impl"):
+        raise ImportError(f"torch is {torch.__version__}, want one that has torch.nn.attention.register_flash_attention_impl")
+    torch.nn.attention.register_flash_attention_impl(NAME, register_fn=_activate)
+
+
+register()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashAttention-3's names: flash_attn_interface."""
+
+import inspect
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+fa3 = pytest.importorskip("flash_attn_interface", reason="the extra flash-attn-3 is not installed")
+
+import reference  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def close(got, want, tolerance=1e-5):
+    torch.testing.assert_close(got.double(), want.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_dense_with_lse_and_gradient(device, deterministic):
+    q = torch.randn(2, 9, 4, 32, device=device, requires_grad=True)
+    k, v = (torch.randn(2, 5, 2, 32, device=device, requires_grad=True) for _ in range(2))
+    out, lse = fa3.flash_attn_func(q, k, v, causal=True, window_size=(3, -1), return_attn_probs=True,
+                                   deterministic=deterministic)
+    leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    exact, exact_lse = reference.attention(*leaves, causal=True, window=(3, None))
+    close(out, exact)
+    assert (lse[:, :, :4] == -math.inf).all()
+    close(lse, exact_lse)
+    d_out = torch.randn_like(out)
+    for got, want in zip(torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(exact, leaves, d_out.double())):
+        close(got, want, 1e-4)
+
+
+def test_scale_and_causal_stand_where_dropout_stands_in_flash_attn(device):
+    q = torch.randn(1, 6, 2, 32, device=device)
+    close(fa3.flash_attn_func(q, q, q, 0.5, True), reference.attention(q, q, q, scale=0.5, causal=True)[0])
+    assert list(inspect.signature(fa3.flash_attn_func).parameters)[3:6] == ["softmax_scale", "causal", "qv"]
+
+
+def test_qv_adds_a_product_with_the_values(device):
+    q, qv = torch.randn(1, 3, 4, 16, device=device), torch.randn(1, 3, 4, 32, device=device)
+    k, v = torch.randn(1, 7, 1, 16, device=device), torch.randn(1, 7, 1, 32, device=device)
+    want, _ = reference.attention(torch.cat((q, qv), -1), torch.cat((k, v), -1), v, causal=True)
+    close(fa3.flash_attn_func(q, k, v, qv=qv, causal=True), want)
+    close(fa3.flash_attn_with_kvcache(q, k, v, qv=qv, causal=True), want)
+
+
+def test_packed_qkv_in_both_layouts(device):
+    qkv = torch.randn(2, 6, 3, 2, 32, device=device)
+    want, _ = reference.attention(*qkv.unbind(2))
+    close(fa3.flash_attn_qkvpacked_func(qkv), want)
+    close(fa3.flash_attn_qkvpacked_func(qkv.flatten(2, 3), num_heads_q=2), want)
+
+
+def test_varlen_with_seqused(device):
+    q, k, v = (torch.randn(2, 8, 2, 32, device=device) for _ in range(3))
+    cu = torch.tensor([0, 8, 16], dtype=torch.int32, device=device)
+    used_q, used_k = (torch.tensor(n, dtype=torch.int32, device=device) for n in ((3, 8), (8, 5)))
+    out = fa3.flash_attn_varlen_func(*(t.flatten(0, 1) for t in (q, k, v)), cu, cu, 8, 8, used_q, used_k, causal=True)
+    close(out[:3], reference.attention(q[:1, :3], k[:1], v[:1], causal=True)[0][0])
+    close(out[8:], reference.attention(q[1:], k[1:, :5], v[1:, :5], causal=True)[0][0])
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_packed_queries_over_a_cache(device, paged):
+    cache_k, cache_v = (torch.randn(2, 24, 1, 32, device=device) for _ in range(2))
+    q = torch.randn(5, 2, 32, device=device)
+    cu, used = (torch.tensor(n, dtype=torch.int32, device=device) for n in ((0, 1, 5), (24, 11)))
+    options = dict(cache_seqlens=used, cu_seqlens_q=cu, max_seqlen_q=4, causal=True)
+    if paged:
+        pages = [t.reshape(6, 8, 1, 32) for t in (cache_k, cache_v)]
+        table = torch.arange(6, dtype=torch.int32, device=device).reshape(2, 3)
+        out = fa3.flash_attn_with_kvcache(q, *pages, page_table=table, **options)
+    else:
+        out = fa3.flash_attn_with_kvcache(q, cache_k, cache_v, **options)
+    close(out[:1], reference.attention(q[None, :1], cache_k[:1], cache_v[:1], causal=True)[0][0])
+    close(out[1:], reference.attention(q[None, 1:], cache_k[1:, :11], cache_v[1:, :11], causal=True)[0][0])
+
+
+def test_append_and_the_four_results(device):
+    k_cache, v_cache = (torch.randn(2, 10, 2, 32, device=device) for _ in range(2))
+    q, k = torch.randn(2, 1, 4, 32, device=device), torch.randn(2, 1, 2, 32, device=device)
+    out, lse, *rest = fa3.flash_attn_with_kvcache(q, k_cache, v_cache, k, k, cache_seqlens=4, causal=True,
+                                                  return_softmax_lse=True)
+    assert torch.equal(k_cache[:, 4], k[:, 0]) and lse.shape == (2, 4, 1) and rest == [None, None]
+    close(out, reference.attention(q, k_cache[:, :5], v_cache[:, :5])[0])
+
+
+def test_combine(device):
+    q, k, v = torch.randn(1, 3, 2, 32, device=device), *(torch.randn(1, 12, 2, 32, device=device) for _ in range(2))
+    parts = [fa3.flash_attn_func(q, k[:, part], v[:, part], return_attn_probs=True) for part in (slice(0, 5), slice(5, 12))]
+    empty = (torch.zeros_like(q), torch.full((1, 2, 3), -math.inf, device=device))
+    outs, lses = zip(*parts, empty)
+    out, lse = fa3.flash_attn_combine(torch.stack(outs), torch.stack(lses).transpose(-1, -2))
+    exact, exact_lse = reference.attention(q, k, v)
+    close(out, exact)
+    close(lse.transpose(-1, -2), exact_lse)
+    out, lse = fa3.flash_attn_combine(empty[0][None], empty[1].transpose(-1, -2)[None])
+    assert (out == 0).all() and (lse == -math.inf).all()
+
+
+def test_what_is_refused_says_so(device):
+    q = torch.randn(1, 4, 1, 32, device=device)
+    with pytest.raises(ValueError, match="q_descale is given, want None"):
+        fa3.flash_attn_func(q, q, q, q_descale=torch.ones(1, 1))
+    with pytest.raises(ValueError, match="attention_chunk is given, want 0"):
+        fa3.flash_attn_func(q, q, q, attention_chunk=4)
