@@ -3,9 +3,10 @@
 
 from .errors import Error, InvalidArgument, NoDevice, OutOfMemory, Unsupported
 from .functions import attention, attention_varlen, attention_with_cache
+from .runtime import devices, get_num_threads, set_num_threads, why_no_devices
 
-__all__ = ["attention", "attention_varlen", "attention_with_cache", "Error", "InvalidArgument", "NoDevice",
-           "OutOfMemory", "Unsupported"]
+__all__ = ["attention", "attention_varlen", "attention_with_cache", "devices", "why_no_devices", "get_num_threads",
+           "set_num_threads", "Error", "InvalidArgument", "NoDevice", "OutOfMemory", "Unsupported"]
 
 
 def __getattr__(name: str) -> str:

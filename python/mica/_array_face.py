@@ -28,6 +28,12 @@ class _Local(threading.local):
 _local = _Local()
 
 
+def forget_plans() -> None:
+    """Every thread makes its plans anew."""
+    global _local
+    _local = _Local()
+
+
 def _workspace(size: int, backend: int) -> Tuple[int, Any]:
     """(address, what keeps it): the thread's own memory on the CPU, torch's on a GPU."""
     if size == 0:
@@ -41,23 +47,25 @@ def _workspace(size: int, backend: int) -> Tuple[int, Any]:
                               "install it, or try num_splits=1") from None
         memory = torch.empty(size, dtype=torch.uint8, device="cuda")
         return memory.data_ptr(), memory
-    if len(_local.workspace) < size + alignment:
-        _local.workspace = ctypes.create_string_buffer(size + alignment)
-    return -(-ctypes.addressof(_local.workspace) // alignment) * alignment, _local.workspace
+    local = _local
+    if len(local.workspace) < size + alignment:
+        local.workspace = ctypes.create_string_buffer(size + alignment)
+    return -(-ctypes.addressof(local.workspace) // alignment) * alignment, local.workspace
 
 
 def _plan(bound: Dict[str, Located], options: Options, device: Tuple[int, int]) -> Plan:
+    plans = _local.plans
     rows_aligned = all(at.address % ROW_ALIGNMENT == 0 for name, at in bound.items() if name in ROWS)
     key = (options, device, rows_aligned,
            *((name, at.dtype_name, at.shape, at.stride) for name, at in bound.items()))
-    plan = _local.plans.get(key)
+    plan = plans.get(key)
     if plan is None:
         views: Dict[str, View] = {name: view_of(name, at.dtype, at.shape, at.stride, rows_aligned, at.dtype_name)
                                   for name, at in bound.items()}
         plan = load().plan(describe(views, options, device), _abi.FORWARD)
-        if len(_local.plans) >= KEPT_PLANS:
-            _local.plans.pop(next(iter(_local.plans)))
-        _local.plans[key] = plan
+        if len(plans) >= KEPT_PLANS:
+            plans.pop(next(iter(plans)))
+        plans[key] = plan
     return plan
 
 

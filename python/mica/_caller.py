@@ -174,6 +174,17 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
     return "\n".join(lines) + "\n"
 
 
+_scopes_lock = threading.Lock()
+_scopes: List[dict] = []  # of every generated function
+
+
+def forget_plans() -> None:
+    """Every thread makes its plans anew."""
+    with _scopes_lock:
+        for scope in _scopes:
+            scope["entries"] = _Entries()
+
+
 def _no_stream(device: int) -> int:
     raise NoDevice("this PyTorch has no CUDA")
 
@@ -201,4 +212,6 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
              "execute": library.c.mica_execute, "failure": library.failure, "empty_like": torch.empty_like,
              "raw_stream": getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream)}
     exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
+    with _scopes_lock:
+        _scopes.append(scope)
     return scope["call"]
