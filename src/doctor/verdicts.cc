@@ -86,6 +86,11 @@ constexpr VerdictKind kCatalogue[] = {
     {"PICK_MATCH", kNote, "A published wheel fits"},
     {"PICK_NEAREST", kWarning, "No published wheel fits; the nearest ones"},
     {"NOT_KNOWN", kWarning, "No known failure was found in the text"},
+    // A shared folder of wheels.
+    {"SHARE_ALTERED", kError, "A published wheel was changed"},
+    {"SHARE_UNRECORDED", kWarning, "A wheel of unknown origin is among the published ones"},
+    {"SHARE_INDEX_STALE", kWarning, "The index does not list what is there"},
+    {"SHARE_LEFTOVER", kNote, "Unfinished files are left over"},
 };
 
 }  // namespace
