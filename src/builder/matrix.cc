@@ -37,8 +37,17 @@ std::vector<std::string> matrix_headers() {
 
 std::vector<std::string> matrix_cells(const MatrixLine& l) {
   const std::string status = l.status + (l.codes.empty() ? "" : ": " + doctor::joined(l.codes, ", "));
-  std::vector<std::string> cells = {l.package, l.version, l.torch, l.cuda, l.python, l.abi, l.machine, l.gpu,
-                                    doctor::joined(l.architectures, ", "), status, l.time.substr(0, 10)};
+  std::vector<std::string> cells = {l.package,
+                                    l.version,
+                                    l.torch,
+                                    l.cuda,
+                                    l.python,
+                                    l.abi,
+                                    l.machine,
+                                    l.gpu,
+                                    doctor::joined(l.architectures, ", "),
+                                    status,
+                                    l.time.substr(0, 10)};
   for (std::string& cell : cells) cell = cell.empty() ? "-" : doctor::printable(cell);
   return cells;
 }
@@ -46,10 +55,12 @@ std::vector<std::string> matrix_cells(const MatrixLine& l) {
 std::string matrix_html(const std::vector<MatrixLine>& lines) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Wheels and where they "
-      "work</title>\n<style>\nbody { font: 15px/1.4 system-ui, sans-serif; margin: 2em; color: #222; background: #fff }\n"
+      "work</title>\n<style>\nbody { font: 15px/1.4 system-ui, sans-serif; margin: 2em; color: #222; background: #fff "
+      "}\n"
       "table { border-collapse: collapse }\nth, td { text-align: left; padding: .35em .8em; border-bottom: 1px solid "
       "#ddd }\nth { border-bottom: 2px solid #888 }\n.fails { background: #fbe3e0 }\n.judged { background: #f4f4f4 }\n"
-      ".imported { background: #e6f1fa }\n.compared { background: #e2f3e4 }\n@media (prefers-color-scheme: dark) { body "
+      ".imported { background: #e6f1fa }\n.compared { background: #e2f3e4 }\n@media (prefers-color-scheme: dark) { "
+      "body "
       "{ color: #ddd; background: #1b1b1b } .fails { background: #512 } .judged { background: #2a2a2a } .imported { "
       "background: #123049 } .compared { background: #123a1c } }\n</style>\n</head>\n<body>\n<h1>Wheels and where they "
       "work</h1>\n<p>compared: results agree with Mica's; imported: it was loaded there; judged: the doctor sees "
