@@ -39,6 +39,9 @@ int main(int argc, char** argv) {
       cli::inspect_verb(app),  //
       cli::explain_verb(app),  //
       cli::pick_verb(app),     //
+      cli::publish_verb(app),  //
+      cli::verify_verb(app),   //
+      cli::wheel_matrix_verb(app),
   };
   const auto given = [&]() -> const cli::Verb* {
     for (const cli::Verb& verb : verbs)

@@ -27,5 +27,8 @@ Verb bench_verb(CLI::App& app);
 Verb demo_verb(CLI::App& app);
 Verb explain_verb(CLI::App& app);
 Verb pick_verb(CLI::App& app);
+Verb publish_verb(CLI::App& app);
+Verb verify_verb(CLI::App& app);
+Verb wheel_matrix_verb(CLI::App& app);
 
 }  // namespace cli

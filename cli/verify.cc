@@ -44,7 +44,8 @@ void print_report(const builder::ShelfReport& report, const Options& options) {
     else if (entry.pretender && !options.quarantine)
       std::printf("  it claims compiled code and holds none; mica verify --quarantine sets it aside\n");
   }
-  for (const doctor::Verdict& verdict : report.verdicts) std::printf("%s", doctor::verdict_text(verdict, false).c_str());
+  for (const doctor::Verdict& verdict : report.verdicts)
+    std::printf("%s", doctor::verdict_text(verdict, false).c_str());
   std::printf("%zu of %zu wheels are good\n", good, report.entries.size());
 }
 

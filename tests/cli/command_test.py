@@ -52,7 +52,7 @@ class Usage(unittest.TestCase):
         self.complains("demo", "--lengths", "0", about="0")
 
     def test_help(self):
-        for verb in ([], ["info"], ["inspect"], ["plan"], ["check"], ["bench"], ["demo"]):
+        for verb in ([], ["info"], ["inspect"], ["plan"], ["check"], ["bench"], ["demo"], ["publish"], ["verify"], ["matrix"]):
             result = run(*verb, "--help")
             self.assertEqual(result.returncode, 0)
             self.assertEqual(result.stderr, "")
