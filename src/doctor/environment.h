@@ -25,8 +25,8 @@ class LibraryStore {
   virtual std::string canonical(const std::string& path) { return path; }
 };
 
-// Of this machine; files are read when first asked for.
-std::unique_ptr<LibraryStore> disk_libraries();
+// Of this machine, or of the tree below `root`; files are read when first asked for, links stay inside the root.
+std::unique_ptr<LibraryStore> disk_libraries(const std::string& root = "");
 
 enum class CxxAbi { kUnknown, kNeutral, kOld, kNew, kMixed };  // old: _GLIBCXX_USE_CXX11_ABI=0
 const char* cxx_abi_name(CxxAbi abi);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "doctor/judge.h"
 #include "doctor/text.h"
 
 namespace doctor {
@@ -84,19 +83,6 @@ Inspection inspect(const std::string& path, const Progress& progress, const Read
     out.kind = binary->cubin ? FileKind::kCubin : binary->bare_fatbin ? FileKind::kFatbin : FileKind::kElf;
     out.binaries.push_back(std::move(*binary));
   }
-  return out;
-}
-
-std::vector<Verdict> judge(const Inspection& inspection) {
-  std::vector<Verdict> out = inspection.problems;
-  if (inspection.wheel) {
-    const Wheel& wheel = *inspection.wheel;
-    out.insert(out.end(), wheel.problems.begin(), wheel.problems.end());
-    // Of an archive that could not be opened, nothing else is known.
-    if (!wheel.entries.empty()) judge_wheel(wheel, out);
-  }
-  for (const Binary& binary : inspection.wheel ? inspection.wheel->binaries : inspection.binaries)
-    judge_binary(binary, facts_of(binary), out);
   return out;
 }
 

@@ -103,19 +103,6 @@ json binary_json(const Binary& binary) {
 
 }  // namespace
 
-json as_json(const Verdict& verdict) {
-  return {{"code", verdict.code},         {"severity", severity_name(verdict.severity)},
-          {"subject", verdict.subject},   {"message", verdict.message},
-          {"cause", verdict.cause},       {"fix", verdict.fix},
-          {"evidence", verdict.evidence}, {"doc", verdict_anchor(verdict.code)}};
-}
-
-json as_json(std::span<const Verdict> verdicts) {
-  json out = json::array();
-  for (const Verdict& verdict : verdicts) out.push_back(as_json(verdict));
-  return out;
-}
-
 json as_json(const Inspection& inspection) {
   const char* kinds[] = {"wheel", "elf", "cubin", "fatbin", "folder"};
   json out = {{"path", inspection.path}, {"kind", kinds[int(inspection.kind)]}, {"binaries", json::array()}};

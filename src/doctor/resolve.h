@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "doctor/environment.h"
-#include "doctor/wheel.h"
 
 namespace doctor {
 
-enum class LoadFailure { kNone, kMachine, kNeededMissing, kVersionMissing, kUndefinedSymbol, kNotShared };
+enum class LoadFailure { kNone, kMachine, kNotShared, kNeededMissing, kVersionMissing, kUndefinedSymbol };
 
 struct MissingSymbol {
   std::string name, version;  // version may be empty
@@ -21,14 +20,16 @@ struct MissingSymbol {
 struct Resolution {
   LoadFailure failure = LoadFailure::kNone;
   std::string message;
-  std::string object;                  // the file that asked
-  std::string library, version;        // of kNeededMissing; of kVersionMissing also the version
-  std::vector<std::string> searched;   // folders, for kNeededMissing
-  std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the first is the one in the message, then the others
-  std::vector<std::pair<std::string, std::string>> loaded;  // soname, path of what was found, in load order
+  std::string object;  // path of the file that asked
+  const ElfFile* object_elf = nullptr;
+  std::string library, version;        // kNeededMissing: the library; kVersionMissing: both
+  std::vector<std::string> searched;   // kNeededMissing: where it was looked for
+  std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the one in the message, then others of the same file
+  std::vector<std::pair<std::string, std::string>>
+      loaded;  // name asked for and path found, of what is new, in load order
 };
 
-// A file as it will lie in the target: where, and its facts. Files of one wheel see each other.
+// A file as it will lie in the target.
 struct PlacedFile {
   std::string path;  // absolute, in the target
   const ElfFile* elf = nullptr;
@@ -37,8 +38,7 @@ struct PlacedFile {
 struct LoadRequest {
   PlacedFile file;
   std::vector<PlacedFile> beside;  // others that are installed with it
-  bool python = true;              // loaded by the target's Python
-  bool torch_first = true;         // after `import torch`
+  bool torch_first = true;         // after `import torch`, where the target has it
 };
 
 Resolution resolve(const LoadRequest& request, const Environment& target);
