@@ -63,23 +63,23 @@ def batch_with_padding(side, device="cpu", length=14):
 
 @pytest.mark.parametrize("name", CAUSAL)
 @pytest.mark.parametrize("side", ["none", "left", "right"])
-def test_logits_equal_eager(name, side):
-    ids, mask = batch_with_padding(side)
+def test_logits_equal_eager(device, name, side):
+    ids, mask = batch_with_padding(side, device)
     given = {} if side == "none" else dict(attention_mask=mask)
     used = torch.ones_like(mask, dtype=torch.bool) if side == "none" else mask.bool()
     with torch.no_grad():
-        want, got = (build(CAUSAL[name], impl)(ids, **given).logits[used] for impl in ("eager", "mica"))
+        want, got = (build(CAUSAL[name], impl).to(device)(ids, **given).logits[used] for impl in ("eager", "mica"))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", CAUSAL)
-def test_greedy_generation_equals_eager(name, cache):
-    ids, mask = batch_with_padding("left")
+def test_greedy_generation_equals_eager(device, name, cache):
+    ids, mask = batch_with_padding("left", device)
     options = dict(max_new_tokens=8, do_sample=False, attention_mask=mask, pad_token_id=0, eos_token_id=None)
     if cache == "static":
         options.update(cache_implementation="static", disable_compile=True)
-    want, got = (build(CAUSAL[name], impl).generate(ids, **options) for impl in ("eager", "mica"))
+    want, got = (build(CAUSAL[name], impl).to(device).generate(ids, **options) for impl in ("eager", "mica"))
     assert want.shape == (3, 22) and torch.equal(got, want)
 
 
@@ -94,9 +94,9 @@ def twice_eager(config, ids, device="cpu", **given):
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2: softcap, windows"])
-def test_bf16_logits_within_twice_the_error_of_eager(name):
-    ids, _ = batch_with_padding("none", length=40)
-    mine, eagers = twice_eager(CAUSAL[name], ids)
+def test_bf16_logits_within_twice_the_error_of_eager(device, name):
+    ids, _ = batch_with_padding("none", device, length=40)
+    mine, eagers = twice_eager(CAUSAL[name], ids, device)
     assert 0 < eagers and mine <= 2 * eagers
 
 
@@ -109,14 +109,14 @@ def qwen3_06b(layers):
 
 @pytest.mark.parametrize("layers", [1, pytest.param(28, marks=pytest.mark.skipif(
     not os.environ.get("MICA_TEST_ALL"), reason="make test-all runs all 28 layers"))])
-def test_the_shape_of_qwen3_06b(layers):
+def test_the_shape_of_qwen3_06b(device, layers):
     config = qwen3_06b(layers)
     torch.manual_seed(1)
-    ids = torch.randint(0, 500, (1, 33))
-    mine, eagers = twice_eager(config, ids)
+    ids = torch.randint(0, 500, (1, 33), device=device)
+    mine, eagers = twice_eager(config, ids, device)
     assert mine <= 2 * eagers
     options = dict(max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0)
-    want, got = (build(config, impl).generate(ids, **options) for impl in ("eager", "mica"))
+    want, got = (build(config, impl).to(device).generate(ids, **options) for impl in ("eager", "mica"))
     assert torch.equal(got, want)
 
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn_implementation="flash_attention_2" over the drop-in.
+
+Transformers offers that name only where it sees a GPU; on the CPU the check alone is bypassed, and the rest of the path (mask,
+unpadding, packing, keyword arguments found by signature) is Transformers' own."""
+
+import importlib.metadata
+import logging
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", minversion="4.57", reason="transformers (4.57 or later) is not installed")
+flash_attn = pytest.importorskip("flash_attn", reason="the drop-in flash_attn is not installed")
+if "mica" not in flash_attn.__version__:
+    pytest.skip(f"flash_attn is upstream's {flash_attn.__version__}", allow_module_level=True)
+
+from transformers import modeling_flash_attention_utils as flash_utils  # noqa: E402
+from transformers_test import CAUSAL, batch_with_padding, build, qwen3_06b  # noqa: E402
+
+NAMES = ("qwen3", "gemma2: softcap, windows")
+
+
+@pytest.fixture
+def pretend_there_is_a_gpu(monkeypatch):
+    monkeypatch.setattr(flash_utils, "is_flash_attn_2_available", lambda *_, **__: True)
+    for name in ("_flash_fn", "_flash_varlen_fn", "_flash_with_kvcache_fn", "_pad_fn", "_unpad_fn", "_process_flash_kwargs_fn",
+                 "_loaded_implementation"):
+        if hasattr(flash_utils, name):
+            monkeypatch.setattr(flash_utils, name, None)
+
+
+def build_flash(config, dtype=torch.float32):
+    model = build(config, "eager", dtype)
+    model.config._attn_implementation = "flash_attention_2"
+    return model
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_logits_equal_eager(pretend_there_is_a_gpu, name, side):
+    ids, mask = batch_with_padding(side)
+    used = mask.bool()
+    with torch.no_grad():
+        want = build(CAUSAL[name], "eager")(ids, attention_mask=mask).logits[used]
+        got = build_flash(CAUSAL[name])(ids, attention_mask=mask).logits[used]
+    assert flash_utils._flash_fn is flash_attn.flash_attn_func
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_generation_equals_eager(pretend_there_is_a_gpu, name):
+    ids, mask = batch_with_padding("left")
+    options = dict(max_new_tokens=8, do_sample=False, attention_mask=mask, pad_token_id=0, eos_token_id=None)
+    want, got = build(CAUSAL[name], "eager").generate(ids, **options), build_flash(CAUSAL[name]).generate(ids, **options)
+    assert torch.equal(got, want)
+
+
+def test_packed_rows_and_their_gradient(pretend_there_is_a_gpu):
+    lengths = (5, 9, 3)
+    torch.manual_seed(1)
+    ids = torch.randint(3, 97, (1, sum(lengths)))
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    eager, flash = build(CAUSAL["qwen3"], "eager"), build_flash(CAUSAL["qwen3"])
+    want = torch.cat([eager(part).logits for part in ids.split(lengths, 1)], 1)
+    got = flash(ids, position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    want.square().sum().backward()
+    got.square().sum().backward()
+    grads = {name: parameter.grad for name, parameter in eager.named_parameters()}
+    for name, parameter in flash.named_parameters():
+        torch.testing.assert_close(parameter.grad, grads[name], rtol=1e-3, atol=1e-4, msg=lambda text: f"{name}: {text}")
+
+
+def test_the_installed_distribution_is_the_one_transformers_looks_for():
+    try:
+        version = importlib.metadata.version("flash-attn")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the drop-in runs from the source tree")
+    assert version == flash_attn.__version__
+    assert "flash-attn" in [name.replace("_", "-") for name in importlib.metadata.packages_distributions()["flash_attn"]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
+def test_on_a_gpu_it_loads_without_a_warning_and_stays_within_twice_eager(caplog):
+    try:
+        importlib.metadata.version("flash-attn")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the drop-in is not installed, so Transformers does not offer flash_attention_2")
+    config = qwen3_06b(4)
+    config.dtype = torch.bfloat16
+    torch.manual_seed(1)
+    ids = torch.randint(0, 500, (2, 300), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[0, :77] = 0
+    with caplog.at_level(logging.WARNING, logger="transformers"), torch.no_grad():
+        logits = {impl: build(config, impl, torch.bfloat16).to("cuda")(ids, attention_mask=mask).logits[mask.bool()].double()
+                  for impl in ("flash_attention_2", "mica", "eager")}
+        exact = build(config, "eager", torch.bfloat16).double().to("cuda")(ids, attention_mask=mask).logits[mask.bool()]
+    assert not [record for record in caplog.records if "lash" in record.getMessage()]
+    errors = {impl: (value - exact).abs().max().item() for impl, value in logits.items()}
+    assert errors["flash_attention_2"] <= 2 * errors["eager"] and errors["mica"] <= 2 * errors["eager"]
