@@ -6,10 +6,11 @@
     python bench/transformers_speed.py --device cuda --prompt 16384 --batch 4 --json out/transformers.json
     python bench/transformers_speed.py --device cpu --layers 2 --prompt 512 --new-tokens 16
 
-The model has the shape of Qwen3 0.6B with random weights, bf16: nothing is downloaded. Prefill is one forward pass over the
-prompt, decode greedy generation after it with a dynamic cache; each implementation's logits are checked against the same
-weights in fp32 (at most twice eager's error, or sdpa's where eager does not fit) before it is timed. Implementations take
-turns; figures are medians. flash_attention_2 joins where Mica's drop-in is installed and there is a GPU."""
+The model has the shape of Qwen3 0.6B with random weights, bf16: nothing is downloaded. Prefill is one forward pass
+over the prompt, decode greedy generation after it with a dynamic cache; each implementation's logits are checked
+against the same weights in fp32 (at most twice eager's error, or sdpa's where eager does not fit) before it is
+timed. Implementations take turns; figures are medians. flash_attention_2 joins where Mica's drop-in is installed and
+there is a GPU."""
 
 import argparse
 import gc
@@ -118,10 +119,11 @@ def measure(model, names, ids, given):
     for sample in range(given.samples + 1):
         for name in names:
             switch(model, name)
-            seconds = prefill_seconds(model, ids, given.device), generate_seconds(model, ids, given.new_tokens, given.device)
+            first = prefill_seconds(model, ids, given.device)
+            total = generate_seconds(model, ids, given.new_tokens, given.device)
             if sample:
-                prefill[name].append(seconds[0])
-                whole[name].append(seconds[1])
+                prefill[name].append(first)
+                whole[name].append(total)
     figures = {}
     for name in names:
         first, total = statistics.median(prefill[name]), statistics.median(whole[name])
@@ -153,14 +155,14 @@ def main():
     for name in names:
         error = "-" if errors[name] is None else f"{errors[name]:.4f}"
         if name in figures:
-            row = figures[name]
-            print(f"{name:20}{row['prefill_tokens_per_second']:>15.0f}{row['decode_tokens_per_second']:>15.0f}{error:>10}")
+            prefill, decode = (figures[name][f"{part}_tokens_per_second"] for part in ("prefill", "decode"))
+            print(f"{name:20}{prefill:>15.0f}{decode:>15.0f}{error:>10}")
         else:
             print(f"{name:20}{'wrong' if name in wrong else 'out of memory':>30}{error:>10}")
     if given.json:
         record = dict(device=device, commit=commit(), transformers=transformers.__version__, torch=torch.__version__,
-                      layers=given.layers, batch=given.batch, prompt=given.prompt, new_tokens=given.new_tokens, errors=errors,
-                      figures=figures)
+                      layers=given.layers, batch=given.batch, prompt=given.prompt, new_tokens=given.new_tokens,
+                      errors=errors, figures=figures)
         with open(given.json, "w") as file:
             json.dump(record, file, indent=1)
             file.write("\n")

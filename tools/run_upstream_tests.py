@@ -4,10 +4,11 @@
 
     tools/run_upstream_tests.py PATH [--sample 40] [--seed 0] [-k WORDS] [--json OUT]
 
-PATH is upstream's tests/test_flash_attn.py, a checkout of the repository, or the source distribution (flash_attn-2.8.3.tar.gz
-from PyPI contains the tests). The file has over 500,000 parameter sets: of every test function --sample are drawn by --seed
-(0: all of them). The installed mica and flash_attn are tested; --tree takes those of this source tree. --cpu runs on the CPU
-what fits there, by mapping the device "cuda": a rehearsal where there is no GPU. Needs pytest, torch and einops.
+PATH is upstream's tests/test_flash_attn.py, a checkout of the repository, or the source distribution
+(flash_attn-2.8.3.tar.gz from PyPI contains the tests). The file has over 500,000 parameter sets: of every test function
+--sample are drawn by --seed (0: all of them). The installed mica and flash_attn are tested; --tree takes those of this
+source tree. --cpu runs on the CPU what fits there, by mapping the device "cuda": a rehearsal where there is no GPU.
+Needs pytest, torch and einops.
 """
 import argparse
 import itertools
@@ -30,7 +31,7 @@ def test_file(path: pathlib.Path, folder: str) -> pathlib.Path:
         path = path / TEST_FILE
     if path.suffixes[-2:] != [".tar", ".gz"]:
         if not path.is_file():
-            raise SystemExit(f"{path} is not there, want upstream's {TEST_FILE}, a checkout, or its source distribution")
+            raise SystemExit(f"{path} is not there, want upstream's {TEST_FILE}, a checkout or the source distribution")
         return path
     with tarfile.open(path) as archive:
         names = [n for n in archive.getnames() if n.endswith("/" + TEST_FILE)]

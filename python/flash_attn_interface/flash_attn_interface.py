@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashAttention-3's functions, on Mica. NOTE: the order of arguments differs from flash_attn's (there is no dropout)."""
+"""FlashAttention-3's functions, on Mica. NOTE: the order of arguments differs from flash_attn's (there is no
+dropout)."""
 from typing import Any, Dict, Optional, Tuple, Union
 
 import mica
@@ -11,7 +12,8 @@ from torch import Tensor
 def _refuse(**unwanted: Any) -> None:
     for name, value in unwanted.items():
         if value is not None and not (isinstance(value, int) and value == 0):
-            raise ValueError(f"{name} is given, want {'0' if name == 'attention_chunk' else 'None'}: Mica has no such option")
+            wanted = "0" if name == "attention_chunk" else "None"
+            raise ValueError(f"{name} is given, want {wanted}: Mica has no such option")
 
 
 def _window(window_size: Any) -> Tuple[Optional[int], Optional[int]]:
@@ -19,7 +21,9 @@ def _window(window_size: Any) -> Tuple[Optional[int], Optional[int]]:
     return (None if left < 0 else left, None if right < 0 else right)
 
 
-def _joined(q: Tensor, k: Tensor, v: Tensor, qv: Optional[Tensor], scale: Optional[float]) -> Tuple[Tensor, Tensor, float]:
+def _joined(
+    q: Tensor, k: Tensor, v: Tensor, qv: Optional[Tensor], scale: Optional[float]
+) -> Tuple[Tensor, Tensor, float]:
     """q.k + qv.v is one product of the joined features; the default scale counts both."""
     if qv is None:
         return q, k, q.shape[-1] ** -0.5 if scale is None else scale
@@ -118,12 +122,13 @@ def flash_attn_varlen_func(
     sm_margin=0,
     return_attn_probs=False,
 ):
-    """q (total_q, heads, dim), k and v (total_k, heads_k, dim); with return_attn_probs also the LSE (heads, total_q)."""
+    """q (total_q, heads, dim), k and v (total_k, heads_k, dim); with return_attn_probs also the LSE (heads,
+    total_q)."""
     _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
     q, k, scale = _joined(q, k, v, qv, softmax_scale)
     if deterministic:
         if seqused_q is not None or seqused_k is not None:
-            raise ValueError("deterministic is True with seqused, want torch.use_deterministic_algorithms(True) instead")
+            raise ValueError("deterministic is True with seqused, want torch.use_deterministic_algorithms(True)")
         packed = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs, *packed)
     hints = [length if isinstance(length, int) else None for length in (max_seqlen_q, max_seqlen_k)]
@@ -166,8 +171,8 @@ def flash_attn_with_kvcache(
     sm_margin=0,
     return_softmax_lse=False,
 ):
-    """As flash_attn.flash_attn_with_kvcache; page_table is its block_table. q may be packed, (total_q, heads, dim), with
-    cu_seqlens_q. With return_softmax_lse: (out, lse, None, None); upstream's last two are its partial results."""
+    """As flash_attn.flash_attn_with_kvcache; page_table is its block_table. q may be packed, (total_q, heads, dim),
+    with cu_seqlens_q. With return_softmax_lse: (out, lse, None, None); upstream's last two are its partial results."""
     _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk,
             rotary_seqlens=rotary_seqlens, cu_seqlens_k_new=cu_seqlens_k_new)
     if qv is not None and k is not None:
@@ -209,11 +214,12 @@ def _packed_queries(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, max_seqlen
 
 
 def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
-    """Merges partial results over the first axis: out_partial (splits, ..., seqlen, heads, dim), lse_partial (splits, ...,
-    seqlen, heads). Returns (out, lse); a row that is empty in every part is 0 with LSE -inf."""
+    """Merges partial results over the first axis: out_partial (splits, ..., seqlen, heads, dim), lse_partial
+    (splits, ..., seqlen, heads). Returns (out, lse); a row that is empty in every part is 0 with LSE -inf."""
     lse = torch.logsumexp(lse_partial.float(), dim=0)
     weight = torch.exp(lse_partial.float() - lse.masked_fill(lse == -float("inf"), 0.0))
-    merged = (out_partial.float() * weight.unsqueeze(-1)).sum(dim=0).to(out_partial.dtype if out_dtype is None else out_dtype)
+    merged = (out_partial.float() * weight.unsqueeze(-1)).sum(dim=0)
+    merged = merged.to(out_partial.dtype if out_dtype is None else out_dtype)
     return (merged if out is None else out.copy_(merged)), lse
 
 

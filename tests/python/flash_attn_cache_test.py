@@ -69,7 +69,8 @@ def test_append_with_rotary(device, causal, window, interleaved, layout):
     if layout == "pages of 16":
         k_given, table = make_pages(k_cache, 16)
         v_given = torch.zeros_like(k_given)
-        v_given[table.flatten().long()] = torch.nn.functional.pad(v_cache, (0, 0, 0, 0, 0, 8)).reshape(-1, 16, HEADS_K, DIM)
+        whole = torch.nn.functional.pad(v_cache, (0, 0, 0, 0, 0, 8))
+        v_given[table.flatten().long()] = whole.reshape(-1, 16, HEADS_K, DIM)
         options["block_table"] = table
     else:
         k_given, v_given = k_cache, v_cache

@@ -105,7 +105,8 @@ def test_rotary_of_packed_sequences_and_of_packed_tensors(device):
     want = torch.stack([rotary.apply_rotary_emb(t, cos, sin) for t in qkv.unbind(2)[:2]] + [qkv[:, :, 2]], 2)
     torch.testing.assert_close(rotary.apply_rotary_emb_qkv_(qkv.clone(), cos, sin), want)
     grouped = qkv.flatten(2, 3)  # two query heads, two key heads, two value heads
-    torch.testing.assert_close(rotary.apply_rotary_emb_qkv_(grouped.clone(), cos, sin, num_heads_q=2), want.flatten(2, 3))
+    turned = rotary.apply_rotary_emb_qkv_(grouped.clone(), cos, sin, num_heads_q=2)
+    torch.testing.assert_close(turned, want.flatten(2, 3))
     kv = qkv[:, :, 1:].clone()
     assert rotary.apply_rotary_emb_kv_(kv, cos, sin).data_ptr() == kv.data_ptr()
     torch.testing.assert_close(kv, want[:, :, 1:])
@@ -123,7 +124,8 @@ def test_rotary_embedding_keeps_differences_of_positions(device, scale_base):
         return (turned[0, at_q, 0] * turned[0, at_k, 1]).sum()
 
     torch.testing.assert_close(score(5, 2), score(19, 16), rtol=1e-4, atol=1e-4)
-    alone, _ = module(torch.ones(1, 4, 2, 16, device=device), torch.ones(1, 4, 2, 2, 16, device=device), seqlen_offset=3)
+    ones = torch.ones(1, 4, 2, 16, device=device)
+    alone, _ = module(ones, torch.stack((ones, ones), 2), seqlen_offset=3)
     assert alone.shape == (1, 4, 2, 16) and module._seq_len_cached == 20
 
 
@@ -140,7 +142,8 @@ def test_norms(device):
     torch.testing.assert_close(rms_norm_fn(x, weight, None), want.bfloat16())
     module = RMSNorm(8, eps=1e-6, zero_centered_weight=True, device=device)
     torch.testing.assert_close(module(x.float()), rms_norm_fn(x.float(), torch.ones(8, device=device), None))
-    _, mask, mask1 = layer_norm_fn(torch.ones(500, 8, device=device), weight, bias, dropout_p=0.3, return_dropout_mask=True)
+    ones = torch.ones(500, 8, device=device)
+    _, mask, mask1 = layer_norm_fn(ones, weight, bias, dropout_p=0.3, return_dropout_mask=True)
     assert abs(mask.float().mean().item() - 0.7) < 0.05 and mask1 is None
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other projects take from the drop-in beside its public functions: the private four, the operators, the module of the
-extension, torch.compile."""
+"""What other projects take from the drop-in beside its public functions: the private four, the operators, the module
+of the extension, torch.compile."""
 
 import inspect
 import math
@@ -21,7 +21,7 @@ from flash_attn import (  # noqa: E402
     flash_attn_with_kvcache,
 )
 
-needs_operators = pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="torch.library.custom_op: PyTorch 2.4")
+needs_operators = pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="operators need PyTorch 2.4")
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,8 @@ def test_forward_and_backward_by_hand_as_ring_attention_does(device):
     want = torch.autograd.grad(out, (q, k, v), d_out)
     arguments = inspect.getfullargspec(interface._flash_attn_forward).args
     assert arguments[:3] == ["q", "k", "v"] and arguments[-1] == "return_softmax"
-    options = dict(dropout_p=0.0, softmax_scale=32**-0.5, causal=True, window_size_left=-1, window_size_right=-1, softcap=0.0,
-                   alibi_slopes=None)
+    options = dict(dropout_p=0.0, softmax_scale=32**-0.5, causal=True, window_size_left=-1, window_size_right=-1,
+                   softcap=0.0, alibi_slopes=None)
     made, lse, s_dmask, rng_state = interface._flash_attn_forward(q, k, v, **options, return_softmax=False)
     assert torch.equal(made, out) and lse.shape == (2, 4, 12) and s_dmask.shape == (0,)
     assert rng_state.shape == (2,) and rng_state.dtype == torch.int64
@@ -59,7 +59,8 @@ def test_varlen_by_hand_with_seqused_and_leftpad(device):
     cu_q, cu_k = (torch.tensor([0, n, 2 * n], dtype=torch.int32, device=device) for n in (12, 20))
     used, pad = (torch.tensor(n, dtype=torch.int32, device=device) for n in ((20, 13), (0, 4)))
     out, lse, _, _ = interface._flash_attn_varlen_forward(
-        q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cu_q, cu_k, 12, 20, 0.0, 0.3, True, seqused_k=used, leftpad_k=pad)
+        q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cu_q, cu_k, 12, 20, 0.0, 0.3, True, seqused_k=used,
+        leftpad_k=pad)
     assert lse.shape == (4, 24)
     want = flash_attn_func(q[1:], k[1:, 4:13], v[1:, 4:13], softmax_scale=0.3, causal=True)
     torch.testing.assert_close(out[12:], want[0], rtol=1e-5, atol=1e-5)

@@ -179,7 +179,8 @@ def test_dropout_can_be_decoded_and_repeats_with_the_seed(device):
     torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-5, atol=1e-5)
     d_out = torch.randn_like(out)
-    for got, want in zip(torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(exact, leaves, d_out.double())):
+    right = torch.autograd.grad(exact, leaves, d_out.double())
+    for got, want in zip(torch.autograd.grad(out, (q, k, v), d_out), right):
         torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
     torch.manual_seed(5)
     again = flash_attn_func(q, k, v, p, causal=True)
@@ -233,9 +234,10 @@ SIGNATURES = {
     "flash_attn_varlen_func": f"q, k, v, {VARLEN}, {COMMON}, block_table=None",
     "flash_attn_varlen_qkvpacked_func": f"qkv, cu_seqlens, max_seqlen, {COMMON}",
     "flash_attn_varlen_kvpacked_func": f"q, kv, {VARLEN}, {COMMON}",
-    "flash_attn_with_kvcache": "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
-    "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, window_size=(-1, -1), "
-    "softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, return_softmax_lse=False",
+    "flash_attn_with_kvcache": "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, "
+    "cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
+    "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
+    "return_softmax_lse=False",
 }
 
 

@@ -74,9 +74,11 @@ def test_cpu_masks_uneven_causal_and_double(calls):
     q, k, v = tensors("cpu", torch.float32, rows=5, keys=9)
     mask = torch.randn(5, 9)
     want, _ = exact(q, k, v, mask=mask)
-    torch.testing.assert_close(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).double(), want, rtol=1e-5, atol=1e-5)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
     want, _ = exact(q, k, v, causal=True)  # SDPA's diagonal begins at the top left
-    torch.testing.assert_close(F.scaled_dot_product_attention(q, k, v, is_causal=True).double(), want, rtol=1e-5, atol=1e-5)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
     assert calls["forward"] >= 1
     q, k, v = tensors("cpu", torch.float64)
     before = dict(calls)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attn_implementation="mica" against eager, in models with random weights made from their configurations (no download)."""
+"""attn_implementation="mica" against eager, in models with random weights made from their configurations (no
+download)."""
 
 import copy
 import os
@@ -8,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers", minversion="4.57", reason="transformers (4.57 or later) is not installed")
+transformers = pytest.importorskip("transformers", minversion="4.57", reason="no transformers 4.57 or later here")
 
 from transformers import masking_utils  # noqa: E402
 
 import mica.integrations.transformers as mica_transformers  # noqa: E402
 
-SMALL = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-             max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+SMALL = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=16, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=None)
 
 
 def causal_models():
@@ -29,8 +30,8 @@ def causal_models():
     yield "phimoe: a window that only the mask names", t.PhimoeConfig(
         num_hidden_layers=1, sliding_window=6, num_local_experts=2, num_experts_per_tok=1, **SMALL)
     yield "llama4: chunks", t.Llama4TextConfig(
-        num_hidden_layers=2, attention_chunk_size=8, num_local_experts=2, num_experts_per_tok=1, intermediate_size_mlp=96,
-        no_rope_layers=[1, 0], **{k: v for k, v in SMALL.items()})
+        num_hidden_layers=2, attention_chunk_size=8, num_local_experts=2, num_experts_per_tok=1,
+        intermediate_size_mlp=96, no_rope_layers=[1, 0], **SMALL)
 
 
 CAUSAL = dict(causal_models())
@@ -86,11 +87,9 @@ def test_greedy_generation_equals_eager(device, name, cache):
 def twice_eager(config, ids, device="cpu", **given):
     """Errors of bf16 logits, mica's and eager's, against the same weights in double."""
     with torch.no_grad():
-        exact_model = build(config, "eager", torch.bfloat16).double().to(device)
-        exact = exact_model(ids, **given).logits
-        errors = [(build(config, impl, torch.bfloat16).to(device)(ids, **given).logits.double() - exact).abs().max().item()
-                  for impl in ("mica", "eager")]
-    return errors
+        exact = build(config, "eager", torch.bfloat16).double().to(device)(ids, **given).logits
+        rounded = [build(config, impl, torch.bfloat16).to(device)(ids, **given).logits for impl in ("mica", "eager")]
+    return [(logits.double() - exact).abs().max().item() for logits in rounded]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2: softcap, windows"])
@@ -156,8 +155,8 @@ def test_gradients_equal_eager(name):
 
 
 def test_a_vision_tower():
-    config = transformers.SiglipVisionConfig(hidden_size=72, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3,
-                                             image_size=32, patch_size=8)
+    config = transformers.SiglipVisionConfig(hidden_size=72, intermediate_size=96, num_hidden_layers=2,
+                                             num_attention_heads=3, image_size=32, patch_size=8)
     pixels = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         want, got = (build(config, impl, kind=transformers.SiglipVisionModel)(pixels).last_hidden_state
@@ -213,7 +212,8 @@ def test_a_model_compiles_as_one_graph():
     model = build(config, "mica")
     with torch.no_grad():
         want = model(ids, attention_mask=mask, use_cache=False).logits
-        got = torch.compile(model, fullgraph=True, backend="aot_eager")(ids, attention_mask=mask, use_cache=False).logits
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        got = compiled(ids, attention_mask=mask, use_cache=False).logits
     used = mask.bool()
     torch.testing.assert_close(got[used], want[used], rtol=1e-4, atol=1e-5)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with a gradient: one autograd function for dense and packed sequences, for q, k, v apart or packed together."""
+"""Attention with a gradient: one autograd function for dense and packed sequences, for q, k, v apart or packed
+together."""
 from typing import Optional, Tuple, Union
 
 import torch
@@ -12,14 +13,15 @@ Window = Union[Tuple[int, int], Tensor]
 
 
 def _unpack(a: Tensor, b: Optional[Tensor], c: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
-    """Views q, k, v of (q, k, v), of (q, kv, None) or of (qkv, None, None); the packing axis is the third from the end."""
+    """Views q, k, v of (q, k, v), of (q, kv, None) or of (qkv, None, None); the packing axis is the third from the
+    end."""
     if b is None:
         return a.select(-3, 0), a.select(-3, 1), a.select(-3, 2)
     return (a, b.select(-3, 0), b.select(-3, 1)) if c is None else (a, b, c)
 
 
-def _forward(q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, causal, left, right, softcap, want_softmax,
-             want_lse):
+def _forward(q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, causal, left, right, softcap,
+             want_softmax, want_lse):
     """(out, lse, S_dmask, rng_state); lse is upstream's if want_softmax, else Mica's own, or None if not want_lse."""
     if _ops.is_compiling():
         if cu_q is None:
@@ -52,7 +54,8 @@ class _Attention(torch.autograd.Function):
                 deterministic, want_softmax):
         q, k, v = _unpack(a, b, c)
         out, lse, softmax, rng_state = _forward(
-            q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, causal, left, right, softcap, want_softmax, True
+            q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, causal, left, right, softcap,
+            want_softmax, True,
         )
         ctx.save_for_backward(a, b, c, out, lse, rng_state, alibi, cu_q, cu_k)
         ctx.lengths = (max_q, max_k)
@@ -80,19 +83,21 @@ class _Attention(torch.autograd.Function):
                 )
             else:
                 torch.ops.flash_attn._flash_attn_varlen_backward(
-                    dout, q, k, v, out, lse, dq, dk, dv, cu_q, cu_k, *ctx.lengths, p, scale, causal, left, right, softcap,
-                    alibi, deterministic, rng_state,
+                    dout, q, k, v, out, lse, dq, dk, dv, cu_q, cu_k, *ctx.lengths, p, scale, causal, left, right,
+                    softcap, alibi, deterministic, rng_state,
                 )
         else:
             numbers = _native.numbers_of(scale, causal, left, right, softcap)
             _native.differentiate(
-                dout, q, k, v, out, lse, (dq, dk, dv), p, numbers, deterministic, rng_state, alibi, cu_q, cu_k, *ctx.lengths
+                dout, q, k, v, out, lse, (dq, dk, dv), p, numbers, deterministic, rng_state, alibi, cu_q, cu_k,
+                *ctx.lengths,
             )
         return (*grads, *(None,) * 14)
 
 
 def _padding(*tensors: Optional[Tensor]) -> int:
-    """Features to add so that rows start at 16 bytes, which the fast GPU kernels want; the CPU takes any head dimension."""
+    """Features to add so that rows start at 16 bytes, which the fast GPU kernels want; the CPU takes any head
+    dimension."""
     sizes = {x.shape[-1] for x in tensors if x is not None}
     return max(-size % 8 for size in sizes) if tensors[0].is_cuda and len(sizes) == 1 else 0
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The five functions of upstream's compiled module, on Mica.
 
-Positional arguments and results are those of flash_attn_2_cuda 2.8.3, so that code that calls the extension itself works
-too. Semantics that are upstream's and not Mica's own live here: an empty row has LSE +inf, causal is bottom-right, -1 is an
-unlimited window. Nothing here waits for the device.
+Positional arguments and results are those of flash_attn_2_cuda 2.8.3, so that code that calls the extension itself
+works too. Semantics that are upstream's and not Mica's own live here: an empty row has LSE +inf, causal is
+bottom-right, -1 is an unlimited window. Nothing here waits for the device.
 """
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
@@ -53,7 +53,9 @@ def _refuse_generator(gen: object) -> None:
 
 def new_rng_state(like: Tensor, p_dropout: float) -> Tensor:
     """{seed, offset} from the device's default generator; without dropout two numbers that nobody reads."""
-    return _tensors.new_rng_state(like.device) if p_dropout > 0.0 else torch.empty(2, dtype=torch.int64, device=like.device)
+    if p_dropout > 0.0:
+        return _tensors.new_rng_state(like.device)
+    return torch.empty(2, dtype=torch.int64, device=like.device)
 
 
 def upstream_lse(lse: Tensor) -> Tensor:
@@ -114,7 +116,8 @@ def attend(
         bound.update(cu_seqlens_q=_vector(cu_seqlens_q), cache_leftpad=_vector(leftpad_k))
         bound.update(max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k))
         if return_softmax:
-            visible = probs = _probs_buffer(q, cu_seqlens_q.shape[0] - 1, q.shape[1], int(max_seqlen_q), int(max_seqlen_k))
+            batch = cu_seqlens_q.shape[0] - 1
+            visible = probs = _probs_buffer(q, batch, q.shape[1], int(max_seqlen_q), int(max_seqlen_k))
     out, made_lse, _ = _tensors.forward(
         dense_rows(q), dense_rows(k), dense_rows(v), out=out, lse=lse, probs=False if visible is None else visible,
         dropout=float(p_dropout), rng_state=rng_state if p_dropout > 0.0 else None, **numbers, **bound,
@@ -193,8 +196,8 @@ def varlen_fwd(
 
 
 def bwd(
-    dout, q, k, v, out, softmax_lse, dq_, dk_, dv_, alibi_slopes_, p_dropout, softmax_scale, is_causal, window_size_left,
-    window_size_right, softcap, deterministic, gen_=None, rng_state=None,
+    dout, q, k, v, out, softmax_lse, dq_, dk_, dv_, alibi_slopes_, p_dropout, softmax_scale, is_causal,
+    window_size_left, window_size_right, softcap, deterministic, gen_=None, rng_state=None,
 ) -> List[Tensor]:
     """[dq, dk, dv, row sums of dO * O]. Dropout wants the rng_state of its forward pass."""
     _refuse_generator(gen_)
@@ -206,9 +209,9 @@ def bwd(
 
 
 def varlen_bwd(
-    dout, q, k, v, out, softmax_lse, dq_, dk_, dv_, cu_seqlens_q, cu_seqlens_k, alibi_slopes_, max_seqlen_q, max_seqlen_k,
-    p_dropout, softmax_scale, zero_tensors, is_causal, window_size_left, window_size_right, softcap, deterministic,
-    gen_=None, rng_state=None,
+    dout, q, k, v, out, softmax_lse, dq_, dk_, dv_, cu_seqlens_q, cu_seqlens_k, alibi_slopes_, max_seqlen_q,
+    max_seqlen_k, p_dropout, softmax_scale, zero_tensors, is_causal, window_size_left, window_size_right, softcap,
+    deterministic, gen_=None, rng_state=None,
 ) -> List[Tensor]:
     """[dq, dk, dv, row sums of dO * O (heads, total_q rounded to 128)]."""
     _refuse_generator(gen_)

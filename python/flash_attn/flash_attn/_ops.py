@@ -118,7 +118,8 @@ def _flash_attn_varlen_forward(
     zero_tensors: bool = False,
     num_splits: int = 0,
 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """out, softmax_lse (heads, total_q), S_dmask or empty, rng_state. num_splits is a hint that varlen does not need."""
+    """out, softmax_lse (heads, total_q), S_dmask or empty, rng_state. num_splits is a hint that varlen does not
+    need."""
     return tuple(
         _native.varlen_fwd(
             q, k, v, None, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_seqlen_q,
@@ -184,7 +185,7 @@ def _flash_attn_varlen_backward(
 ) -> torch.Tensor:
     """Writes dq, dk and dv; returns the row sums of dO * O."""
     return _native.varlen_bwd(
-        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k,
-        dropout_p, softmax_scale, zero_tensors, causal, window_size_left, window_size_right, softcap, deterministic, None,
-        rng_state,
+        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q,
+        max_seqlen_k, dropout_p, softmax_scale, zero_tensors, causal, window_size_left, window_size_right, softcap,
+        deterministic, None, rng_state,
     )[3]

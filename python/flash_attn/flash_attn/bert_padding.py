@@ -65,8 +65,9 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Opti
     """Keeps the tokens that a (batch, seqlen) mask marks.
 
     unused_mask marks tokens that keep their place but are not to be attended to. Returns five values: the tokens
-    (total, ...), their positions in the flattened batch, cu_seqlens int32 (batch + 1,), the longest length as an int (which
-    waits for the device) and seqused int32 (batch,): how many tokens attention_mask alone marks in each sequence.
+    (total, ...), their positions in the flattened batch, cu_seqlens int32 (batch + 1,), the longest length as an int
+    (which waits for the device) and seqused int32 (batch,): how many tokens attention_mask alone marks in each
+    sequence.
     """
     kept = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = kept.sum(dim=-1, dtype=torch.int32)
@@ -79,8 +80,8 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Opti
 def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor):
     """For rows in which several short sequences stand one after the other.
 
-    attention_mask_in_length (batch, seqlen) lists the lengths of the sequences of each row, then zeros. Returns the tokens,
-    their positions, cu_seqlens with one entry per short sequence, and the longest length.
+    attention_mask_in_length (batch, seqlen) lists the lengths of the sequences of each row, then zeros. Returns the
+    tokens, their positions, cu_seqlens with one entry per short sequence, and the longest length.
     """
     used = attention_mask_in_length.sum(dim=-1)
     columns = torch.arange(attention_mask_in_length.shape[-1], device=used.device, dtype=used.dtype)

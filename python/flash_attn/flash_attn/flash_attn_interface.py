@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public functions of flash_attn 2.8, on Mica.
 
-Common arguments: dropout_p (0.0 in evaluation); softmax_scale (default 1 / sqrt(dim)); causal, aligned to the bottom right:
-row i sees key j if j <= i + seqlen_k - seqlen_q; window_size (left, right), inclusive around that diagonal, -1 unlimited;
-softcap (0.0: none); alibi_slopes fp32 (heads,) or (batch, heads), adding -slope * |i + seqlen_k - seqlen_q - j|;
-deterministic (the gradient's bits do not vary); return_attn_probs, for tests, makes the result the triple (out,
+Common arguments: dropout_p (0.0 in evaluation); softmax_scale (default 1 / sqrt(dim)); causal, aligned to the bottom
+right: row i sees key j if j <= i + seqlen_k - seqlen_q; window_size (left, right), inclusive around that diagonal, -1
+unlimited; softcap (0.0: none); alibi_slopes fp32 (heads,) or (batch, heads), adding -slope * |i + seqlen_k - seqlen_q -
+j|; deterministic (the gradient's bits do not vary); return_attn_probs, for tests, makes the result the triple (out,
 softmax_lse, S_dmask). Grouped queries: heads must be a multiple of heads_k. A row that sees no key is 0, its LSE +inf.
 
 Beyond upstream: fp32, CPU tensors, every head dimension up to 576, other head dimensions for v, any page size.
@@ -47,7 +47,8 @@ def flash_attn_qkvpacked_func(
     deterministic=False,
     return_attn_probs=False,
 ):
-    """qkv: (batch, seqlen, 3, heads, dim) -> (batch, seqlen, heads, dim). The gradient is written packed, without a copy."""
+    """qkv: (batch, seqlen, 3, heads, dim) -> (batch, seqlen, heads, dim). The gradient is written packed, without a
+    copy."""
     return attention(
         qkv, None, None, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
         return_attn_probs,
@@ -68,7 +69,8 @@ def flash_attn_kvpacked_func(
 ):
     """q: (batch, seqlen_q, heads, dim), kv: (batch, seqlen_k, 2, heads_k, dim) -> (batch, seqlen_q, heads, dim)."""
     return attention(
-        q, kv, None, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        q, kv, None, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+        return_attn_probs,
     )
 
 
@@ -129,8 +131,8 @@ def flash_attn_varlen_kvpacked_func(
 ):
     """q: (total_q, heads, dim), kv: (total_k, 2, heads_k, dim) -> (total_q, heads, dim)."""
     return attention(
-        q, kv, None, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        q, kv, None, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+        return_attn_probs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
     )
 
 
@@ -162,8 +164,8 @@ def flash_attn_varlen_func(
 
 
 def _as_class(name: str, function: Any) -> type:
-    """One of upstream's autograd functions, for code that calls its apply: the public function's arguments in order, then
-    is_grad_enabled, which is read from torch instead."""
+    """One of upstream's autograd functions, for code that calls its apply: the public function's arguments in order,
+    then is_grad_enabled, which is read from torch instead."""
     count = len(inspect.signature(function).parameters)
 
     def apply(*args):

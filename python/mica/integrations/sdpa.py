@@ -5,8 +5,9 @@
     torch.nn.attention.activate_flash_attention_impl("mica")     # from here on, whatever takes the flash backend
     torch.nn.attention.restore_flash_attention_impl()            # PyTorch's own again
 
-PyTorch still decides which calls go to its flash backend (on CUDA: fp16 or bf16, no mask, head dimension up to 256); those
-run Mica, on the CPU too, and so does torch.nn.attention.varlen. Needs a PyTorch with register_flash_attention_impl.
+PyTorch still decides which calls go to its flash backend (on CUDA: fp16 or bf16, no mask, head dimension up to 256);
+those run Mica, on the CPU too, and so does torch.nn.attention.varlen. Needs a PyTorch with
+register_flash_attention_impl.
 """
 import warnings
 from typing import Any, Dict, List, Optional, Tuple
@@ -39,7 +40,8 @@ def _mask(attn_mask: Optional[Tensor]) -> Dict[str, Tensor]:
 
 def _rng(query: Tensor, dropout_p: float) -> Tensor:
     """{seed, offset}, in the type that PyTorch's own kernel has it in."""
-    state = _tensors.new_rng_state(query.device) if dropout_p else torch.zeros(2, dtype=torch.int64, device=query.device)
+    device = query.device
+    state = _tensors.new_rng_state(device) if dropout_p else torch.zeros(2, dtype=torch.int64, device=device)
     return state.view(torch.uint64)
 
 
@@ -67,8 +69,8 @@ def sdpa_cuda(query, key, value, dropout_p=0.0, is_causal=False, return_debug_ma
     return out, lse, None, None, query.shape[2], key.shape[2], rng_state, unused, query.new_empty(0)
 
 
-def sdpa_cuda_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
-                       philox_seed, philox_offset, *, scale=None):
+def sdpa_cuda_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
+                       is_causal, philox_seed, philox_offset, *, scale=None):
     """aten::_scaled_dot_product_flash_attention_backward."""
     return _backward(grad_out, query, key, value, out, logsumexp, rng_state=_state(philox_seed, dropout_p),
                      **_numbers(is_causal, scale, dropout_p))
@@ -77,8 +79,9 @@ def sdpa_cuda_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, c
 def _flash_options(is_causal, window_size_left, window_size_right, scale, dropout_p) -> Dict[str, Any]:
     """NOTE: is_causal of the flash operators is aligned to the bottom right."""
     left, right = (-1 if side is None else max(int(side), -1) for side in (window_size_left, window_size_right))
-    return dict(causal=_abi.CAUSAL_BOTTOM_RIGHT if is_causal else _abi.CAUSAL_NONE, scale=scale or 0.0, dropout=dropout_p,
-                diagonal=_abi.DIAGONAL_BOTTOM_RIGHT, window_left=left, window_right=-1 if is_causal else right)
+    return dict(causal=_abi.CAUSAL_BOTTOM_RIGHT if is_causal else _abi.CAUSAL_NONE, scale=scale or 0.0,
+                dropout=dropout_p, diagonal=_abi.DIAGONAL_BOTTOM_RIGHT, window_left=left,
+                window_right=-1 if is_causal else right)
 
 
 def flash_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, *,
@@ -103,8 +106,8 @@ def flash_forward_inplace(out, *args, **kwargs):
     return flash_forward(*args, out=out, **kwargs)[1]
 
 
-def flash_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
-                   rng_state, unused, *, scale=None, window_size_left=None, window_size_right=None):
+def flash_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
+                   is_causal, rng_state, unused, *, scale=None, window_size_left=None, window_size_right=None):
     """aten::_flash_attention_backward."""
     packed = dict(cu_seqlens_q=cum_seq_q, cu_seqlens_k=cum_seq_k, max_seqlen_q=max_q, max_seqlen_k=max_k)
     return _tensors.backward(
@@ -134,7 +137,8 @@ def sdpa_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=Non
     out = torch.empty_like(query)
     if query.dtype not in MICA_TYPES:
         k, v = _for_every_query_head(query, key, value)
-        probability, lse = _textbook(query, k, v, is_causal, attn_mask, query.shape[-1] ** -0.5 if scale is None else scale)
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        probability, lse = _textbook(query, k, v, is_causal, attn_mask, scale)
         return out.copy_(probability @ v), lse.transpose(1, 2).contiguous().transpose(1, 2)
     q, k, v = _rows_first(query, key, value)
     lse = torch.empty(q.shape[:3], dtype=torch.float32).transpose(1, 2)
@@ -196,7 +200,8 @@ def _activate() -> _Handle:
 def register() -> None:
     """Makes "mica" known to torch.nn.attention. Importing this module does it."""
     if not hasattr(torch.nn.attention, "register_flash_attention_impl"):
-        raise ImportError(f"torch is {torch.__version__}, want one that has torch.nn.attention.register_flash_attention_impl")
+        name = "torch.nn.attention.register_flash_attention_impl"
+        raise ImportError(f"torch is {torch.__version__}, want one that has {name}")
     torch.nn.attention.register_flash_attention_impl(NAME, register_fn=_activate)
 
 

@@ -4,9 +4,9 @@
     import mica.integrations.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="mica")
 
-Causal masks, sliding windows, softcap and sinks run in the kernel. A padding mask goes in as (batch, 1, 1, keys); only what
-is neither (a static cache, packed rows without cu_seq_lens, chunks, image tokens) becomes a mask of all pairs, as for sdpa.
-NOTE: the name must not contain "flash": Transformers would take it for an implementation of its own.
+Causal masks, sliding windows, softcap and sinks run in the kernel. A padding mask goes in as (batch, 1, 1, keys); only
+what is neither (a static cache, packed rows without cu_seq_lens, chunks, image tokens) becomes a mask of all pairs, as
+for sdpa. NOTE: the name must not contain "flash": Transformers would take it for an implementation of its own.
 """
 import importlib
 import inspect
@@ -33,8 +33,8 @@ _known: Dict[str, bool] = {}
 
 @getattr(torch.compiler, "assume_constant_result", lambda function: function)
 def _names_its_windows(configuration_module: str) -> bool:
-    """Whether the model hands its sliding window to the attention function. One that does not (PhiMoE, Qwen2-MoE) relies on
-    the mask alone."""
+    """Whether the model hands its sliding window to the attention function. One that does not (PhiMoE, Qwen2-MoE)
+    relies on the mask alone."""
     if configuration_module not in _known:
         try:
             modeling = importlib.import_module(configuration_module.replace("configuration_", "modeling_"))
@@ -70,8 +70,8 @@ def mask(
     """None: the kernel's causal mask and window say it all. (batch, 1, 1, kv_length): besides, keys that are padding.
     (batch, 1, q_length, kv_length): everything, in full.
 
-    The first two need the last query to stand at the last key. Transformers 4.57 passes cache_position instead of q_length
-    and q_offset, and allows a causal mask to be left out for no other cache than one of which this is true.
+    The first two need the last query to stand at the last key. Transformers 4.57 passes cache_position instead of
+    q_length and q_offset, and allows a causal mask to be left out for no other cache than one of which this is true.
     """
     if cache_position is not None:
         rows, at_the_end = cache_position.shape[0], True
@@ -123,10 +123,11 @@ def attention(
     s_aux: Optional[Tensor] = None,
     **kwargs: Any,
 ) -> Tuple[Tensor, None]:
-    """query (batch, heads, rows, dim), key and value (batch, key heads, keys, dim) -> ((batch, rows, heads, dim), None).
+    """query (batch, heads, rows, dim), key and value (batch, key heads, keys, dim) -> ((batch, rows, heads, dim),
+    None).
 
-    attention_mask: see mask(); one of floats is added to the scores. cu_seq_lens_q and cu_seq_lens_k (packed rows, batch 1)
-    make the packed form of it, and then need no mask.
+    attention_mask: see mask(); one of floats is added to the scores. cu_seq_lens_q and cu_seq_lens_k (packed rows,
+    batch 1) make the packed form of it, and then need no mask.
     """
     rows, keys = query.shape[2], key.shape[2]
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
@@ -138,7 +139,7 @@ def attention(
     native = dict(causal=causal, window=None if side is None else (side, None if causal else side))
     cu_q = kwargs.get("cu_seq_lens_q")
     if cu_q is not None and query.shape[0] == 1:
-        lengths = dict(max_seqlen_q=_length(kwargs.get("max_length_q")), max_seqlen_k=_length(kwargs.get("max_length_k")))
+        lengths = {f"max_seqlen_{side}": _length(kwargs.get(f"max_length_{side}")) for side in "qk"}
         cu_k = kwargs.get("cu_seq_lens_k")
         cu_q, cu_k = (t.to(torch.int32) for t in (cu_q, cu_q if cu_k is None else cu_k))
         return mica.attention_varlen(q[0], k[0], v[0], cu_q, cu_k, **lengths, **native, **options).unsqueeze(0), None
@@ -157,7 +158,7 @@ def attention(
 def register(name: str = NAME) -> None:
     """Makes attn_implementation=name known. Importing this module does it for "mica"."""
     if "flash" in name or "/" in name:
-        raise ValueError(f"name is {name!r}, want one without 'flash' and '/': Transformers gives those a meaning of their own")
+        raise ValueError(f"name is {name!r}, want one without 'flash' and '/': those mean something to Transformers")
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
 

@@ -18,7 +18,8 @@ def rotate_half(x: Tensor, interleaved: bool = False) -> Tensor:
 
 
 def apply_rotary_emb_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """x (batch, seqlen, heads, dim); cos, sin (seqlen, rotary_dim / 2) or (batch, seqlen, rotary_dim / 2); in x's type."""
+    """x (batch, seqlen, heads, dim); cos, sin (seqlen, rotary_dim / 2) or (batch, seqlen, rotary_dim / 2); in x's
+    type."""
     rotary_dim = 2 * cos.shape[-1]
     if rotary_dim > x.shape[-1]:
         raise ValueError(f"cos.shape[-1] is {cos.shape[-1]}, want at most {x.shape[-1] // 2} (half of x.shape[-1])")
@@ -97,7 +98,8 @@ def apply_rotary_emb_qkv_(
     seqlen_offsets: Union[int, torch.Tensor] = 0,
     num_heads_q: Optional[int] = None,
 ):
-    """Rotates q and k in place. qkv: (batch, seqlen, 3, heads, dim), or (batch, seqlen, num_heads_q + 2 * heads_k, dim)."""
+    """Rotates q and k in place. qkv: (batch, seqlen, 3, heads, dim), or (batch, seqlen, num_heads_q + 2 * heads_k,
+    dim)."""
     if qkv.dim() == 4 and num_heads_q is None:
         raise ValueError("num_heads_q is None, want the number of query heads for a 4-D qkv")
     if qkv.dim() not in (4, 5) or (qkv.dim() == 5 and qkv.shape[2] != 3):
@@ -120,7 +122,8 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets: Union[
 
 
 class RotaryEmbedding(torch.nn.Module):
-    """Keeps cos and sin tables as long as the longest sequence seen. scale_base: XPos (Sun et al. 2022), keys scaled inversely."""
+    """Keeps cos and sin tables as long as the longest sequence seen. scale_base: XPos (Sun et al. 2022), keys scaled
+    inversely."""
 
     def __init__(self, dim: int, base=10000.0, interleaved=False, scale_base=None, device=None):
         super().__init__()
@@ -169,7 +172,8 @@ class RotaryEmbedding(torch.nn.Module):
         max_seqlen: Optional[int] = None,
         num_heads_q: Optional[int] = None,
     ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
-        """In place. With kv (batch, seqlen, 2, heads_k, dim), qkv is q alone (batch, seqlen, heads, dim) and both come back.
+        """In place. With kv (batch, seqlen, 2, heads_k, dim), qkv is q alone (batch, seqlen, heads, dim) and both come
+        back.
 
         A tensor of offsets needs max_seqlen, since the tables must be long enough.
         """

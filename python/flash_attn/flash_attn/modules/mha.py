@@ -16,8 +16,8 @@ from flash_attn.layers.rotary import RotaryEmbedding
 
 
 def get_alibi_slopes(nheads: int) -> List[float]:
-    """Geometric slopes of ALiBi: for a power of two 2^(-8 i / nheads); otherwise those of the power below, and every other
-    one of twice that power."""
+    """Geometric slopes of ALiBi: for a power of two 2^(-8 i / nheads); otherwise those of the power below, and every
+    other one of twice that power."""
     whole = 1 << (nheads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (i + 1) / whole) for i in range(whole)]
     return slopes + [2.0 ** (-4.0 * (2 * i + 1) / whole) for i in range(nheads - whole)]
@@ -120,7 +120,8 @@ class MHA(nn.Module):
         if dwconv:
             raise ValueError("dwconv is True, want False: Mica's drop-in has no depthwise convolution")
         if embed_dim % num_heads or num_heads % self.num_heads_kv:
-            raise ValueError(f"embed_dim {embed_dim}, num_heads {num_heads}, num_heads_kv {self.num_heads_kv}: want multiples")
+            heads = f"num_heads {num_heads}, num_heads_kv {self.num_heads_kv}"
+            raise ValueError(f"embed_dim is {embed_dim}, {heads}, want each a multiple of the next")
         if cross_attn and rotary_emb_dim > 0:
             raise ValueError(f"rotary_emb_dim is {rotary_emb_dim}, want 0 with cross_attn")
         self.embed_dim = embed_dim

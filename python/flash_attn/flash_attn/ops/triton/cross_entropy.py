@@ -19,7 +19,8 @@ def cross_entropy_loss(
     """Losses and z-losses, fp32 (batch,), of logits (batch, vocabulary) and labels (batch,).
 
     Rows labelled ignore_index give 0. The z-loss, lse_square_scale * lse^2, is part of the loss; returned beside it, it
-    carries no gradient. inplace_backward is accepted and changes nothing. A vocabulary split over processes is not offered.
+    carries no gradient. inplace_backward is accepted and changes nothing. A vocabulary split over processes is not
+    offered.
     """
     if process_group is not None:
         raise ValueError("process_group is given, want None: Mica's drop-in has no vocabulary split over processes")

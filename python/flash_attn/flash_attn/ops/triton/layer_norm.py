@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norm and RMS norm with upstream's arguments, in plain torch (fp32 inside) on every device; torch.compile fuses them."""
+"""Layer norm and RMS norm with upstream's arguments, in plain torch (fp32 inside) on every device; torch.compile
+fuses them."""
 from typing import Optional
 
 import torch
@@ -14,7 +15,9 @@ def _dropped(x: Tensor, dropout_p: float):
     return x * kept / (1.0 - dropout_p), kept
 
 
-def _normalised(x: Tensor, weight: Tensor, bias: Optional[Tensor], eps: float, zero_centered: bool, rms: bool) -> Tensor:
+def _normalised(
+    x: Tensor, weight: Tensor, bias: Optional[Tensor], eps: float, zero_centered: bool, rms: bool
+) -> Tensor:
     if rms:
         y = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps)
     else:
@@ -50,8 +53,8 @@ def layer_norm_fn(
 ):
     """norm(dropout(x * rowscale) + dropout(x1) + residual), once more with weight1 where given.
 
-    Returns out, then out1 if weight1 is given, then the sum before the norm if prenorm, then the two dropout masks (or None)
-    if return_dropout_mask. The sum has residual's type, or fp32 if residual_in_fp32.
+    Returns out, then out1 if weight1 is given, then the sum before the norm if prenorm, then the two dropout masks (or
+    None) if return_dropout_mask. The sum has residual's type, or fp32 if residual_in_fp32.
     """
     if x1 is not None and rowscale is not None:
         raise ValueError("rowscale is given together with x1, want one of them")

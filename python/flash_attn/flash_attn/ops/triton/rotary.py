@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apply_rotary: rotates pairs of features by an angle per position. Plain torch on every device; torch.compile fuses it."""
+"""apply_rotary: rotates pairs of features by an angle per position. Plain torch on every device; torch.compile fuses
+it."""
 from typing import Optional, Tuple, Union
 
 import torch
@@ -44,8 +45,8 @@ def apply_rotary(
     """Rotates the first rotary_dim features of x (batch, seqlen, heads, dim), or (total, heads, dim) with cu_seqlens.
 
     cos, sin: (positions, rotary_dim / 2). interleaved: pairs (0,1) (2,3) ...; otherwise (0, r/2) (1, r/2 + 1) ...
-    seqlen_offsets, an int or (batch,), shifts each sequence. conjugate turns the other way (the gradient). The arithmetic is
-    fp32, the result has x's type. max_seqlen is upstream's and not needed.
+    seqlen_offsets, an int or (batch,), shifts each sequence. conjugate turns the other way (the gradient). The
+    arithmetic is fp32, the result has x's type. max_seqlen is upstream's and not needed.
     """
     rotary_dim = 2 * cos.shape[-1]
     if rotary_dim > x.shape[-1]:
