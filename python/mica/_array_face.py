@@ -156,7 +156,8 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
                      scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, dropout: float,
                      return_lse: Any, out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
                      seed: Any, seqused_q: Any, seqused_k: Any, block_table: Any) -> Any:
-    options = numbers(causal, window_of(window), scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False, max_seqlen_q, max_seqlen_k)
+    options = numbers(causal, window_of(window), scale, softcap, dropout, diagonal, num_splits, batch_invariant, False,
+                      False, max_seqlen_q, max_seqlen_k)
     return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
                                   cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
                                   block_table=block_table), options, return_lse, out,
@@ -169,7 +170,8 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                          scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, return_lse: Any,
                          out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
                          max_seqlen_k: Optional[int]) -> Any:
-    options = numbers(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False, rotary_interleaved, None, max_seqlen_k)
+    options = numbers(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+                      rotary_interleaved, None, max_seqlen_k)
     if isinstance(cache_seqlens, int):
         cache_seqlens = locate_int32([cache_seqlens] * located("q", q).shape[0])
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,

@@ -143,7 +143,9 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
     lines: List[str] = [f"def call(options, {', '.join(inputs)}):", "    device = q.get_device()"]
     key = []
     for name in given:
-        what = f"{name}.shape, {name}.stride(), {name}.dtype" + ("" if name == "q" else f", {name}.get_device()")
+        # Most tensors are contiguous, and asking is cheaper than a tuple of strides.
+        what = f"{name}.shape, {name}.is_contiguous() or {name}.stride(), {name}.dtype"
+        what += "" if name == "q" else f", {name}.get_device()"
         if name in optional:
             lines += [f"    p_{name} = 0 if {name} is None else {name}.data_ptr()"]
             key += [f"None if {name} is None else ({what})"]

@@ -22,12 +22,12 @@ from .errors import InvalidArgument, NotDense
 Tensor = torch.Tensor
 
 
-def _no_autocast() -> bool:
-    """Before 2.4 there is no flag for all devices."""
+def _autocast_of_two_devices() -> bool:
+    """Before 2.4 there is no flag for all devices at once."""
     return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
 
 
-_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _no_autocast)
+_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _autocast_of_two_devices)
 
 
 def autocast(*tensors: Tensor) -> Tuple[Tensor, ...]:
@@ -68,6 +68,20 @@ def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tenso
     return (out, lse) if return_lse else out
 
 
+def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
+              return_lse: bool, out: Optional[Tensor]) -> Any:
+    """With or without a gradient."""
+    if is_grad_enabled():
+        bias, sinks = values[_BIAS], values[_SINKS]
+        if (q.requires_grad or k.requires_grad or v.requires_grad or bias is not None and bias.requires_grad or
+                sinks is not None and sinks.requires_grad):
+            if out is not None:
+                raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
+            bound = {name: value for name, value in zip(optional, values) if value is not None}
+            return attend(options, q, k, v, bound, return_lse)
+    return run_forward(optional, options, q, k, v, values, return_lse, out)
+
+
 def _convert(names: Tuple[str, ...], values: Tuple, q: Tensor) -> Tuple:
     return tuple(value if value is None else as_tensor(name, value, q) for name, value in zip(names, values))
 
@@ -76,22 +90,15 @@ def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, 
              return_lse: bool, out: Optional[Tensor]) -> Any:
     """attention and attention_varlen with whatever is given."""
     try:
-        if not is_grad_enabled():
-            return run_forward(optional, options, q, k, v, values, return_lse, out)
+        return _dispatch(optional, options, q, k, v, values, return_lse, out)
     except (NotDense, AttributeError):
-        pass  # copies, or arrays of another library: below
-    k, v, values = as_tensor("k", k, q), as_tensor("v", v, q), _convert(optional, values, q)
-    q, k, v = _tensors.dense(q), _tensors.dense(k), _tensors.dense(v)
-    if is_grad_enabled():
-        bound = {name: value for name, value in zip(optional, values) if value is not None}
-        if any(t is not None and t.requires_grad for t in (q, k, v, bound.get("bias"), bound.get("sinks"))):
-            if out is not None:
-                raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
-            return attend(options, q, k, v, bound, return_lse)
-    return run_forward(optional, options, q, k, v, values, return_lse, out)
+        pass  # copies, or arrays of another library: once more
+    q, k, v = (_tensors.dense(as_tensor(name, t, q)) for name, t in (("q", q), ("k", k), ("v", v)))
+    return _dispatch(optional, options, q, k, v, _convert(optional, values, q), return_lse, out)
 
 
 _DENSE = ("boolean_mask", "bias", "alibi", "sinks", "rng_state")
+_BIAS, _SINKS = _DENSE.index("bias"), _DENSE.index("sinks")  # the same in all three
 _PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k",
            "block_table", "rng_state")
 _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
