@@ -3,6 +3,7 @@
 together."""
 from typing import Optional, Tuple, Union
 
+import mica
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -95,11 +96,34 @@ class _Attention(torch.autograd.Function):
         return (*grads, *(None,) * 14)
 
 
-def _padding(*tensors: Optional[Tensor]) -> int:
-    """Features to add so that rows start at 16 bytes, which the fast GPU kernels want; the CPU takes any head
-    dimension."""
-    sizes = {x.shape[-1] for x in tensors if x is not None}
-    return max(-size % 8 for size in sizes) if tensors[0].is_cuda and len(sizes) == 1 else 0
+def _padded(*tensors: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+    """On a GPU rows start at 16 bytes, as the fast kernels want; the CPU takes any head dimension."""
+    if not tensors[0].is_cuda or len({x.shape[-1] for x in tensors if x is not None}) > 1:
+        return tensors
+    extra = -tensors[0].shape[-1] % 8
+    return tuple(torch.nn.functional.pad(x, (0, extra)) if extra and x is not None else x for x in tensors)
+
+
+def _needs_gradient(*tensors: Optional[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def _length(value: Union[int, Tensor, None]) -> Optional[int]:
+    return value if isinstance(value, int) else _native.hint(value)
+
+
+def _plain(q, k, v, dropout_p, scale, causal, left, right, softcap, alibi, with_lse, cu_q, cu_k, max_q, max_k, table):
+    """The call without upstream's special wishes: straight to mica.attention or mica.attention_varlen."""
+    window = None if left < 0 and right < 0 else (left if left >= 0 else None, right if right >= 0 else None)
+    options = dict(causal=causal, window=window, scale=scale or 1e-30, softcap=softcap, alibi=alibi, dropout=dropout_p,
+                   return_lse=with_lse)
+    if cu_q is None:
+        return mica.attention(q, k, v, **options)
+    keys = _native.keys_of(cu_k, None, table)
+    return mica.attention_varlen(
+        q, k, v, _native.vector(cu_q), keys.pop("cu_seqlens_k", None), max_seqlen_q=_length(max_q),
+        max_seqlen_k=_length(max_k), **keys, **options,
+    )
 
 
 def attention(
@@ -121,23 +145,35 @@ def attention(
     block_table: Optional[Tensor] = None,
 ) -> Union[Tensor, Tuple[Tensor, Tensor, Tensor]]:
     """What the six public functions do. (a, b, c) is (q, k, v), (q, kv, None) or (qkv, None, None)."""
+    head_dim = a.shape[-1]
     if softmax_scale is None:
-        softmax_scale = a.shape[-1] ** -0.5
+        softmax_scale = head_dim**-0.5
+    if softcap > 0.0 and dropout_p > 0.0:
+        raise RuntimeError(f"softcap is {softcap} with dropout {dropout_p}, want one of them (as upstream)")
     left, right = int(window_size[0]), int(window_size[1])
-    head_dim_out, extra = (b if c is None and b is not None else a if c is None else c).shape[-1], _padding(a, b, c)
-    if extra:
-        a, b, c = (None if x is None else torch.nn.functional.pad(x, (0, extra)) for x in (a, b, c))
-    options = (float(dropout_p), float(softmax_scale), bool(causal), left, right, float(softcap))
-    a, b, c = _distinct(a, b, c)
-    sequences = (*_distinct(cu_seqlens_q, cu_seqlens_k), block_table, max_seqlen_q, max_seqlen_k)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, b, c)):
-        out, lse, softmax = _Attention.apply(
-            a, b, c, alibi_slopes, *sequences, *options, bool(deterministic), bool(return_attn_probs)
-        )
+    padding = a.is_cuda and head_dim % 8 != 0
+    if padding:
+        a, b, c = _padded(a, b, c)
+    gradient = _needs_gradient(a, b, c)
+    options = (float(dropout_p), float(softmax_scale), bool(causal), left, right, max(float(softcap), 0.0))
+    lengths = (max_seqlen_q, max_seqlen_k)
+    # S_dmask, a gradient written packed and one whose bits are asked for by argument are what Mica's face does not have.
+    if not (_ops.is_compiling() or (return_attn_probs and dropout_p) or (gradient and (deterministic or c is None))):
+        out = _plain(*_unpack(a, b, c), *options, alibi_slopes, return_attn_probs, cu_seqlens_q, cu_seqlens_k, *lengths,
+                     block_table)
+        if return_attn_probs:
+            out, lse = out
+            lse, softmax = _native.upstream_lse(lse), a.new_empty((0,))
     else:
-        out, lse, softmax, _ = _forward(
-            *_unpack(a, b, c), alibi_slopes, *sequences, *options, bool(return_attn_probs), False
-        )
-    if extra:
-        out = out[..., :head_dim_out]
+        sequences = (*_distinct(cu_seqlens_q, cu_seqlens_k), block_table, *lengths)
+        if gradient:
+            out, lse, softmax = _Attention.apply(
+                *_distinct(a, b, c), alibi_slopes, *sequences, *options, bool(deterministic), bool(return_attn_probs)
+            )
+        else:
+            out, lse, softmax, _ = _forward(
+                *_unpack(a, b, c), alibi_slopes, *sequences, *options, bool(return_attn_probs), False
+            )
+    if padding and out.shape[-1] > head_dim:
+        out = out[..., :head_dim]
     return (out, lse, softmax) if return_attn_probs else out

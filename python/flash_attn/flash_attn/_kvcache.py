@@ -2,6 +2,7 @@
 """flash_attn_with_kvcache: attention over a cache that may grow in the same call. Forward only, as upstream."""
 from typing import Optional, Tuple, Union
 
+import mica
 import torch
 from torch import Tensor
 
@@ -87,10 +88,20 @@ def flash_attn_with_kvcache(
         softmax_scale = q.shape[-1] ** -0.5
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-    call = torch.ops.flash_attn._flash_attn_with_kvcache if _ops.is_compiling() else _cached
-    out, lse = call(
-        q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table,
-        alibi_slopes, float(softmax_scale), bool(causal), int(window_size[0]), int(window_size[1]), float(softcap),
-        bool(rotary_interleaved), int(num_splits),
+    left, right = int(window_size[0]), int(window_size[1])
+    if _ops.is_compiling():
+        out, lse = torch.ops.flash_attn._flash_attn_with_kvcache(
+            q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad,
+            block_table, alibi_slopes, float(softmax_scale), bool(causal), left, right, float(softcap),
+            bool(rotary_interleaved), int(num_splits),
+        )
+        return (out, lse) if return_softmax_lse else out
+    vector = _native.vector
+    made = mica.attention_with_cache(
+        q, k_cache, v_cache, k=k, v=v, cache_seqlens=vector(cache_seqlens), block_table=vector(block_table),
+        cache_batch_idx=vector(cache_batch_idx), cache_leftpad=vector(cache_leftpad), rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin, rotary_interleaved=bool(rotary_interleaved), causal=bool(causal),
+        window=(left if left >= 0 else None, right if right >= 0 else None), scale=softmax_scale or 1e-30,
+        softcap=max(softcap, 0.0), alibi=alibi_slopes, num_splits=int(num_splits), return_lse=return_softmax_lse,
     )
-    return (out, lse) if return_softmax_lse else out
+    return (made[0], _native.upstream_lse(made[1])) if return_softmax_lse else made

@@ -23,8 +23,11 @@ def dense_rows(x: Optional[Tensor]) -> Optional[Tensor]:
     return x.contiguous() if x is not None and x.stride(-1) != 1 else x
 
 
-def _vector(x: Optional[Tensor]) -> Optional[Tensor]:
-    return None if x is None else x.to(torch.int32).contiguous()
+def vector(x: Optional[Tensor]) -> Optional[Tensor]:
+    """int32 and dense, as the kernels want lengths and tables."""
+    if x is None or (x.dtype is torch.int32 and x.is_contiguous()):
+        return x
+    return x.to(torch.int32).contiguous()
 
 
 def hint(length: Union[int, Tensor, None]) -> int:
@@ -59,8 +62,8 @@ def new_rng_state(like: Tensor, p_dropout: float) -> Tensor:
 
 
 def upstream_lse(lse: Tensor) -> Tensor:
-    """-inf, Mica's LSE of an empty row, becomes upstream's +inf."""
-    return lse.nan_to_num_(nan=float("nan"), posinf=INFINITY, neginf=INFINITY)
+    """-inf, Mica's LSE of an empty row, becomes upstream's +inf. A copy, since a gradient may still need the original."""
+    return lse.detach().nan_to_num(nan=float("nan"), posinf=INFINITY, neginf=INFINITY)
 
 
 def _probs_buffer(like: Tensor, batch: int, heads: int, seqlen_q: int, seqlen_k: int) -> Tensor:
@@ -74,13 +77,13 @@ def _s_dmask(probs: Tensor, dtype: torch.dtype) -> Tensor:
     return (probs / largest.where(largest > 0, 1.0)).to(dtype)
 
 
-def _paged_or_packed(cu_seqlens_k, seqused_k, block_table) -> Dict[str, Optional[Tensor]]:
+def keys_of(cu_seqlens_k, seqused_k, block_table) -> Dict[str, Optional[Tensor]]:
     """Packed keys start where cu_seqlens_k says; pages start at 0, and cu_seqlens_k only says how many there are."""
     if block_table is None:
-        return dict(cu_seqlens_k=_vector(cu_seqlens_k), seqused_k=_vector(seqused_k))
+        return dict(cu_seqlens_k=vector(cu_seqlens_k), seqused_k=vector(seqused_k))
     if seqused_k is None:
         seqused_k = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
-    return dict(seqused_k=_vector(seqused_k), block_table=_vector(block_table))
+    return dict(seqused_k=vector(seqused_k), block_table=vector(block_table))
 
 
 def attend(
@@ -112,8 +115,8 @@ def attend(
             probs = _probs_buffer(q, q.shape[0], q.shape[2], q.shape[1], k.shape[1])
             visible = probs[:, :, : q.shape[1], : k.shape[1]]
     else:
-        bound.update(_paged_or_packed(cu_seqlens_k, seqused_k, block_table))
-        bound.update(cu_seqlens_q=_vector(cu_seqlens_q), cache_leftpad=_vector(leftpad_k))
+        bound.update(keys_of(cu_seqlens_k, seqused_k, block_table))
+        bound.update(cu_seqlens_q=vector(cu_seqlens_q), cache_leftpad=vector(leftpad_k))
         bound.update(max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k))
         if return_softmax:
             batch = cu_seqlens_q.shape[0] - 1
@@ -151,7 +154,7 @@ def differentiate(
     dq, dk, dv = (x if x is not None and x.stride(-1) == 1 else True for x in gradients)
     bound = dict(alibi=alibi_slopes)
     if cu_seqlens_q is not None:
-        bound.update(cu_seqlens_q=_vector(cu_seqlens_q), cu_seqlens_k=_vector(cu_seqlens_k))
+        bound.update(cu_seqlens_q=vector(cu_seqlens_q), cu_seqlens_k=vector(cu_seqlens_k))
         bound.update(max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k))
     made = _tensors.backward(
         dout, q, k, v, out, lse.contiguous(), dq=dq, dk=dk, dv=dv, dropout=float(p_dropout),
@@ -232,8 +235,8 @@ def fwd_kvcache(
     numbers = numbers_of(softmax_scale, is_causal, window_size_left, window_size_right, softcap)
     out, lse, _ = _tensors.forward(
         dense_rows(q), kcache, vcache, out=out_, lse=True, k_new=dense_rows(k_), v_new=dense_rows(v_),
-        seqused_k=_vector(seqlens_k_), rotary_cos=dense_rows(rotary_cos_), rotary_sin=dense_rows(rotary_sin_),
-        cache_batch_idx=_vector(cache_batch_idx_), cache_leftpad=_vector(leftpad_k_), block_table=_vector(block_table_),
+        seqused_k=vector(seqlens_k_), rotary_cos=dense_rows(rotary_cos_), rotary_sin=dense_rows(rotary_sin_),
+        cache_batch_idx=vector(cache_batch_idx_), cache_leftpad=vector(leftpad_k_), block_table=vector(block_table_),
         alibi=alibi_slopes_, rotary_interleaved=bool(is_rotary_interleaved), num_splits=int(num_splits), **numbers,
     )
     return [out, upstream_lse(lse)]
