@@ -10,7 +10,7 @@ code, since a loop over names, a dictionary of tensors or a ctypes field would e
 import ctypes
 import struct
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -41,7 +41,7 @@ class Entry:
         size = self.workspace_bytes
         if device.type == "cuda":
             # From torch's allocator at every call, so that its rules about streams and graphs hold.
-            self.workspace = lambda: torch.empty(size, dtype=torch.uint8, device=device)
+            self.workspace = partial(torch.empty_like, template((size,), torch.uint8, device))
         elif size <= KEPT_WORKSPACE_BYTES:
             self.workspace = kept_workspace
         else:

@@ -45,7 +45,11 @@ def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
     """Dropout's {seed, offset} in the device's memory: drawn, made of an int, or what was given."""
     if seed is None:
         return new_rng_state(device)
-    return torch.tensor([seed, 0], dtype=torch.int64, device=device) if isinstance(seed, int) else seed
+    if not isinstance(seed, int):
+        return seed
+    state = torch.zeros(2, dtype=torch.int64, device=device)
+    state[:1].fill_((seed + 2**63) % 2**64 - 2**63)  # no copy from the host, which would wait and cannot be captured
+    return state
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, lse: Union[bool, Tensor] = False,
