@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
+from torch import Tensor
 from torch.autograd.function import Function
 
 from . import _abi
@@ -12,7 +13,6 @@ from ._caller import caller
 from ._describe import BINDINGS, Options, options as make_options
 from .errors import NotDense, Unsupported
 
-Tensor = torch.Tensor
 _RANK = {name: rank for rank, name in enumerate(BINDINGS)}
 _GRADIENTS = ("dq", "dk", "dv", "d_bias", "d_sinks")
 

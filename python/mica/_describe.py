@@ -128,12 +128,21 @@ def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) ->
     return a
 
 
+def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides))[:len(shape)]
+
+
 def view_of(name: str, dtype: Optional[int], shape: Tuple[int, ...], stride: Tuple[int, ...], rows_aligned: bool,
             dtype_name: object) -> View:
     """A View; an unknown dtype is refused by name. Only row tensors promise more than their element's alignment."""
     if dtype is None or (name in VECTORS and dtype != _abi.INT32):
         wanted = "int32" if name in VECTORS or name == "block_table" else "float32, float16, bfloat16 or bool"
         raise InvalidArgument(f"{name}.dtype is {dtype_name}, want {wanted}")
+    if 0 in shape:
+        stride = dense_strides(shape)  # no element, so any strides are right; a library may have left zeros
     if name in ROWS and shape and shape[-1] > 1 and stride[-1] != 1:
         raise NotDense(f"{name}.stride[{len(shape) - 1}] is {stride[-1]}, want 1 (the last dimension must be dense)")
     return View(dtype, tuple(shape), tuple(stride), ROW_ALIGNMENT if rows_aligned and name in ROWS else 0)

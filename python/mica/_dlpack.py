@@ -6,6 +6,7 @@ from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_ui
 from typing import Any, NamedTuple, Optional, Tuple
 
 from . import _abi
+from ._describe import dense_strides
 from .errors import InvalidArgument, NoDevice
 
 
@@ -55,13 +56,7 @@ def _locate_dlpack(name: str, array: Any) -> Located:
     # Borrowed, not taken: the capsule frees what it holds when it dies.
     tensor = _DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[:tensor.ndim])
-    if tensor.strides:
-        stride = tuple(tensor.strides[:tensor.ndim])
-    else:
-        dense = [1]
-        for size in reversed(shape[1:]):
-            dense.append(dense[-1] * size)
-        stride = tuple(reversed(dense))[:len(shape)]
+    stride = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else dense_strides(shape)
     dtype_name = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     return Located((tensor.data or 0) + tensor.byte_offset, NAMES.get(dtype_name or ""),
                    dtype_name or f"DLPack type {tensor.code} of {tensor.bits} bits", shape, stride,

@@ -9,12 +9,12 @@ three axes (rows, heads, dim) with lse (heads, rows). Numbers are those of mica.
 from typing import Optional, Tuple, Union
 
 import torch
+from torch import Tensor
 
 from . import _abi
 from ._caller import caller, lse_shape
 from ._describe import options
 
-Tensor = torch.Tensor
 # What a call of each pass may bind besides q, k, v (and, backward, o, lse and d_o), in the order of mica_bindings.
 FORWARD_OPTIONAL = ("lse", "probs", "boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k",
                     "seqused_q", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table", "k_new", "v_new",

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Callable, Optional, Tuple
 
 import torch
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from . import _abi, _tensors
 from ._arguments import normalise, numbers, window_of
@@ -18,8 +18,6 @@ from ._caller import caller
 from ._describe import Options
 from ._tracing import is_traced, traced
 from .errors import InvalidArgument, NotDense
-
-Tensor = torch.Tensor
 
 
 def _autocast_of_two_devices() -> bool:

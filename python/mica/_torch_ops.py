@@ -8,12 +8,12 @@ Their outputs are always contiguous, so that the fake implementations can promis
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
+from torch import Tensor
 
 from . import _tensors
 from ._caller import lse_shape
 from .errors import Unsupported
 
-Tensor = torch.Tensor
 AVAILABLE = hasattr(torch.library, "register_fake") and hasattr(torch.library, "register_autograd")  # from 2.4 on
 
 # Optional tensors, and the numbers of Options, in the order of the ops' arguments.

@@ -5,12 +5,11 @@ subclasses), and how it does."""
 from typing import Any, Dict, Optional, Sequence
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
 from . import _tensors, _torch_ops
 from .errors import Unsupported
-
-Tensor = torch.Tensor
 
 
 def _never() -> bool:

@@ -311,3 +311,19 @@ def test_threads_share_nothing(device):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("batch, rows, keys", [(0, 5, 7), (2, 0, 7), (2, 5, 0)])
+def test_empty_tensors(device, batch, rows, keys):
+    q, k, v = (t.requires_grad_() for t in qkv(device, rows=rows, keys=keys, batch=batch))
+    o, lse = mica.attention(q, k, v, causal=True, return_lse=True)
+    assert o.shape == q.shape and lse.shape == (batch, 4, rows)
+    assert (o == 0).all() and (lse == -torch.inf).all()
+    gradients = torch.autograd.grad(o.sum() + lse.where(lse > 0, 0.0).sum(), (q, k, v))
+    assert all(g.shape == t.shape and (g == 0).all() for g, t in zip(gradients, (q, k, v)))
+
+
+def test_no_sequences(device):
+    q = torch.randn(0, 4, 32, device=device)
+    cu_seqlens = torch.zeros(1, dtype=torch.int32, device=device)
+    assert mica.attention_varlen(q, q, q, cu_seqlens, cu_seqlens).shape == (0, 4, 32)
