@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verbs.h"
+#include "doctor/environment_json.h"
 #include "doctor/json.h"
 #include "doctor/log_text.h"
+#include "doctor/survey.h"
 
 namespace cli {
 namespace {
@@ -19,8 +21,8 @@ constexpr std::size_t kMostBytes = std::size_t(256) << 20;
 
 struct Options {
   std::vector<std::string> words;
-  std::string file;
-  bool json = false;
+  std::string file, python, target;
+  bool elsewhere = false, json = false;
 };
 
 // Of a stream that may be larger than what is looked at: its beginning and its end.
@@ -61,9 +63,21 @@ doctor::Verdict not_known(const std::string& text) {
       line.empty() ? std::vector<std::string>{} : std::vector<std::string>{"the line most like an error: " + line});
 }
 
+// Where the text comes from: here unless said otherwise.
+std::optional<doctor::Environment> target_of(const Options& options) {
+  if (options.elsewhere) return std::nullopt;
+  if (!options.target.empty()) return doctor::read_environment(options.target);
+  doctor::Survey survey = doctor::survey(doctor::outlook_here());
+  const doctor::PythonInstall* python =
+      options.python.empty() ? default_python(survey) : find_python(survey, options.python);
+  if (!options.python.empty() && !python) throw std::runtime_error("--python " + options.python + " is no Python");
+  return environment_of(survey, python);
+}
+
 int run(const Options& options) {
   const std::string text = text_of(options);
-  doctor::Explanation explanation = doctor::explain(text);
+  const std::optional<doctor::Environment> target = target_of(options);
+  doctor::Explanation explanation = doctor::explain(text, target ? &*target : nullptr);
   const bool is_known = !explanation.verdicts.empty();
   if (!is_known && !explanation.success_seen) explanation.verdicts.push_back(not_known(text));
   const bool is_success = explanation.success_seen && !explanation.cause_found;
@@ -90,6 +104,10 @@ Verb explain_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("explain", "Why a build or an import failed, from its output");
   verb->add_option("text", options->words, "the error; without it, standard input is read");
   verb->add_option("--file", options->file, "a log");
+  verb->add_option("--python", options->python, "the Python that it happened in, for the advice");
+  verb->add_option("--target", options->target,
+                   "the machine that it happened on, as mica doctor --export described it");
+  verb->add_flag("--elsewhere", options->elsewhere, "it happened on another machine, of which nothing is known");
   verb->add_flag("--json", options->json, "print JSON");
   verb->footer(
       "Examples:\n"

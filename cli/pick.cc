@@ -14,14 +14,16 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verbs.h"
+#include "doctor/environment_json.h"
 #include "doctor/json.h"
+#include "doctor/survey.h"
 
 namespace cli {
 namespace {
 
 struct Options {
   std::vector<std::string> places;  // wheels, folders, lists of names
-  std::string python, torch, cuda, abi, machine, glibc;
+  std::string python, torch, cuda, abi, machine, glibc, target;
   bool json = false;
 };
 
@@ -73,8 +75,31 @@ doctor::Version version_of(const char* flag, const std::string& text) {
   return version;
 }
 
+bool is_version(const std::string& text) { return doctor::parse_version(text).parts.size() >= 2; }
+
+// A target of which something is described is not mixed with what is installed here.
+doctor::PickTarget start_target(const Options& options) {
+  if (!options.target.empty()) return doctor::pick_target(doctor::read_environment(options.target));
+  doctor::PickTarget target;
+  const bool is_described = !options.torch.empty() || is_version(options.python) || !options.machine.empty();
+  if (!is_described) {
+    doctor::Survey survey = doctor::survey(doctor::outlook_here());
+    const doctor::PythonInstall* python =
+        options.python.empty() ? default_python(survey) : find_python(survey, options.python);
+    if (!options.python.empty() && !python)
+      throw std::runtime_error("--python is " + options.python + ", want a version such as 3.12 or a Python's path");
+    target = doctor::pick_target(environment_of(survey, python));
+    if (python) target.interpreter = python->program;
+    return target;
+  }
+  utsname system;
+  if (uname(&system) == 0) target.machine = system.machine;
+  return target;
+}
+
 void describe_by_flags(const Options& options, doctor::PickTarget& target) {
-  if (!options.python.empty()) {
+  if (!options.machine.empty()) target.machine = options.machine;
+  if (is_version(options.python)) {
     target.free_threaded = options.python.back() == 't';
     target.python = version_of("--python", options.python);
   }
@@ -129,10 +154,7 @@ void print_text(const doctor::PickTarget& target, const doctor::Pick& pick) {
 }
 
 int run(const Options& options) {
-  doctor::PickTarget target;
-  utsname system;
-  if (uname(&system) == 0) target.machine = system.machine;
-  if (!options.machine.empty()) target.machine = options.machine;
+  doctor::PickTarget target = start_target(options);
   describe_by_flags(options, target);
   const doctor::Pick pick = doctor::pick(target, wheels_of(options));
   if (options.json) {
@@ -160,16 +182,20 @@ Verb pick_verb(CLI::App& app) {
   verb->add_option("from", options->places,
                    "wheels, folders or lists of names (- is standard input); without it, the "
                    "published ones");
-  verb->add_option("--python", options->python, "as in 3.12 (3.13t: free-threaded)");
+  verb->add_option("--python", options->python,
+                   "a Python's path, or a version as in 3.12 (3.13t: free-threaded); without it, the "
+                   "active one");
   verb->add_option("--torch", options->torch, "as in 2.8.0+cu128");
   verb->add_option("--cuda", options->cuda, "that torch was built with, as in 12.8; none: for the CPU");
   verb->add_option("--abi", options->abi, "torch's C++ ABI: TRUE is the new one")
       ->check(CLI::IsMember({"TRUE", "FALSE", "1", "0"}));
   verb->add_option("--machine", options->machine, "x86_64 or aarch64");
+  verb->add_option("--target", options->target, "a machine that mica doctor --export described");
   verb->add_option("--glibc", options->glibc, "as in 2.35");
   verb->add_flag("--json", options->json, "print JSON");
   verb->footer(
       "Examples:\n"
+      "  mica pick                                        for the active Python and its torch\n"
       "  mica pick --python 3.12 --torch 2.8.0+cu128 --machine x86_64\n"
       "  mica pick /srv/wheels --python 3.11 --torch 2.9.1+cu130\n"
       "  ls *.whl | mica pick - --json\n"

@@ -25,6 +25,7 @@ Verb plan_verb(CLI::App& app);
 Verb check_verb(CLI::App& app);
 Verb bench_verb(CLI::App& app);
 Verb demo_verb(CLI::App& app);
+Verb doctor_verb(CLI::App& app);
 Verb explain_verb(CLI::App& app);
 Verb pick_verb(CLI::App& app);
 Verb publish_verb(CLI::App& app);

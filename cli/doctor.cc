@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// `mica doctor`: this environment, and what the loader will say of a file or an installed package in it.
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/verbs.h"
+#include "doctor/build_verdicts.h"
+#include "doctor/environment_json.h"
+#include "doctor/inspect.h"
+#include "doctor/installed.h"
+#include "doctor/json.h"
+#include "doctor/report.h"
+#include "doctor/text.h"
+
+namespace cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> files;
+  std::string python, target, export_file, html;
+  bool build = false, json = false;
+};
+
+void write_file(const char* flag, const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error(std::string(flag) + " " + path + " cannot be written");
+}
+
+bool is_source_package(const std::string& path) { return path.ends_with(".tar.gz") || path.ends_with(".tgz"); }
+
+// A file, or else the name of a package that is installed in that Python.
+doctor::Judged judge_one(const std::string& given, const doctor::Environment& target, const std::string& target_name,
+                         const doctor::Survey* survey, const doctor::PythonInstall* python) {
+  if (access(given.c_str(), F_OK) != 0 && survey && python && given.find('/') == given.npos)
+    if (const auto* package = python->package(doctor::normalized_package(given)))
+      return judge_package(*survey, *python, *package, target);
+  doctor::Judged judged{given, target_name, {}};
+  if (is_source_package(given)) {
+    if (access(given.c_str(), R_OK) != 0) throw std::runtime_error(given + " cannot be read");
+    if (!survey || !python)
+      throw std::runtime_error(given + " is a source package: a build is judged on its own machine");
+    judged.verdicts = judge_build(*survey, *python);
+  } else {
+    judged.verdicts = judge(doctor::inspect(given), target);
+  }
+  return judged;
+}
+
+struct Outcome {
+  std::vector<doctor::ReportSection> sections;
+  std::vector<doctor::Judged> judged;
+  nlohmann::json environment;
+};
+
+Outcome in_described_target(const Options& options) {
+  const doctor::Environment target = doctor::read_environment(options.target);
+  if (options.files.empty()) throw std::runtime_error("--target wants files to judge");
+  Outcome out{describe(target), {}, {{"target", options.target}}};
+  for (const std::string& file : options.files)
+    out.judged.push_back(judge_one(file, target, options.target, nullptr, nullptr));
+  return out;
+}
+
+Outcome here(const Options& options) {
+  doctor::Survey survey = doctor::survey(doctor::outlook_here());
+  const doctor::PythonInstall* python =
+      options.python.empty() ? default_python(survey) : find_python(survey, options.python);
+  if (!options.python.empty() && !python) throw std::runtime_error("--python " + options.python + " is no Python");
+  const doctor::Environment target = environment_of(survey, python);
+  Outcome out;
+  out.sections = describe(survey);
+  out.environment = as_json(survey);
+  if (!options.export_file.empty()) write_file("--export", options.export_file, export_environment(target));
+  const std::string name = python ? python->program : target.name;
+  for (const std::string& file : options.files) out.judged.push_back(judge_one(file, target, name, &survey, python));
+  if (options.files.empty() && python) out.judged = judge_installed(survey, *python, target);
+  if (options.build) {
+    if (!python) throw std::runtime_error("--build wants a Python, and none was found");
+    out.judged.push_back({"building flash-attn from source", name, judge_build(survey, *python)});
+  }
+  return out;
+}
+
+int exit_code(const std::vector<doctor::Judged>& judged) {
+  int code = kOk;
+  for (const doctor::Judged& item : judged)
+    for (const doctor::Verdict& verdict : item.verdicts) {
+      if (verdict.severity == doctor::Severity::kError) return kFailed;
+      if (verdict.code == "CANNOT_TELL") code = kCannotTell;
+    }
+  return code;
+}
+
+int run(const Options& options) {
+  const Outcome outcome = options.target.empty() ? here(options) : in_described_target(options);
+  // With files, the answer is about them; the environment is in --json and --html.
+  const bool brief = !options.files.empty();
+  if (!options.html.empty())
+    write_file("--html", options.html, report_html("mica doctor", outcome.sections, outcome.judged));
+  if (options.json) {
+    nlohmann::json verdicts = nlohmann::json::array();
+    for (const doctor::Judged& item : outcome.judged)
+      for (const doctor::Verdict& verdict : item.verdicts) verdicts.push_back(doctor::as_json(verdict));
+    const nlohmann::json out = {
+        {"environment", outcome.environment}, {"judged", as_json(outcome.judged)}, {"verdicts", verdicts}};
+    std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else {
+    const std::vector<doctor::ReportSection> none;
+    std::printf("%s", report_text(brief ? none : outcome.sections, outcome.judged, isatty(STDOUT_FILENO)).c_str());
+  }
+  return exit_code(outcome.judged);
+}
+
+}  // namespace
+
+Verb doctor_verb(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb =
+      app.add_subcommand("doctor", "This environment, and whether a wheel or an installed package loads in it");
+  verb->add_option("file", options->files, "wheels, .so files, folders, or names of installed packages");
+  verb->add_option("--python", options->python, "judge for this Python (a program or its environment's folder)");
+  verb->add_option("--target", options->target, "judge for the machine that --export described");
+  verb->add_option("--export", options->export_file,
+                   "describe this machine and Python in a file, for --target elsewhere")
+      ->excludes("--target");
+  verb->add_flag("--build", options->build, "also what a build of flash-attn from source would meet")
+      ->excludes("--target");
+  verb->add_option("--html", options->html, "write one page to attach to a ticket");
+  verb->add_flag("--json", options->json, "print JSON");
+  verb->footer(
+      "Nothing that is found is started or imported.\n"
+      "Examples:\n"
+      "  mica doctor                                        the environment and its installed packages\n"
+      "  mica doctor flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl\n"
+      "  mica doctor flash-attn --python ~/venv             an installed package\n"
+      "  mica doctor --export node.json                     there; then here: mica doctor --target node.json FILE.whl\n"
+      "Exit codes: 0 loads, or nothing is wrong; 1 it will fail; 2 it cannot be told.");
+  return {verb, [options] { return run(*options); }};
+}
+
+}  // namespace cli
