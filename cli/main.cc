@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
       cli::bench_verb(app),    //
       cli::demo_verb(app),     //
       cli::inspect_verb(app),  //
+      cli::doctor_verb(app),   //
       cli::explain_verb(app),  //
       cli::pick_verb(app),     //
       cli::publish_verb(app),  //

@@ -54,36 +54,41 @@ std::vector<Compiler> read_compilers(const Outlook& outlook) {
   std::vector<Compiler> compilers;
   std::vector<std::string> seen;
   bool has_first = false;
+  // The plain names first, so that one program with many names is shown by the one that people type.
+  std::vector<std::pair<std::string, std::string>> candidates;
+  for (const char* name : {"g++", "c++", "clang++"})
+    for (const std::string& path : outlook.on_path(name)) candidates.emplace_back(folder_name(path), name);
   for (const std::string& folder : outlook.path())
-    for (const std::string& name : files.list(folder)) {
-      if (!is_compiler_name(name) || compilers.size() >= 64) continue;
-      const std::string path = join_path(folder, name);
-      const auto resolved = files.resolve(path);
-      if (!resolved || !files.is_executable(path)) continue;
-      bool is_known = false;
-      for (const std::string& other : seen) is_known |= other == *resolved;
-      if (is_known) continue;
-      seen.push_back(*resolved);
-      Compiler compiler;
-      compiler.name = name;
-      compiler.path = path;
-      const std::string real_name = base_name(*resolved), prefix = folder_name(folder_name(*resolved));
-      compiler.kind = real_name.find("clang") != real_name.npos ? "clang"
-                      : real_name.find("g++") != real_name.npos ? "gcc"
-                                                                : "";
-      compiler.version = version_in_name(real_name);
-      if (compiler.kind == "gcc") {
-        if (const Version full = installed_version(files, prefix, compiler.version); full.known())
-          compiler.version = full;
-        if (compiler.version.known()) compiler.cxx_abi = default_abi(files, prefix, compiler.version);
-      } else if (compiler.kind == "clang" && !compiler.version.known()) {
-        compiler.version = parse_version(base_name(folder_name(folder_name(*resolved))).substr(0, 12));
-        if (const std::string llvm = base_name(prefix); llvm.rfind("llvm-", 0) == 0)
-          compiler.version = parse_version(llvm.substr(5));
-      }
-      if (!has_first && (name == "g++" || name == "c++")) compiler.is_first = has_first = true;
-      compilers.push_back(std::move(compiler));
+    for (const std::string& name : files.list(folder)) candidates.emplace_back(folder, name);
+  for (const auto& [folder, name] : candidates) {
+    if (!is_compiler_name(name) || compilers.size() >= 64) continue;
+    const std::string path = join_path(folder, name);
+    const auto resolved = files.resolve(path);
+    if (!resolved || !files.is_executable(path)) continue;
+    bool is_known = false;
+    for (const std::string& other : seen) is_known |= other == *resolved;
+    if (is_known) continue;
+    seen.push_back(*resolved);
+    Compiler compiler;
+    compiler.name = name;
+    compiler.path = path;
+    const std::string real_name = base_name(*resolved), prefix = folder_name(folder_name(*resolved));
+    compiler.kind = real_name.find("clang") != real_name.npos ? "clang"
+                    : real_name.find("g++") != real_name.npos ? "gcc"
+                                                              : "";
+    compiler.version = version_in_name(real_name);
+    if (compiler.kind == "gcc") {
+      if (const Version full = installed_version(files, prefix, compiler.version); full.known())
+        compiler.version = full;
+      if (compiler.version.known()) compiler.cxx_abi = default_abi(files, prefix, compiler.version);
+    } else if (compiler.kind == "clang" && !compiler.version.known()) {
+      compiler.version = parse_version(base_name(folder_name(folder_name(*resolved))).substr(0, 12));
+      if (const std::string llvm = base_name(prefix); llvm.rfind("llvm-", 0) == 0)
+        compiler.version = parse_version(llvm.substr(5));
     }
+    if (!has_first && (name == "g++" || name == "c++")) compiler.is_first = has_first = true;
+    compilers.push_back(std::move(compiler));
+  }
   return compilers;
 }
 
