@@ -5,6 +5,7 @@ import ctypes
 import functools
 import glob
 import os
+import sys
 import sysconfig
 
 
@@ -24,7 +25,8 @@ def _candidates():
     named = os.environ.get("MICA_NVRTC")
     if named:
         yield named
-    for root in dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))):
+    # sys.path too: while pip builds, what the build needs lies in a folder that pip added there.
+    for root in dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)):
         yield from sorted(glob.glob(os.path.join(root, "nvidia", "cuda_nvrtc", "lib", "libnvrtc.so.*")))
 
 
