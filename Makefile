@@ -27,11 +27,11 @@ demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
 	build/bin/mica demo --plot out/demo.svg
 
 test: ## the tests, in a few minutes
-	@$(BOOTSTRAP) build test
+	@$(BOOTSTRAP) build test wheel python
 	@JOBS=$(JOBS) tools/test.sh fast
 
 test-all: ## also the long ones, every kernel and all sanitizers; writes docs/test-all.md
-	@$(BOOTSTRAP) build test
+	@$(BOOTSTRAP) build test wheel python
 	@JOBS=$(JOBS) tools/test.sh all
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json
@@ -61,7 +61,7 @@ wheel: ## the wheels of both architectures (ARCHS=...), with all GPU kernels, an
 	@for arch in $(ARCHS); do \
 	  $(call build,cross-$$arch,$(ALL_KERNELS)) --target mica mica_command mica_launcher && \
 	  .venv/bin/python tools/wheel.py --build build-$$arch --tag manylinux2014_$$arch || exit 1; done
-	@for project in $(dir $(wildcard python/dist/*/pyproject.toml)); do \
+	@for project in $(dir $(wildcard python/*/pyproject.toml)); do \
 	  .venv/bin/python tools/wheel.py --pure $$project || exit 1; done
 
 install: build ## install into PREFIX (default /usr/local)

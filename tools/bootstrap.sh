@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what a task needs, and says so: Debian packages by apt (sudo when not root), Python packages into .venv.
-# Usage: tools/bootstrap.sh [build] [test] [lint] [bench] [wheel]     Where everything is there already, it does nothing.
+# Usage: tools/bootstrap.sh [build] [test] [lint] [bench] [wheel] [python]     Where everything is there already, it does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,6 +16,7 @@ esac
 apt_lint="clang-format clang-tidy"
 apt_bench=""
 apt_wheel=""
+apt_python=""
 
 say() { printf 'bootstrap: %s\n' "$*"; }
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
@@ -82,8 +83,11 @@ for line in open(sys.argv[1]):
     except importlib.metadata.PackageNotFoundError:
         sys.exit(1)
 PYTHON
-  say "pip install -r $file into .venv"
-  .venv/bin/python -m pip install --disable-pip-version-check --no-input -q -r "$file" </dev/null ||
+  local options=() plan
+  if grep -q '^torch' "$file"; then read -ra options <<<"$(.venv/bin/python tools/torch_index.py)"; fi
+  plan=$(.venv/bin/python tools/pip_plan.py -r "$file" "${options[@]}" </dev/null) || true
+  say "pip install -r $file ${options[*]} into .venv: $plan"
+  .venv/bin/python -m pip install --disable-pip-version-check --no-input -q -r "$file" "${options[@]}" </dev/null ||
     say "pip could not install $file: what needs it will be skipped"
 }
 

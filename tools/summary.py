@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ctest's JUnit files of a test run and prints what passed, failed and was skipped, and why.
+"""Reads ctest's and pytest's JUnit files of a test run and prints what passed, failed and was skipped, and why.
 
 A full run also becomes docs/test-all.md. Exit status 1 if anything failed.
 """
@@ -17,19 +17,33 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+def status_of(case):
+    """ctest has an attribute, pytest an element inside."""
+    for element, status in (("failure", "fail"), ("error", "fail"), ("skipped", "notrun")):
+        if case.find(element) is not None:
+            return status
+    return case.get("status", "run")
+
+
+def name_of(case):
+    return "::".join(filter(None, (case.get("classname") if case.get("status") is None else None, case.get("name"))))
+
+
 def reason_of(case):
-    """The last line that a skipped test wrote."""
+    """What a skipped test gave (pytest), or the last line that it wrote (ctest)."""
+    skipped = case.find("skipped")
+    if case.get("status") is None and skipped is not None:
+        return skipped.get("message", "no reason given")
     lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 
 def read_step(path):
     cases = list(xml.etree.ElementTree.parse(path).getroot().iter("testcase"))
-    status = lambda case: case.get("status")
     return {
-        "passed": sum(status(case) == "run" for case in cases),
-        "failed": [case.get("name") for case in cases if status(case) == "fail"],
-        "skipped": [(case.get("name"), reason_of(case)) for case in cases if status(case) in ("notrun", "disabled")],
+        "passed": sum(status_of(case) == "run" for case in cases),
+        "failed": [name_of(case) for case in cases if status_of(case) == "fail"],
+        "skipped": [(name_of(case), reason_of(case)) for case in cases if status_of(case) in ("notrun", "disabled")],
         "seconds": sum(float(case.get("time", 0)) for case in cases),
         "slowest": max(cases, key=lambda case: float(case.get("time", 0)), default=None),
     }

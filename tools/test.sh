@@ -32,6 +32,21 @@ run() {
     --output-junit "$results/$step.xml" "$@" || failed=1
 }
 
+# The Python tests, on the wheel that this build makes, installed into a folder of its own.
+python_tests() {
+  local python=.venv/bin/python site=$PWD/out/test-site project
+  say "build: wheel"
+  rm -rf out/test-wheels "$site"
+  "$python" tools/wheel.py --build build --tag "linux_$(uname -m)" --out out/test-wheels || return 1
+  for project in python/*/pyproject.toml; do
+    [ ! -f "$project" ] || "$python" tools/wheel.py --pure "${project%/*}" --out out/test-wheels || return 1
+  done
+  "$python" -m pip install --disable-pip-version-check -q --no-index --no-deps --target "$site" out/test-wheels/*.whl || return 1
+  say "test: python"
+  MICA_TEST_INSTALLED=$site PYTHONPATH=$site "$python" -m pytest tests/python -q -rs -p no:cacheprovider \
+    --junitxml "$results/python.xml"
+}
+
 skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
 
 labels=(-L fast)
@@ -42,7 +57,15 @@ if [ "$level" = all ]; then
   kernels=(-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS= -DMICA_EMULATED_KERNELS=.)
 fi
 
-build release "${kernels[@]}" && run release build "${labels[@]}"
+if build release "${kernels[@]}"; then
+  run release build "${labels[@]}"
+  if ! .venv/bin/python -c 'import pytest, scikit_build_core' 2>/dev/null; then
+    skip python "pytest or scikit-build-core is not in .venv (pip could not be reached)"
+  elif ! python_tests; then
+    failed=1
+    [ -e "$results/python.xml" ] || echo "no wheel of this build could be made and installed" >"$results/python.failed"
+  fi
+fi
 
 if command -v clang++ >/dev/null; then
   build asan "${kernels[@]}" && run address+undefined build-asan "${labels[@]}"

@@ -3,7 +3,7 @@
 """Packs wheels from what is built, and checks them.
 
   wheel.py --build build-x86_64 --tag manylinux2014_x86_64   the distribution mica-attention, from a CMake build folder
-  wheel.py --pure python/dist/flash_attn                     a distribution of Python files alone
+  wheel.py --pure python/flash_attn                     a distribution of Python files alone
 
 The rules of packing stand in each pyproject.toml; the same ones serve `pip install .`. The result lies in --out
 (default out/wheels) and is the same, byte for byte, for the same files and the same SOURCE_DATE_EPOCH (default: the

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Uses an installed wheel as a stranger would, inside the environment under test, and prints one line of JSON.
+
+Attention forward and backward beside the formula written out in PyTorch (in NumPy, forward alone, where there is no
+PyTorch). With --import-only: how long `import mica` takes. Exit status 1 if anything is wrong.
+"""
+
+import json
+import math
+import os
+import platform
+import sys
+import time
+
+MAX_ERROR = {"float32": 1e-5, "bfloat16": 2e-2}
+
+
+def import_only():
+    started = time.perf_counter()
+    import mica
+    milliseconds = (time.perf_counter() - started) * 1e3
+    for name in ("torch", "numpy"):
+        assert name not in sys.modules, "import mica imports " + name
+    return {"import_ms": round(milliseconds, 2), "package": os.path.dirname(mica.__file__)}
+
+
+def plain_attention(torch, q, k, v):
+    """(batch, rows, heads, dim), causal from the bottom right, every matrix in full."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
+    return (scores.masked_fill(hidden, -math.inf).softmax(-1) @ v).transpose(1, 2)
+
+
+def with_torch(torch, device):
+    import mica
+    found = {"torch": torch.__version__, "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI), "device": device}
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        name = str(dtype).replace("torch.", "")
+        inputs = [torch.randn(shape).to(dtype) for shape in ((2, 40, 4, 64), (2, 70, 2, 64), (2, 70, 2, 64))]
+        weight = torch.randn(2, 40, 4, 64).to(dtype)
+        ours = [x.clone().to(device).requires_grad_() for x in inputs]
+        plain = [x.double().requires_grad_() for x in inputs]
+        out, want = mica.attention(*ours, causal=True), plain_attention(torch, *plain)
+        assert out.dtype == dtype and out.device.type == device, out
+        out.backward(weight.to(device))
+        want.backward(weight.double())
+        differences = [(out.cpu() - want).abs().max().item()]
+        differences += [(a.grad.cpu() - b.grad).abs().max().item() / b.grad.abs().max().item() for a, b in zip(ours, plain)]
+        found["error_" + name] = float("%.2g" % max(differences))
+        assert max(differences) < MAX_ERROR[name], (name, differences)
+    return found
+
+
+def with_numpy(numpy):
+    import mica
+    random = numpy.random.default_rng(0)
+    q, k, v = (random.standard_normal(shape, dtype=numpy.float32) for shape in ((2, 40, 4, 64), (2, 70, 4, 64), (2, 70, 4, 64)))
+    out = mica.attention(q, k, v, causal=True)
+    assert isinstance(out, numpy.ndarray) and out.dtype == numpy.float32, out
+    scores = numpy.einsum("bihd,bjhd->bhij", q.astype(float), k) / math.sqrt(64)
+    scores[..., numpy.triu(numpy.ones((40, 70), dtype=bool), 1 + 70 - 40)] = -numpy.inf
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    want = numpy.einsum("bhij,bjhd->bihd", weights / weights.sum(-1, keepdims=True), v)
+    error = float(numpy.abs(out - want).max())
+    assert error < MAX_ERROR["float32"], error
+    return {"numpy": numpy.__version__, "error_numpy": float("%.2g" % error)}
+
+
+def main():
+    if sys.argv[1:] == ["--import-only"]:
+        print(json.dumps(import_only()))
+        return
+    found = {"python": platform.python_version(), "free_threaded": not getattr(sys, "_is_gil_enabled", lambda: True)()}
+    found.update(libc=" ".join(platform.libc_ver()), machine=platform.machine())
+    import mica
+    found["mica"] = mica.__version__
+    try:
+        import numpy
+        found.update(with_numpy(numpy))
+    except ImportError:
+        found["numpy"] = None
+    try:
+        import torch
+    except ImportError:
+        found["torch"] = None
+    else:
+        found.update(with_torch(torch, "cuda" if torch.cuda.is_available() else "cpu"))
+    assert found["numpy"] or found["torch"], "neither NumPy nor PyTorch is here"
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
