@@ -50,6 +50,12 @@ def pack(project, out, environment, settings=()):
         return sort_members(made, out / made.name)
 
 
+def remove_leftovers(project):
+    """setuptools builds inside the project, and would pack a file that has since been deleted there."""
+    for folder in (project / "build", *project.glob("*.egg-info")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def sort_members(made, path):
     """The backend writes some members in the order of the file system; RECORD stays last, as the format advises."""
     with zipfile.ZipFile(made) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
@@ -75,7 +81,9 @@ def main():
         environment["MICA_WHEEL_STAGED"] = "1"
         made = pack(ROOT, arguments.out, environment, [f"wheel.tags=py3-none-{arguments.tag}"])
     else:
+        remove_leftovers(arguments.pure)
         made = pack(arguments.pure, arguments.out, environment)
+        remove_leftovers(arguments.pure)
     return wheel_check.main([made])
 
 

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Installs finished wheels into fresh environments, one after the other, uses them there, and prints a table.
+
+Usage: wheel_matrix.py [--only REGEX] [--report docs/wheel-matrix.md] WHEEL...
+
+For this machine's architecture: virtual environments of every Python that is found here, and Pythons of Debian and
+Ubuntu unpacked into .cache/pythons (tools/fetch_python.sh), each with several PyTorch versions and with none. For the
+other architecture: the unpacked Pythons under qemu-user, without PyTorch. Environments are deleted after use. A Python
+or PyTorch that cannot be had is a row that says so; exit status 1 if one that was had failed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import summary
+import torch_index
+import wheel_check
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SMOKE = ROOT / "tools" / "wheel_smoke.py"
+PYTHONS = ROOT / ".cache" / "pythons"
+WORK = ROOT / "out" / "wheel-env"
+MAX_IMPORT_MS = 50
+CHECK = "^plain_"
+NEWEST = ""
+# Python, PyTorch versions (None: NumPy alone). 2.0 is the oldest supported; those of 2.5 and before have the old C++ ABI.
+ROWS = {
+    "3.9": (None, "2.0.1", "2.8.0"),
+    "3.10": (None, "2.1.2"),
+    "3.11": (None, "2.0.1", "2.4.1", "2.6.0", NEWEST),
+    "3.12": (None, "2.2.2", "2.5.1"),
+    "3.13": (None, "2.7.1"),
+    "3.14": (None, "2.10.0"),
+    "3.15": (None,),
+}
+
+
+class Unavailable(Exception):
+    """This environment cannot be had here; the message says why."""
+
+
+class Wrong(Exception):
+    """The wheel did not do what it should."""
+
+
+def run(command, wrong=Wrong, **environment):
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=1800,
+                            env={**os.environ, "PYTHONNOUSERSITE": "1", **environment}, stdin=subprocess.DEVNULL)
+    if result.returncode:
+        lines = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()
+        raise wrong(f"{pathlib.Path(str(command[0])).name} {command[-1]}: {lines[-1]}")
+    return result.stdout
+
+
+def requirements(torch):
+    if torch is None:
+        return ["numpy"]
+    old = torch and tuple(map(int, torch.split(".")))[:2] < (2, 3)
+    return ["numpy<2" if old else "numpy", f"torch=={torch}" if torch else "torch"]
+
+
+class Venv:
+    """A virtual environment of an interpreter that is installed here."""
+
+    def __init__(self, interpreter):
+        self.interpreter, self.kind = interpreter, "venv"
+
+    def create(self, wheel, torch):
+        run([self.interpreter, "-m", "venv", WORK], Unavailable)
+        pip = [WORK / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        run([*pip, *torch_index.options(), *requirements(torch)], Unavailable)
+        run([*pip, "--no-index", "--no-deps", wheel])
+        self.python, self.mica, self.environment = [WORK / "bin" / "python"], [WORK / "bin" / "mica"], {}
+
+
+class Unpacked:
+    """A Python of a distribution, run by its own loader (or by qemu) on a folder that pip installed into."""
+
+    def __init__(self, version, machine):
+        self.version, self.machine = version, machine
+        self.native = machine == platform.machine()
+        self.kind = "folder" if self.native else "folder, qemu"
+
+    def create(self, wheel, torch):
+        root = PYTHONS / f"{self.version}-{self.machine}"
+        if not root.exists():
+            partial = root.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            run([ROOT / "tools" / "fetch_python.sh", self.version, self.machine, partial], Unavailable)
+            partial.rename(root)
+        digits = self.version.replace(".", "")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target", WORK]
+        pip += ["--implementation", "cp", "--python-version", self.version, "--only-binary=:all:"]
+        for abi in (f"cp{digits}", "abi3", "none"):
+            pip += ["--abi", abi]
+        for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014"):
+            pip += ["--platform", f"{tag}_{self.machine}"]
+        run([*pip, *torch_index.options(), *requirements(torch)], Unavailable)
+        run([*pip, "--no-index", "--no-deps", wheel])
+        interpreter = root / "usr" / "bin" / f"python{self.version}"
+        folders = [root / prefix / "lib" / f"{self.machine}-linux-gnu" for prefix in ("", "usr")]
+        if self.native:
+            (loader, *_) = root.glob(f"lib/{self.machine}-linux-gnu/ld-linux-*.so.*")
+            self.python = [loader, "--library-path", ":".join(map(str, folders)), interpreter]
+            self.mica = [WORK / "bin" / "mica"]
+        else:
+            emulator = shutil.which(f"qemu-{self.machine}-static") or shutil.which(f"qemu-{self.machine}")
+            if not emulator:
+                raise Unavailable(f"no qemu-{self.machine} (qemu-user-static has it)")
+            # The launcher would ask the kernel to run the command, which needs qemu again.
+            self.python, self.mica = [emulator, "-L", root, interpreter], [emulator, "-L", root, WORK / "mica/bin/mica"]
+        self.environment = {"PYTHONPATH": str(WORK), "PYTHONHOME": str(root / "usr")}
+
+
+def interpreters():
+    """{version: path} of the CPythons that are installed: on the PATH, of pyenv, of uv."""
+    found = {}
+    home = pathlib.Path.home()
+    candidates = [shutil.which(f"python{version}") for version in ROWS] + [sys._base_executable]
+    for pattern in (".pyenv/versions/*/bin/python", ".local/share/uv/python/*/bin/python3"):
+        candidates += sorted(home.glob(pattern))
+    for candidate in filter(None, candidates):
+        ask = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+        result = subprocess.run([candidate, "-c", ask], capture_output=True, text=True)
+        if result.returncode == 0:
+            found.setdefault(result.stdout.strip(), candidate)
+    return found
+
+
+def use(place, wheel, is_fast):
+    """Every use of one environment; returns what was found, raises Wrong."""
+    measured = [json.loads(run([*place.python, SMOKE, "--import-only"], **place.environment)) for _ in range(6)]
+    found = json.loads(run([*place.python, SMOKE], **place.environment))
+    found["import_ms"] = min(one["import_ms"] for one in measured)
+    if is_fast and found["import_ms"] > MAX_IMPORT_MS:
+        raise Wrong(f"import mica takes {found['import_ms']} ms, want at most {MAX_IMPORT_MS}")
+    info = json.loads(run([*place.mica, "info", "--json"]))
+    if info["version"] != wheel.version or not info["library"].startswith(str(WORK)):
+        raise Wrong(f"mica info says version {info['version']}, library {info['library']}")
+    checked = json.loads(run([*place.mica, "check", "--filter", CHECK, "--json"]))
+    if checked["failed"] or not checked["passed"]:
+        raise Wrong(f"mica check: {checked['passed']} passed, {checked['failed']} failed")
+    found["checked"] = checked["passed"]
+    return found
+
+
+def one_row(place, wheel, python, torch):
+    shutil.rmtree(WORK, ignore_errors=True)
+    row = {"python": python, "machine": wheel.platform.split("_", 1)[1], "kind": place.kind, "torch": torch}
+    started = time.monotonic()
+    try:
+        place.create(wheel.path, torch)
+        row.update(use(place, wheel, is_fast="qemu" not in place.kind), verdict="works")
+    except Unavailable as error:
+        row.update(verdict="not at hand", why=str(error))
+    except (Wrong, subprocess.TimeoutExpired) as error:
+        row.update(verdict="FAILS", why=str(error))
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)
+    row["seconds"] = time.monotonic() - started
+    return row
+
+
+def cells(row):
+    torch = row.get("torch") if row["verdict"] == "works" else {None: None, NEWEST: "newest"}.get(row["torch"], row["torch"])
+    abi = {True: "new", False: "old"}.get(row.get("cxx11_abi"), "")
+    errors = ", ".join(f"{row[key]:.0e}" for key in ("error_float32", "error_bfloat16", "error_numpy") if key in row)
+    import_ms = f"{row['import_ms']:.0f} ms" if "import_ms" in row else ""
+    return [row["python"], row.get("libc", "").replace("glibc ", ""), row["machine"], row["kind"], torch or "none", abi,
+            row.get("numpy") or "", import_ms, errors, str(row.get("checked", "")), row["verdict"]]
+
+
+HEADER = ["Python", "glibc", "machine", "environment", "PyTorch", "C++ ABI", "NumPy", "import", "errors", "cases", "verdict"]
+
+
+def report(rows, wheels):
+    def line(values):
+        return "| " + " | ".join(values) + " |"
+
+    text = ["# Where the wheels were used", "", f"Written by `make wheel-test` at {summary.commit()} on "
+            f"{datetime.date.today().isoformat()}, on {platform.machine()} ({summary.processor()}).", ""]
+    text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.1f} MB" for wheel in wheels]
+    text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (the best of six), attention",
+             "runs forward and backward beside the formula written out in PyTorch (largest errors in fp32, bf16) and",
+             f"forward beside NumPy, then `mica info`, then `mica check --filter {CHECK}` (cases passed).",
+             "*venv*: `python -m venv` and `pip install`. *folder*: `pip install --target`, with a Python and a C library of",
+             "Debian or Ubuntu; under qemu-user where the machine is another one.", ""]
+    text += [line(HEADER), line(["---"] * len(HEADER)), *(line(cells(row)) for row in rows)]
+    notes = [f"- Python {row['python']} on {row['machine']}, PyTorch {cells(row)[4]}: {row['why']}" for row in rows if "why" in row]
+    if notes:
+        text += ["", "What was not at hand, or failed:", "", *notes]
+    return "\n".join(text) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheels", nargs="+", type=pathlib.Path)
+    parser.add_argument("--only", default="", help="rows whose 'python machine torch' matches this regular expression")
+    parser.add_argument("--report", type=pathlib.Path, help="write the table here")
+    arguments = parser.parse_args()
+    wheels = [wheel_check.Wheel(path.resolve()) for path in arguments.wheels]
+    here, rows = interpreters(), []
+    print("Pythons installed here: " + ", ".join(f"{version} ({path})" for version, path in sorted(here.items())), flush=True)
+    for wheel in wheels:
+        machine = wheel.platform.split("_", 1)[1]
+        native = machine == platform.machine()
+        for python, torches in ROWS.items():
+            place = Venv(here[python]) if native and python in here else Unpacked(python, machine)
+            for torch in torches if native else (None,):
+                if not re.search(arguments.only, f"{python} {machine} {torch}"):
+                    continue
+                rows.append(one_row(place, wheel, python, torch))
+                print(" | ".join(cells(rows[-1])) + f" | {rows[-1]['seconds']:.0f} s", rows[-1].get("why", ""), flush=True)
+    text = report(rows, wheels)
+    if arguments.report:
+        arguments.report.write_text(text)
+    print("\n" + text)
+    failed = sum(row["verdict"] == "FAILS" for row in rows)
+    works = sum(row["verdict"] == "works" for row in rows)
+    print(f"{works} environments work, {failed} fail, {len(rows) - works - failed} not at hand")
+    return 1 if failed or not works else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
