@@ -64,6 +64,10 @@ wheel: ## the wheels of both architectures (ARCHS=...), with all GPU kernels, an
 	@for project in $(dir $(wildcard python/*/pyproject.toml)); do \
 	  .venv/bin/python tools/wheel.py --pure $$project || exit 1; done
 
+wheel-test: ## the wheels in out/wheels/ in fresh environments of many Pythons and PyTorches; writes docs/wheel-matrix.md
+	@$(BOOTSTRAP) test wheel
+	.venv/bin/python tools/wheel_matrix.py --report docs/wheel-matrix.md out/wheels/mica_attention-*.whl
+
 install: build ## install into PREFIX (default /usr/local)
 	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))
 

@@ -53,12 +53,18 @@ class Wrong(Exception):
     """The wheel did not do what it should."""
 
 
+BASE = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MICA_"))}
+
+
 def run(command, wrong=Wrong, **environment):
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=1800,
-                            env={**os.environ, "PYTHONNOUSERSITE": "1", **environment}, stdin=subprocess.DEVNULL)
+    try:
+        result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=1800,
+                                env={**BASE, "PYTHONNOUSERSITE": "1", **environment}, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise wrong(str(error)) from error
     if result.returncode:
-        lines = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()
-        raise wrong(f"{pathlib.Path(str(command[0])).name} {command[-1]}: {lines[-1]}")
+        lines = (result.stdout + result.stderr).strip().splitlines() or ["no output"]
+        raise wrong(next((line for line in lines if line.startswith("ERROR: No matching")), lines[-1]))
     return result.stdout
 
 
@@ -94,32 +100,43 @@ class Unpacked:
     def create(self, wheel, torch):
         root = PYTHONS / f"{self.version}-{self.machine}"
         if not root.exists():
-            partial = root.with_suffix(".partial")
+            partial = PYTHONS / f"{root.name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             run([ROOT / "tools" / "fetch_python.sh", self.version, self.machine, partial], Unavailable)
+            # As the package's own script does after its installation; what is run here is this Python's format.
+            run([*self.interpreter_of(partial), "-m", "compileall", "-qq", partial / "usr/lib" / f"python{self.version}"], Unavailable,
+                PYTHONHOME=str(partial / "usr"))
             partial.rename(root)
-        digits = self.version.replace(".", "")
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target", WORK]
-        pip += ["--implementation", "cp", "--python-version", self.version, "--only-binary=:all:"]
-        for abi in (f"cp{digits}", "abi3", "none"):
-            pip += ["--abi", abi]
+        # NOTE: pip install takes no notice of --python-version when it reads Requires-Python; pip download does.
+        downloads = WORK / "downloads"
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        target = ["--implementation", "cp", "--python-version", self.version, "--only-binary=:all:"]
+        for abi in (f"cp{self.version.replace('.', '')}", "abi3", "none"):
+            target += ["--abi", abi]
         for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014"):
-            pip += ["--platform", f"{tag}_{self.machine}"]
-        run([*pip, *torch_index.options(), *requirements(torch)], Unavailable)
-        run([*pip, "--no-index", "--no-deps", wheel])
-        interpreter = root / "usr" / "bin" / f"python{self.version}"
-        folders = [root / prefix / "lib" / f"{self.machine}-linux-gnu" for prefix in ("", "usr")]
-        if self.native:
-            (loader, *_) = root.glob(f"lib/{self.machine}-linux-gnu/ld-linux-*.so.*")
-            self.python = [loader, "--library-path", ":".join(map(str, folders)), interpreter]
-            self.mica = [WORK / "bin" / "mica"]
-        else:
-            emulator = shutil.which(f"qemu-{self.machine}-static") or shutil.which(f"qemu-{self.machine}")
-            if not emulator:
-                raise Unavailable(f"no qemu-{self.machine} (qemu-user-static has it)")
-            # The launcher would ask the kernel to run the command, which needs qemu again.
-            self.python, self.mica = [emulator, "-L", root, interpreter], [emulator, "-L", root, WORK / "mica/bin/mica"]
+            target += ["--platform", f"{tag}_{self.machine}"]
+        run([*pip, "download", "--quiet", "--dest", downloads, *target, *torch_index.options(), *requirements(torch)], Unavailable)
+        run([*pip, "install", "--quiet", "--target", WORK, *target, "--no-index", "--no-deps", "--ignore-requires-python",
+             *downloads.glob("*.whl"), wheel])
+        shutil.rmtree(downloads)
+        self.python, self.mica = self.interpreter_of(root), [WORK / "bin" / "mica"]
+        if not self.native:  # the launcher would ask the kernel to run the command, which needs qemu again
+            self.mica = [*self.emulator(root), WORK / "mica/bin/mica"]
         self.environment = {"PYTHONPATH": str(WORK), "PYTHONHOME": str(root / "usr")}
+
+    def emulator(self, root):
+        found = shutil.which(f"qemu-{self.machine}-static") or shutil.which(f"qemu-{self.machine}")
+        if not found:
+            raise Unavailable(f"no qemu-{self.machine} (qemu-user-static has it)")
+        return [found, "-L", root]
+
+    def interpreter_of(self, root):
+        interpreter = root / "usr" / "bin" / f"python{self.version}"
+        if not self.native:
+            return [*self.emulator(root), interpreter]
+        folders = [root / prefix / "lib" / f"{self.machine}-linux-gnu" for prefix in ("", "usr")]
+        (loader, *_) = folders[0].glob("ld-linux-*.so.*")
+        return [loader, "--library-path", ":".join(map(str, folders)), interpreter]
 
 
 def interpreters():
@@ -163,7 +180,7 @@ def one_row(place, wheel, python, torch):
         row.update(use(place, wheel, is_fast="qemu" not in place.kind), verdict="works")
     except Unavailable as error:
         row.update(verdict="not at hand", why=str(error))
-    except (Wrong, subprocess.TimeoutExpired) as error:
+    except Wrong as error:
         row.update(verdict="FAILS", why=str(error))
     finally:
         shutil.rmtree(WORK, ignore_errors=True)
