@@ -22,8 +22,8 @@ _transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 
 def is_traced(q: Tensor) -> bool:
-    return bool(_is_compiling() or _dispatch_modes() or _transforms() or type(q) is not Tensor and
-                type(q) is not Parameter)
+    return (_is_compiling() or _dispatch_modes() or _transforms() or
+            type(q) is not Tensor and type(q) is not Parameter)  # type: ignore[return-value]
 
 
 def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]], numbers: Sequence[Any],
