@@ -13,7 +13,6 @@ import warnings
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
-import torch.nn.attention
 from torch import Tensor
 
 from mica import _abi, _tensors
@@ -199,10 +198,12 @@ def _activate() -> _Handle:
 
 def register() -> None:
     """Makes "mica" known to torch.nn.attention. Importing this module does it."""
-    if not hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    try:
+        from torch.nn.attention import register_flash_attention_impl
+    except ImportError:
         name = "torch.nn.attention.register_flash_attention_impl"
-        raise ImportError(f"torch is {torch.__version__}, want one that has {name}")
-    torch.nn.attention.register_flash_attention_impl(NAME, register_fn=_activate)
+        raise ImportError(f"torch is {torch.__version__}, want one that has {name}") from None
+    register_flash_attention_impl(NAME, register_fn=_activate)
 
 
 register()
