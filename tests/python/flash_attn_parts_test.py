@@ -167,6 +167,7 @@ def test_cross_entropy(device, smoothing):
         torch.testing.assert_close(one, other)
 
 
+@torch.backends.mkldnn.flags(enabled=False)  # some of its builds multiply fp32 in bf16 for some shapes
 def test_mha_with_and_without_cache(device):
     module = MHA(64, 4, num_heads_kv=2, causal=True, rotary_emb_dim=16, layer_idx=0, device=device)
     x = torch.randn(2, 10, 64, device=device)

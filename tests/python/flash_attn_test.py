@@ -37,20 +37,26 @@ def within_twice_naive(got, naive, exact, floor):
     assert error <= 2 * (naive.double() - exact).abs().max().item() + floor
 
 
+def product(a, b):
+    """a @ b rounded to their type; not every PyTorch multiplies halves on the CPU."""
+    return (a.float() @ b.float()).to(a.dtype)
+
+
 def naive(q, k, v, causal, window, softcap, alibi):
     """Plain attention in the tensors' own type."""
     group = q.shape[2] // k.shape[2]
     q, k, v = (t.transpose(1, 2) for t in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
     rows, keys = q.shape[2], k.shape[2]
-    score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    score = product(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     if softcap:
-        score = torch.tanh(score / softcap) * softcap
+        score = torch.tanh(score.float() / softcap).to(score.dtype) * softcap
     if alibi is not None:
         distance = (torch.arange(rows)[:, None] + keys - rows - torch.arange(keys)).abs().to(q.device)
         score = score - (alibi[:, :, None, None] * distance).to(score.dtype)
     seen = reference.visible(rows, keys, causal, window, q.device)
     score = score.masked_fill(~seen, -math.inf)
-    return (torch.softmax(score, -1).nan_to_num(0.0) @ v).transpose(1, 2)
+    probability = torch.softmax(score.float(), -1).nan_to_num(0.0).to(v.dtype)
+    return product(probability, v).transpose(1, 2)
 
 
 CASES = {
