@@ -192,6 +192,28 @@ def test_dropout(device):
     close(gradient.sum(), o.sum(), 1e-4)
 
 
+def test_checkpoint_repeats_dropout(device):
+    from torch.utils.checkpoint import checkpoint
+    q, k, v = (t.requires_grad_() for t in qkv(device, rows=32, keys=32))
+
+    def gradients(function):
+        torch.manual_seed(5)
+        return torch.autograd.grad(function(q, k, v).square().sum(), (q, k, v))
+
+    def layer(q, k, v):
+        return mica.attention(q, k, v, causal=True, dropout=0.4)
+
+    for got, want in zip(gradients(lambda *t: checkpoint(layer, *t, use_reentrant=False)), gradients(layer)):
+        assert torch.equal(got, want)
+
+
+def test_inference_mode_and_parameters(device):
+    q, k, v = qkv(device)
+    with torch.inference_mode():
+        o = mica.attention(q, k, v)
+    assert o.is_inference() and torch.equal(o, mica.attention(torch.nn.Parameter(q), k, v))
+
+
 def pack(tensors):
     lengths = torch.tensor([0] + [t.shape[0] for t in tensors]).cumsum(0).int()
     return torch.cat(tensors), lengths.to(tensors[0].device)
