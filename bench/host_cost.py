@@ -11,6 +11,7 @@ each figure is the median of the samples. Exit codes: 0; 1 a ratio is above its 
 import argparse
 import contextlib
 import datetime
+import importlib.util
 import json
 import os
 import platform
@@ -19,7 +20,8 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
+if importlib.util.find_spec("mica") is None:  # not installed: the package of this tree or bundle
+    sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
 
 LIMITS = {"forward": 0.55, "forward, autograd": 1.0, "split decode": 0.8}
 

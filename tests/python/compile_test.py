@@ -9,8 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from conftest import ROOT  # noqa: E402
-
 import mica  # noqa: E402
 from mica import _torch_ops  # noqa: E402
 
@@ -163,7 +161,8 @@ def test_first_call_is_compiled_and_torch_came_after_mica():
                "f = torch.compile(lambda q: mica.attention(q, q, q), fullgraph=True, backend='eager')\n"
                "q = torch.ones(1, 2, 1, 8)\n"
                "assert (f(q) == q).all()\n")
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT / "python")
+    package = os.path.dirname(os.path.dirname(mica.__file__))
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=package)
 
 
 @needs_ops
