@@ -2,9 +2,10 @@
 """Calls of the library with torch tensors, at the least cost: one generated function per set of bound tensors.
 
 caller(pass, names, made, optional) gives a function `call(options, *tensors)`. It looks up the plan by what the
-tensors are (shape, stride, dtype, device, alignment) and by the options' identity, allocates the outputs, writes the
-addresses into bindings that are prefilled per thread and per plan, and executes on the current stream. It is straight
-code, since a loop over names, a dictionary of tensors or a ctypes field would each cost more than what it replaces.
+tensors are (shape, stride, dtype, device, alignment) and by the options' identity, allocates the outputs, packs the
+addresses into a mica_bindings of its own (bytes: nothing that another thread or a finalizer could write to) and
+executes on the current stream. It is straight code, since a loop over names, a dictionary of tensors or a ctypes field
+would each cost more than what it replaces.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ from .errors import InvalidArgument, NoDevice
 
 DTYPES = {torch.float32: _abi.FP32, torch.float16: _abi.FP16, torch.bfloat16: _abi.BF16, torch.bool: _abi.BOOL,
           torch.int32: _abi.INT32}
-KEPT_PLANS = 512  # per thread and caller; the oldest leaves first
+KEPT_PLANS = 512  # per caller; the oldest leaves first
 KEPT_WORKSPACE_BYTES = 1 << 20  # the CPU's workspace up to this size is kept per thread
 VALUES = ("dropout_seed", "dropout_offset")  # bound by value, not by address
 # Outputs that a call may allocate. Those with a name here have the layout that empty_like gives that tensor.
@@ -30,13 +31,11 @@ LIKE = {"o": "", "lse": "", "dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "
 
 
 class Entry:
-    """A plan with this thread's bindings for it, and what its outputs look like."""
-    __slots__ = ("plan", "address", "bindings", "bindings_address", "workspace_bytes", "workspace", "o", "lse")
+    """A plan, and what its outputs and workspace look like."""
+    __slots__ = ("plan", "address", "workspace_bytes", "workspace", "o", "lse")
 
     def __init__(self, plan: Plan, device: torch.device, templates: Dict[str, Optional[torch.Tensor]]) -> None:
         self.plan, self.address, self.workspace_bytes = plan, plan.address, plan.workspace_bytes
-        self.bindings = _abi.Bindings()
-        self.bindings_address = ctypes.addressof(self.bindings)
         self.o, self.lse = templates.get("o"), templates.get("lse")
         size = self.workspace_bytes
         if device.type == "cuda":
@@ -58,11 +57,6 @@ _scratch = _Scratch()
 
 def kept_workspace() -> torch.Tensor:
     return _scratch.tensor
-
-
-class _Entries(threading.local):
-    def __init__(self) -> None:
-        self.of_key: Dict[tuple, Entry] = {}
 
 
 def lse_shape(q: torch.Tensor) -> Tuple[int, ...]:
@@ -128,8 +122,9 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
 
 
 def _packer(names: Sequence[str]) -> struct.Struct:
-    """Packs the addresses of these bindings, workspace, its size and the stream; what lies between becomes null."""
-    form, at = "<", _abi.Bindings.q.offset
+    """Packs a whole mica_bindings: its first two fields, the addresses of these names, workspace, its size and the
+    stream; what lies between becomes null."""
+    form, at = "<II", _abi.Bindings.q.offset
     for name in (*names, "workspace", "workspace_bytes", "stream"):
         offset = getattr(_abi.Bindings, name).offset
         form += f"{offset - at}xQ" if offset > at else "Q"
@@ -154,9 +149,9 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
             key += [what]
     addresses = " | ".join(f"p_{name}" for name in given if name in ROWS)
     lines += [f"    key = (options, device, ({addresses}) % {ROW_ALIGNMENT} == 0, {', '.join(key)})",
-              "    entry = entries.of_key.get(key)",
+              "    entry = entry_of(key)",
               "    if entry is None:",
-              f"        entry = remember(entries.of_key, key, ({', '.join(given)},), options)"]
+              f"        entry = remember(key, ({', '.join(given)},), options)"]
     for name in made:
         like = LIKE[name] or ("q if entry.o is None else entry.o" if name == "o" else f"entry.{name}")
         lines += [f"    {name} = empty_like({like})", f"    p_{name} = {name}.data_ptr()"]
@@ -166,9 +161,8 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
               "    if workspace_bytes:",
               "        workspace = entry.workspace()",
               "        p_workspace = workspace.data_ptr()",
-              f"    pack(entry.bindings, {_abi.Bindings.q.offset}, {values}, p_workspace, workspace_bytes,",
-              "         raw_stream(device) if device >= 0 else 0)",
-              "    status = execute(entry.address, entry.bindings_address)",
+              f"    status = execute(entry.address, pack({ctypes.sizeof(_abi.Bindings)}, {_abi.ABI_VERSION}, {values},",
+              "        p_workspace, workspace_bytes, raw_stream(device) if device >= 0 else 0))",
               "    if status:",
               "        raise failure(status)"]
     if made:
@@ -176,15 +170,15 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
     return "\n".join(lines) + "\n"
 
 
-_scopes_lock = threading.Lock()
-_scopes: List[dict] = []  # of every generated function
+_lock = threading.Lock()  # taken where a plan is made, not where it is found
+_caches: List[Dict[tuple, Entry]] = []  # of every generated function
 
 
 def forget_plans() -> None:
-    """Every thread makes its plans anew."""
-    with _scopes_lock:
-        for scope in _scopes:
-            scope["entries"] = _Entries()
+    """Plans are made anew from now on."""
+    with _lock:
+        for entries in _caches:
+            entries.clear()
 
 
 def _no_stream(device: int) -> int:
@@ -202,18 +196,21 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
     library = load()
     inputs = tuple(name for name in names if name not in made and name not in VALUES)
 
-    def remember(of_key: Dict[tuple, Entry], key: tuple, tensors: Sequence[torch.Tensor], options: Options) -> Entry:
+    entries: Dict[tuple, Entry] = {}
+
+    def remember(key: tuple, tensors: Sequence[torch.Tensor], options: Options) -> Entry:
         given = {name: tensor for name, tensor in zip(inputs, tensors) if tensor is not None}
         entry = make_entry(which, given, made, options)
-        if len(of_key) >= KEPT_PLANS:
-            of_key.pop(next(iter(of_key)))
-        of_key[key] = entry
+        with _lock:
+            if len(entries) >= KEPT_PLANS:
+                entries.pop(next(iter(entries)))
+            entries[key] = entry
         return entry
 
-    scope = {"entries": _Entries(), "remember": remember, "pack": _packer(names).pack_into,
+    scope = {"entries": entries, "entry_of": entries.get, "remember": remember, "pack": _packer(names).pack,
              "execute": library.c.mica_execute, "failure": library.failure, "empty_like": torch.empty_like,
              "raw_stream": getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream)}
     exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
-    with _scopes_lock:
-        _scopes.append(scope)
+    with _lock:
+        _caches.append(entries)
     return scope["call"]
