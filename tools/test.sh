@@ -43,8 +43,8 @@ python_tests() {
   done
   "$python" -m pip install --disable-pip-version-check -q --no-index --no-deps --target "$site" out/test-wheels/*.whl || return 1
   say "test: python"
-  MICA_TEST_INSTALLED=$site PYTHONPATH=$site "$python" -m pytest tests/python -q -rs -p no:cacheprovider \
-    --junitxml "$results/python.xml"
+  MICA_TEST_ALL=${level#fast} MICA_TEST_INSTALLED=$site PYTHONPATH=$site "$python" -m pytest tests/python -q -rs \
+    -p no:cacheprovider --junitxml "$results/python.xml"
 }
 
 skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
