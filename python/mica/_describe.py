@@ -139,8 +139,10 @@ def view_of(name: str, dtype: Optional[int], shape: Tuple[int, ...], stride: Tup
             dtype_name: object) -> View:
     """A View; an unknown dtype is refused by name. Only row tensors promise more than their element's alignment."""
     if dtype is None or (name in VECTORS and dtype != _abi.INT32):
-        wanted = "int32" if name in VECTORS or name == "block_table" else "float32, float16, bfloat16 or bool"
-        raise InvalidArgument(f"{name}.dtype is {dtype_name}, want {wanted}")
+        is_int = name in VECTORS or name == "block_table"
+        wanted = "int32" if is_int else "bool" if name == "boolean_mask" else "float32, float16 or bfloat16"
+        called = {"boolean_mask": "mask", "o": "out"}.get(name, name)
+        raise InvalidArgument(f"{called}.dtype is {dtype_name}, want {wanted}")
     if 0 in shape:
         stride = dense_strides(shape)  # no element, so any strides are right; a library may have left zeros
     if name in ROWS and shape and shape[-1] > 1 and stride[-1] != 1:
