@@ -224,6 +224,22 @@ def test_other_head_dims_strides_and_a_wider_value(device):
     torch.testing.assert_close(flash_attn_func(strided, k, v).double(), exact, rtol=1e-5, atol=1e-5)
 
 
+def test_padding_to_eight_changes_nothing(monkeypatch):
+    """GPUs get odd head dimensions padded; here the CPU is made to."""
+    from flash_attn import _autograd
+    q, qkv = leaf(2, 9, 2, 59, device="cpu"), leaf(2, 9, 3, 2, 59, device="cpu")
+    d_out = torch.randn(2, 9, 2, 59)
+
+    def run():
+        one, two = flash_attn_func(q, q, q, causal=True), flash_attn_qkvpacked_func(qkv, causal=True)
+        return (one, two, *torch.autograd.grad((one, two), (q, qkv), (d_out, d_out)))
+
+    want = run()
+    monkeypatch.setattr(_autograd, "_wants_padding", lambda *tensors: True)
+    for got, right in zip(run(), want):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
+
+
 def test_gradient_through_the_lse_is_refused_not_dropped(device):
     q = leaf(1, 4, 1, 32, device=device)
     _, lse, _ = flash_attn_func(q, q, q, return_attn_probs=True)

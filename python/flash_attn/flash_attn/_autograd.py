@@ -73,6 +73,7 @@ class _Attention(torch.autograd.Function):
             raise RuntimeError("block_table is given, want None for a gradient: pages have none")
         a, b, c, out, lse, rng_state, alibi, cu_q, cu_k = ctx.saved_tensors
         p, scale, causal, left, right, softcap, deterministic = ctx.options
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         grads = tuple(None if x is None else torch.empty_like(x) for x in (a, b, c))
         dq, dk, dv = _unpack(*grads)
         q, k, v = _unpack(a, b, c)
@@ -96,12 +97,14 @@ class _Attention(torch.autograd.Function):
         return (*grads, *(None,) * 14)
 
 
-def _padded(*tensors: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
-    """On a GPU rows start at 16 bytes, as the fast kernels want; the CPU takes any head dimension."""
-    if not tensors[0].is_cuda or len({x.shape[-1] for x in tensors if x is not None}) > 1:
-        return tensors
-    extra = -tensors[0].shape[-1] % 8
-    return tuple(torch.nn.functional.pad(x, (0, extra)) if extra and x is not None else x for x in tensors)
+def _wants_padding(*tensors: Optional[Tensor]) -> bool:
+    """On a GPU rows start at 16 bytes, as the fast kernels want; the CPU takes any head dimension as it is."""
+    head_dim = tensors[0].shape[-1]
+    return tensors[0].is_cuda and head_dim % 8 != 0 and all(x is None or x.shape[-1] == head_dim for x in tensors)
+
+
+def _padded(x: Optional[Tensor]) -> Optional[Tensor]:
+    return None if x is None else torch.nn.functional.pad(x, (0, -x.shape[-1] % 8))
 
 
 def _needs_gradient(*tensors: Optional[Tensor]) -> bool:
@@ -151,9 +154,9 @@ def attention(
     if softcap > 0.0 and dropout_p > 0.0:
         raise RuntimeError(f"softcap is {softcap} with dropout {dropout_p}, want one of them (as upstream)")
     left, right = int(window_size[0]), int(window_size[1])
-    padding = a.is_cuda and head_dim % 8 != 0
+    padding = _wants_padding(a, b, c)
     if padding:
-        a, b, c = _padded(a, b, c)
+        a, b, c = _padded(a), _padded(b), _padded(c)
     gradient = _needs_gradient(a, b, c)
     options = (float(dropout_p), float(softmax_scale), bool(causal), left, right, max(float(softcap), 0.0))
     lengths = (max_seqlen_q, max_seqlen_k)
@@ -174,6 +177,6 @@ def attention(
             out, lse, softmax, _ = _forward(
                 *_unpack(a, b, c), alibi_slopes, *sequences, *options, bool(return_attn_probs), False
             )
-    if padding and out.shape[-1] > head_dim:
+    if padding:
         out = out[..., :head_dim]
     return (out, lse, softmax) if return_attn_probs else out
