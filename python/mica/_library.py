@@ -25,10 +25,10 @@ def find() -> str:
     """The path of libmica.so: what MICA_LIBRARY says, else the first candidate that is there."""
     named = os.environ.get(ENVIRONMENT)
     if named:
-        path = os.path.join(named, "libmica.so") if os.path.isdir(named) else named
-        if not os.path.exists(path):
-            raise ImportError(f"{ENVIRONMENT} is {named}, want the path of libmica.so: there is no such file")
-        return os.path.abspath(path)
+        for path in (os.path.join(named, "libmica.so"), os.path.join(named, "libmica.so.0"), named):
+            if os.path.isfile(path):
+                return os.path.abspath(path)
+        raise ImportError(f"{ENVIRONMENT} is {named}, want the path of libmica.so: there is no such file")
     for path in candidates():
         if os.path.exists(path):
             return path

@@ -166,7 +166,7 @@ def test_first_call_is_compiled_and_torch_came_after_mica():
 
 
 @needs_ops
-@pytest.mark.skipif(not os.environ.get("MICA_TEST_LONG"), reason="20 s of code generation; MICA_TEST_LONG=1 runs it")
+@pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="20 s of code generation; MICA_TEST_ALL=1 runs it")
 def test_inductor(device):
     q, k, v = qkv(device)
 
