@@ -12,7 +12,7 @@ import ctypes
 import struct
 import threading
 from functools import lru_cache, partial
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -38,6 +38,7 @@ class Entry:
         self.plan, self.address, self.workspace_bytes = plan, plan.address, plan.workspace_bytes
         self.o, self.lse = templates.get("o"), templates.get("lse")
         size = self.workspace_bytes
+        self.workspace: Callable[[], torch.Tensor]
         if device.type == "cuda":
             # From torch's allocator at every call, so that its rules about streams and graphs hold.
             self.workspace = partial(torch.empty_like, template((size,), torch.uint8, device))
@@ -207,9 +208,10 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
             entries[key] = entry
         return entry
 
-    scope = {"entries": entries, "entry_of": entries.get, "remember": remember, "pack": _packer(names).pack,
-             "execute": library.c.mica_execute, "failure": library.failure, "empty_like": torch.empty_like,
-             "raw_stream": getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream)}
+    scope: Dict[str, Any] = dict(
+        entries=entries, entry_of=entries.get, remember=remember, pack=_packer(names).pack,
+        execute=library.c.mica_execute, failure=library.failure, empty_like=torch.empty_like,
+        raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream))
     exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
     with _lock:
         _caches.append(entries)

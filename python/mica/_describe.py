@@ -2,7 +2,7 @@
 """From arrays and options to mica_attention. Knows no array library: an array is (dtype, shape, stride, alignment)."""
 
 from functools import lru_cache
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _abi
 from .errors import InvalidArgument, NotDense
@@ -20,6 +20,19 @@ class Options:
     """The numbers of a call, made by options() alone: equal ones are one object, so that a cache keys by identity."""
     __slots__ = ("causal", "diagonal", "window_left", "window_right", "scale", "softcap", "dropout", "num_splits",
                  "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k")
+    causal: int
+    diagonal: int
+    window_left: int
+    window_right: int
+    scale: float
+    softcap: float
+    dropout: float
+    num_splits: int
+    deterministic: bool
+    batch_invariant: bool
+    rotary_interleaved: bool
+    max_seqlen_q: int
+    max_seqlen_k: int
 
 
 @lru_cache(maxsize=4096)
@@ -54,7 +67,7 @@ VECTORS: Dict[str, Tuple[int, int]] = {
     "cache_leftpad": (_abi.CACHE_LEFTPAD, 0),
 }
 # Every name that a call may bind, in the order of mica_bindings.
-BINDINGS = tuple(name for name, _ in _abi.Bindings._fields_[2:] if not name.startswith(("workspace", "stream")))
+BINDINGS = tuple(name for name, *_ in _abi.Bindings._fields_[2:] if not name.startswith(("workspace", "stream")))
 # Kernels read and write the rows of these in pieces of 16 bytes, where all of them promise it.
 ROWS = frozenset(("q", "k", "v", "o", "k_new", "v_new", "d_o", "dq", "dk", "dv"))
 ROW_ALIGNMENT = 16
@@ -111,7 +124,7 @@ def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) ->
         where = TENSORS.get(name)
         if where is None:
             continue
-        target = a
+        target: Any = a
         for part in where[0].split("."):
             target = getattr(target, part)
         fill_tensor(target, name, where[1], view)

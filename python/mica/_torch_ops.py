@@ -45,8 +45,8 @@ def _outputs(q: Tensor, v: Tensor, want_lse: bool) -> Tuple[Tensor, Tensor]:
     return o, q.new_empty(lse_shape(q), dtype=torch.float32) if want_lse else _empty(q)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
-    *rest, want_lse = rest
+def _attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor]:
+    *rest, want_lse = arguments
     o, lse = _outputs(q, v, want_lse)
     _tensors.forward(_tensors.dense(q), _tensors.dense(k), _tensors.dense(v), out=o, lse=lse if want_lse else False,
                      **_named(TENSORS, rest))
@@ -57,8 +57,8 @@ def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor
     return _outputs(q, v, rest[-1])
 
 
-def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
-    *rest, want_lse = rest
+def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor]:
+    *rest, want_lse = arguments
     named = _named((*APPEND_TENSORS, *TENSORS), rest)
     o, lse = _outputs(q, v_cache, want_lse)
     named["k_new"], named["v_new"] = _tensors.dense(named["k_new"]), _tensors.dense(named["v_new"])
@@ -77,12 +77,12 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: O
 
 
 def _backward(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
-              *rest: Any) -> List[Tensor]:
-    *rest, needs = rest
+              *arguments: Any) -> List[Tensor]:
+    *rest, needs = arguments
     named = _named(BACKWARD_TENSORS, rest)
     made = _gradients(q, k, v, named["bias"], named["sinks"], needs)
-    wanted = {name: tensor if need else False
-              for name, tensor, need in zip(("dq", "dk", "dv", "d_bias", "d_sinks"), made, needs)}
+    wanted = dict(zip(("dq", "dk", "dv", "d_bias", "d_sinks"),
+                      (tensor if need else False for tensor, need in zip(made, needs))))
     for unused in ("num_splits", "rotary_interleaved"):
         named.pop(unused)
     _tensors.backward(_tensors.dense(d_o), *(_tensors.dense(t) for t in (q, k, v, o)), lse, d_lse=d_lse, **wanted,
