@@ -144,7 +144,6 @@ void add_layout_cases(CaseTable& table) {
                              .layout_v = Layout::kNegative,
                              .layout_o = Layout::kHeadsFirst,
                              .layout_gradients = Layout::kPadded});
-  for (const int64_t dim : {64, 128}) table.add("aligned_" + std::to_string(dim), {.dim = dim, .alignment = 16});
   table.add("aligned_padded", {.dim = 64,
                                .layout_q = Layout::kPadded,
                                .layout_k = Layout::kPadded,

@@ -26,6 +26,7 @@ bool has_gradients(const Options& options);
 
 void add_shape_cases(CaseTable& table);
 void add_layout_cases(CaseTable& table);
+void add_aligned_cases(CaseTable& table);
 void add_mask_cases(CaseTable& table);
 void add_score_cases(CaseTable& table);
 void add_sequence_cases(CaseTable& table);

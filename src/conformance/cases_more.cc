@@ -365,6 +365,7 @@ std::vector<Options> named_options() {
   CaseTable table;
   add_shape_cases(table);
   add_layout_cases(table);
+  add_aligned_cases(table);
   add_mask_cases(table);
   add_score_cases(table);
   add_sequence_cases(table);

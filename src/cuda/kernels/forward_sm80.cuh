@@ -10,18 +10,21 @@
 // shared memory.
 #pragma once
 
-#include "device/attend.cuh"
-#include "device/features.cuh"
-#include "device/mma.cuh"
-#include "device/shared_tile.cuh"
-#include "kernels/params.h"
+#include "kernels/forward_block.cuh"
 
 namespace mica {
 
-template <class Element_, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
-struct ForwardSm80 {
-  using Element = Element_;
-  static constexpr int kDimQK = dim_qk, kDimV = dim_v, kTileQ = tile_q, kTileK = tile_k;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
+struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, full> {
+  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, full>;
+  using Base::band;
+  using Base::batch_index;
+  using Base::head;
+  using Base::key_row;
+  using Base::p;
+  using Base::sequence;
+  using Base::tile_row;
+  using Base::tiles;
   static constexpr int kThreads = 32 * warps;
   static constexpr int kColumnGroups = forward_sm80_column_groups(tile_k, dim_v);
   static constexpr int kRowGroups = warps / kColumnGroups;
@@ -45,10 +48,7 @@ struct ForwardSm80 {
   // 16 columns, as there is room for.
   static constexpr int kQSteps = dim_qk <= 64 ? dim_qk / 16 : 0;
 
-  const ForwardParams& p;
-  Sequence sequence;
-  Band band;
-  i32 batch_index, head, row_begin;       // row_begin: first query of this warp's rows
+  i32 row_begin;                          // first query of this warp's rows
   i32 row_group, column_group;            // of this warp
   u32 smem_k, smem_v;                     // stage 0
   u32 smem_p;                             // (tile_q, tile_k)
@@ -62,8 +62,6 @@ struct ForwardSm80 {
   SoftmaxState<FloatMath> state[kM][2];
   Output out;
 
-  MICA_DEVICE bool aligned() const { return !(p.features & kFeatureUnaligned); }
-
   MICA_DEVICE void load_k(i32 tile, i32 stage) {
     load_keys<dim_qk>(p.k, p.dim_qk, tile, smem_k + stage * tile_k * QTile::kRowBytes, k_thread, k_shared_offset);
   }
@@ -76,9 +74,10 @@ struct ForwardSm80 {
                              u32 shared_offset) {
     using Copy = TileCopy<dim, tile_k, kThreads>;
     const i32 valid = sequence.len_k - tile * tile_k;
-    if (kFull && (p.features & (kFeaturePaged | kFeatureUnaligned)))
+    if (this->has(kFeaturePaged | kFeatureUnaligned))
       load_tile_by_rows<dim, tile_k, kThreads>(
-          shared, [&](i32 row) { return key_row(tensor, tile * tile_k + row); }, aligned(), valid, valid_dim);
+          shared, [&](i32 row) { return key_row(tensor, tile * tile_k + row); }, !this->has(kFeatureUnaligned), valid,
+          valid_dim);
     else if (Copy::kRegular && valid >= tile_k && valid_dim == dim)
       Copy::copy(shared + shared_offset, thread + tile * (tensor.stride_row * tile_k), tensor.stride_row);
     else
@@ -86,15 +85,6 @@ struct ForwardSm80 {
           shared, thread - Copy::global_offset(tensor.stride_row) + tile * (tensor.stride_row * tile_k),
           tensor.stride_row, valid, valid_dim);
   }
-  MICA_DEVICE const u16* key_row(const RowsArg& tensor, i32 key) const {
-    const u16* head_begin = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;
-    if constexpr (kFull)
-      return head_begin +
-             key_row_offset(p.sequences, sequence, batch_index, key, tensor.stride_batch, tensor.stride_row);
-    else
-      return head_begin + sequence.k_slot * tensor.stride_batch + (sequence.k_begin + key) * tensor.stride_row;
-  }
-
   MICA_DEVICE void load_q(u32 (&a)[4], int step, int m) const {
     ldmatrix_x4(a, QTile::step(q_address, step) + m * 16 * QTile::kRowBytes);
   }
@@ -165,19 +155,6 @@ struct ForwardSm80 {
         for (int half = 0; half < 2; ++half)
           store_shared_4(smem_p + PTile::offset(row_in_tile(m, half), column_group * (kKeys / 8) + n) + lane % 4 * 4,
                          pack<Element>(probabilities[m][n][2 * half], probabilities[m][n][2 * half + 1]));
-  }
-
-  // Hides what the band hides; called only for tiles that are not full.
-  MICA_DEVICE void mask(Scores& scores, i32 tile) const {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Range keys = keys_of_row(band, row_begin + m * 16 + half * 8 + lane / 4);
-        const i32 first = key_begin(tile) + 2 * (lane % 4);
-        hide_outside<kKeys / 8>(scores[m], half, keys.begin - first, keys.end - first);
-      }
   }
 
   // The first of this warp's keys of a tile.
@@ -292,13 +269,13 @@ struct ForwardSm80 {
   }
   MICA_DEVICE void drop(Scores& probabilities, i32 tile) {
     if constexpr (kFull)
-      if (p.features & kFeatureDropout)
+      if (this->has(kFeatureDropout))
         features.template for_each_dropped<kM, kKeys / 8>(p, batch_index * p.heads_q + head, row_begin, key_begin(tile),
                                                           [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
   }
 
   // Key tile `tile`, the step-th from the last: K and V of it are on their way, those of the next tile are sent for.
-  MICA_DEVICE void attend(const TileRange& tiles, i32 tile, i32 step) {
+  MICA_DEVICE void attend(i32 tile, i32 step) {
     const bool more = tile > tiles.begin;
     Scores scores;
     cp_async_wait<0>();
@@ -313,14 +290,14 @@ struct ForwardSm80 {
       cp_async_commit();
       gemm_qk(scores, 0);
     }
-    const bool partly_hidden = tile < tiles.full_begin || tile >= tiles.full_end;
+    const bool partly_hidden = this->is_partly_hidden(tile);
     score(scores, tile);
-    if (partly_hidden) mask(scores, tile);
+    if (partly_hidden) this->mask(scores, row_begin, key_begin(tile));
     if (kFull || step == 0 || !softmax(scores)) {
       if (!kFull && step != 0) {
         gemm_qk(scores, step % kStages);
         score(scores, tile);
-        if (partly_hidden) mask(scores, tile);
+        if (partly_hidden) this->mask(scores, row_begin, key_begin(tile));
       }
       softmax_carefully(scores);
       drop(scores, tile);
@@ -342,41 +319,11 @@ struct ForwardSm80 {
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     row_group = warp % kRowGroups;
     column_group = warp / kRowGroups;
-    i32 index = blockIdx.x;
-    const i32 tile_index = index % p.tiles_q;
-    index /= p.tiles_q;
-    head = index % p.heads_q;
-    index /= p.heads_q;
-    i32 tile, split;
-    if (p.packed_q) {
-      const QueryTile found =
-          find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, kTileQ, tile_index);
-      batch_index = found.batch;
-      tile = found.tile;
-      split = index;
-    } else {
-      batch_index = index % p.batch;
-      tile = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited);
-      split = index / p.batch;
-    }
-    sequence = sequence_of(p.sequences, batch_index);
-    const i32 tile_row = tile * kTileQ;
-    if (tile_row >= sequence.slot_len_q) return;
+    if (!this->locate(blockIdx.x)) return;
     row_begin = tile_row + row_group * 16 * kM;
-    band = Band{sequence.len_q, sequence.len_k, p.band.bottom_right ? sequence.len_k - sequence.len_q : 0,
-                p.band.window_left, p.band.window_right};
-
-    TileRange tiles = TileRange{0, 0, 0, 0};
-    const i32 tile_row_end = min_of(tile_row + kTileQ, sequence.len_q);
-    if (tile_row < tile_row_end) tiles = key_tiles(band, tile_row, tile_row_end, kTileK);
-    if (p.partial_o) {
-      const Range own = split_tiles(p.splits, ceil_div(sequence.len_k, kTileK), split);
-      tiles.begin = max_of(tiles.begin, own.begin);
-      tiles.end = max_of(tiles.begin, min_of(tiles.end, own.end));
-    }
 
     const u32 smem_q = shared_address(smem);
-    smem_k = smem_q + kTileQ * 2 * (dim_qk > dim_v ? dim_qk : dim_v);
+    smem_k = smem_q + tile_q * 2 * (dim_qk > dim_v ? dim_qk : dim_v);
     smem_v = smem_k + kStages * tile_k * QTile::kRowBytes;
     smem_p = smem_v + kStages * tile_k * VTile::kRowBytes;
     row_exchange = reinterpret_cast<float*>(smem + (smem_p - smem_q) + tile_q * PTile::kRowBytes);
@@ -397,13 +344,12 @@ struct ForwardSm80 {
 
     const i32 count = tiles.end - tiles.begin;
     if (count > 0) {
-      const u16* q = static_cast<const u16*>(p.q.data) + head * p.q.stride_head +
-                     query_row_offset(sequence, tile_row, p.q.stride_batch, p.q.stride_row);
-      if (kFull && (p.features & kFeatureUnaligned))
-        load_tile_by_rows<dim_qk, kTileQ, kThreads>(
+      const u16* q = this->query_tile();
+      if (this->has(kFeatureUnaligned))
+        load_tile_by_rows<dim_qk, tile_q, kThreads>(
             smem_q, [&](i32 row) { return q + row * p.q.stride_row; }, false, sequence.len_q - tile_row, p.dim_qk);
       else
-        load_tile<dim_qk, kTileQ, kThreads>(smem_q, q, p.q.stride_row, sequence.len_q - tile_row, p.dim_qk);
+        load_tile<dim_qk, tile_q, kThreads>(smem_q, q, p.q.stride_row, sequence.len_q - tile_row, p.dim_qk);
       load_k(tiles.end - 1, 0);
       if constexpr (kStages == 2) load_v(tiles.end - 1, 0);
       cp_async_commit();
@@ -415,130 +361,29 @@ struct ForwardSm80 {
 #pragma unroll
           for (int m = 0; m < kM; ++m) load_q(q_registers[step][m], step, m);
       }
-      for (i32 step = 0; step < count; ++step) attend(tiles, tiles.end - 1 - step, step);
+      for (i32 step = 0; step < count; ++step) attend(tiles.end - 1 - step, step);
     }
-    finish(smem, split, tile_row);
+    finish(smem);
   }
 
-  // Normalises, and writes O and LSE, or the partial result of a split.
-  MICA_DEVICE void finish(u8* smem, i32 split, i32 tile_row) {
-    const i32 lane = threadIdx.x % 32;
-    float sum[kM][2], scale[kM][2], lse[kM][2];
+  MICA_DEVICE void finish(u8* smem) {
+    float sum[kM][2];
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) sum[m][half] = quad_sum(state[m][half].sum);
     __syncthreads();  // every warp is done with Q, and with what was exchanged
     exchange(sum, [](float a, float b) { return a + b; });
-    const bool sink = p.sinks && !p.partial_o;
-    const float sink_log2 = sink ? load_as_float(p.sinks, head * p.sinks_stride, p.sinks_dtype) * kLog2E : 0.0f;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        SoftmaxState<FloatMath> s = state[m][half];
-        s.sum = sum[m][half];
-        if (row_of(m, half) >= sequence.len_q) s = empty_state<FloatMath>();  // not in use: an empty row
-        float shrink = 1.0f;
-        if (sink) {
-          const Merge<FloatMath> with_sink = merge_sink<FloatMath>(s, sink_log2);
-          s = with_sink.state;
-          shrink = with_sink.factor_a;
-        }
-        lse[m][half] = lse_log2<FloatMath>(s);
-        scale[m][half] = normalizer<FloatMath>(s) * shrink;
-        if constexpr (kFull) scale[m][half] *= p.dropout.rescale;
-      }
-    if (p.partial_o) {
-      store_partial(split, scale, lse);
-      return;
-    }
-    if (p.lse && column_group == 0 && lane % 4 == 0) {
-#pragma unroll
-      for (int m = 0; m < kM; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const i32 row = row_of(m, half);
-          if (row < sequence.slot_len_q)
-            p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
-                  (sequence.q_begin + row) * p.lse_stride_row] = lse[m][half] * kLn2;
-        }
-    }
-    u16* o = static_cast<u16*>(p.o.data);
-    const i64 o_offset =
-        head * p.o.stride_head + query_row_offset(sequence, tile_row, p.o.stride_batch, p.o.stride_row);
-    if (kFull && (p.features & (kFeatureUnaligned | kFeatureFp32Output))) {
-      store_by_elements(o_offset, scale, tile_row);
-    } else {
-      constexpr int kChunks = kColumns / 8;  // of 16 bytes, of this warp's columns
-#pragma unroll
-      for (int m = 0; m < kM; ++m)
-#pragma unroll
-        for (int n = 0; n < kChunks; ++n)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            *reinterpret_cast<u32*>(smem + VTile::offset(row_in_tile(m, half), column_group * kChunks + n) +
-                                    lane % 4 * 4) =
-                pack<Element>(out[m][n][2 * half] * scale[m][half], out[m][n][2 * half + 1] * scale[m][half]);
-      __syncwarp();
-      for (int i = lane; i < 16 * kM * kChunks; i += 32) {
-        const i32 row = row_group * 16 * kM + i / kChunks, chunk = column_group * kChunks + i % kChunks;
-        if (tile_row + row < sequence.slot_len_q && chunk * 8 < p.dim_v)
-          *reinterpret_cast<uint4*>(o + o_offset + row * p.o.stride_row + chunk * 8) =
-              *reinterpret_cast<const uint4*>(smem + VTile::offset(row, chunk));
-      }
-    }
+      for (int half = 0; half < 2; ++half) state[m][half].sum = sum[m][half];
+    Base::template finish<kM, kColumns / 8>(smem, {state, out, row_group * 16 * kM, column_group * kColumns});
   }
 
-  // Row of out[m][.][2 * half] within the sequence, and within the block's tile.
-  MICA_DEVICE i32 row_of(int m, int half) const { return row_begin + m * 16 + half * 8 + threadIdx.x % 32 / 4; }
+  // Row of scores[m][.][2 * half] within the block's tile.
   MICA_DEVICE i32 row_in_tile(int m, int half) const {
     return row_group * 16 * kM + m * 16 + half * 8 + threadIdx.x % 32 / 4;
-  }
-
-  // A split's O, normalised by itself, in fp32, and its LSE in log2 units.
-  MICA_DEVICE void store_partial(i32 split, const float (&scale)[kM][2], const float (&lse)[kM][2]) {
-    const i32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const i32 row = row_of(m, half);
-        if (row >= sequence.slot_len_q) continue;
-        const i64 rows_before = (i64(split) * p.heads_q + head) * p.partial_rows;
-        const i64 slot_row = rows_before + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
-        if (column_group == 0 && lane % 4 == 0) p.partial_lse[slot_row] = lse[m][half];
-#pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n) {
-          const i32 column = column_group * kColumns + n * 8 + lane % 4 * 2;
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (column + e < p.dim_v)
-              p.partial_o[slot_row * p.dim_v + column + e] = out[m][n][2 * half + e] * scale[m][half];
-        }
-      }
-  }
-
-  // O element by element: rows that do not start at 16 bytes, odd dims, or fp32 output.
-  MICA_DEVICE void store_by_elements(i64 offset, const float (&scale)[kM][2], i32 tile_row) {
-    const i32 lane = threadIdx.x % 32;
-    const i32 dtype = p.features & kFeatureFp32Output ? MICA_FP32 : Element::kDtype;
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const i32 row = row_of(m, half);
-        if (row >= sequence.slot_len_q) continue;
-#pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const i32 column = column_group * kColumns + n * 8 + lane % 4 * 2 + e;
-            if (column < p.dim_v)
-              store_float(p.o.data, offset + (row - tile_row) * p.o.stride_row + column, dtype,
-                          out[m][n][2 * half + e] * scale[m][half]);
-          }
-      }
   }
 };
 
@@ -549,6 +394,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
                                    MICA_STAGES, MICA_FULL>;
-  Kernel kernel{params};
+  Kernel kernel{{params}};
   kernel.run(smem);
 }

@@ -211,6 +211,12 @@ MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk
   return q + stages * tile_k * (dim_qk + dim_v) * 2 + shared_p;
 }
 
+// Bytes of dynamic shared memory of forward_sm90: the same, and four barriers of 8 bytes a stage.
+MICA_HD constexpr i32 forward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  const i32 q = tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2;
+  return q + stages * tile_k * (dim_qk + dim_v) * 2 + 4 * stages * 8;
+}
+
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /
 // heads. A tile takes `decode_queries` queries of up to tile_q heads; larger groups take `decode_head_tiles` tiles.
 // Grid: decode_head_tiles * heads_k * num_splits * (tiles_q * batch, or packed_tile_count when q is packed), with

@@ -29,10 +29,16 @@ struct Copy {
   i32 source_bytes;
 };
 
+struct Mbarrier {
+  u32 arrivals = 0, pending = 0;
+  u32 phases = 0;  // that are over
+};
+
 struct Thread {
   Fiber fiber;
   std::vector<Copy> open;                 // cp.async since the last commit
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
+  const Mbarrier* waits_for = nullptr;
 };
 
 struct Warp {
@@ -42,6 +48,7 @@ struct Warp {
   void* operands[kWarp];
   u32 at_barrier = 0;
   u32 at_named[kNamedBarriers] = {};
+  u32 in_warpgroup = 0;  // lanes in warpgroup_together
 };
 
 struct NamedBarrier {
@@ -70,6 +77,11 @@ class Block {
   void together(const char* what, void* operands, void (*perform)(void* const (&operands)[32]));
   void sync_threads();
   bool meet(u32 id, u32 threads, bool predicate);
+  Mbarrier& mbarrier(u32 address) { return mbarriers_[address]; }
+  void arrive(Mbarrier& barrier);
+  void wait_for(const Mbarrier& barrier, u32 parity);
+  void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context);
+  u32 current() const { return current_; }
   void nap();
   void note(u32 offset, u32 bytes, Access access) {
     if (const char* race = shadow_.note(offset, bytes, access == Access::kWrite, current_)) complain(race);
@@ -96,6 +108,7 @@ class Block {
   std::unique_ptr<Thread[]> threads_ = std::make_unique<Thread[]>(kMaxThreads);
   Warp warps_[kMaxThreads / kWarp];
   NamedBarrier named_[kNamedBarriers];
+  std::map<u32, Mbarrier> mbarriers_;  // by address
   Shadow shadow_;
   std::string report_;
 };
@@ -127,6 +140,7 @@ void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32
   at_barrier_ = 0;
   naps_ = 0;
   std::fill(std::begin(named_), std::end(named_), NamedBarrier{});
+  mbarriers_.clear();
   std::memset(smem, 0xff, launch.shared_bytes);
   shadow_.begin(launch.shared_bytes);
   for (u32 w = 0; w < num_warps_; ++w) {
@@ -136,6 +150,7 @@ void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32
   for (u32 t = 0; t < launch.block; ++t) {
     threads_[t].open.clear();
     threads_[t].groups.clear();
+    threads_[t].waits_for = nullptr;
     threads_[t].fiber.prepare(start);
   }
   current_ = warps_reversed_ ? (num_warps_ - 1) * kWarp : 0;
@@ -246,6 +261,42 @@ bool Block::meet(u32 id, u32 threads, bool predicate) {
   return barrier.result;
 }
 
+void Block::arrive(Mbarrier& barrier) {
+  if (barrier.pending == 0) {
+    complain("an arrival at a barrier that nobody made");
+    return;
+  }
+  if (--barrier.pending > 0) return;
+  barrier.pending = barrier.arrivals;
+  ++barrier.phases;
+  for (u32 t = 0; t < num_warps_ * kWarp; ++t)
+    if (threads_[t].waits_for == &barrier) {
+      threads_[t].waits_for = nullptr;
+      warps_[t / kWarp].ready |= 1u << t % kWarp;
+    }
+}
+
+void Block::wait_for(const Mbarrier& barrier, u32 parity) {
+  while (barrier.phases % 2 == parity) {
+    thread().waits_for = &barrier;
+    warp().ready &= ~(1u << lane());
+    wait();
+  }
+}
+
+void Block::warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context) {
+  const u32 first = current_ / kWarp / 4 * 4;
+  warp().ready &= ~(1u << lane());
+  warp().in_warpgroup |= 1u << lane();
+  bool all = true;
+  for (u32 w = first; w < first + 4; ++w) all = all && warps_[w].in_warpgroup == ~0u;
+  if (all) {
+    perform(first * kWarp, context);
+    for (u32 w = first; w < first + 4; ++w) warps_[w].ready |= std::exchange(warps_[w].in_warpgroup, 0u);
+  }
+  wait();
+}
+
 void Block::nap() {
   if (++naps_ > kPatience) {
     if (naps_ == kPatience + 1) complain("waits for something that no thread of this block does");
@@ -334,6 +385,18 @@ void cp_async_wait(int pending) {
 
 void sync_threads() { block().sync_threads(); }
 bool meet(i32 id, i32 threads, bool predicate) { return block().meet(u32(id), u32(threads), predicate); }
+
+void mbarrier_init(u32 address, u32 arrivals) {
+  shared_pointer(address, 8);
+  block().mbarrier(address) = {arrivals, arrivals, 0};
+}
+void mbarrier_arrive(u32 address) { block().arrive(block().mbarrier(address)); }
+void mbarrier_wait(u32 address, u32 parity) { block().wait_for(block().mbarrier(address), parity); }
+
+void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context) {
+  block().warpgroup_together(perform, context);
+}
+u32 thread_number() { return block().current(); }
 
 void sync_warp() {
   block().together("__syncwarp", nullptr, [](void* const(&)[32]) { block().warp_synced(); });

@@ -58,6 +58,14 @@ void cp_async_wait(int pending);
 void sync_threads();
 // A named barrier of `threads` threads; whether `predicate` held in all of them.
 bool meet(i32 id, i32 threads, bool predicate);
+// Barriers in shared memory.
+void mbarrier_init(u32 address, u32 arrivals);
+void mbarrier_arrive(u32 address);
+void mbarrier_wait(u32 address, u32 parity);
+// The four warps of this thread's warpgroup wait for each other, the last one calls perform with its first thread's
+// number. Orders nothing in memory.
+void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context);
+u32 thread_number();
 void sync_warp();
 void sleep();  // __nanosleep: somebody else must run for this thread to go on
 // Waits for the 32 lanes of the warp; the last one calls perform with what each of them gave.

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What most callers bring: rows that start at 16 bytes, several tiles of queries and keys, and only the options that
+// the fastest kernels serve.
+#include "conformance/cases.h"
+
+namespace mica::conformance {
+
+void add_aligned_cases(CaseTable& table) {
+  for (const int64_t dim : {64, 80, 128, 192, 256}) {
+    const std::string name = "aligned_" + std::to_string(dim);
+    const auto add = [&](const std::string& suffix, Options o) {
+      o.dim = dim;
+      o.alignment = 16;
+      table.add(name + suffix, o);
+    };
+    add("", {.batch = 1, .heads_k = 1, .len_q = 140, .len_k = 210});
+    add("_causal", {.batch = 1, .heads_k = 1, .len_q = 140, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    if (dim % 64 != 0 || dim == 192) continue;
+    add("_causal_top_left",
+        {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 200, .len_k = 130, .causal = MICA_CAUSAL_TOP_LEFT});
+    add("_window", {.batch = 1,
+                    .heads_q = 1,
+                    .heads_k = 1,
+                    .len_q = 140,
+                    .len_k = 270,
+                    .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                    .window_left = 70,
+                    .window_right = 9});
+    add("_varlen",
+        {.batch = 4, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 3, 140}, .packed_k = {150, 12, 0, 140}});
+    // Scores that outgrow the first tiles' maximum again and again.
+    add("_large_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 40, .len_k = 300, .amplitude = 4.0});
+    add("_seqused", {.batch = 3,
+                     .heads_q = 1,
+                     .heads_k = 1,
+                     .len_q = 140,
+                     .len_k = 150,
+                     .used_q = {140, 7, 0},
+                     .used_k = {150, 100, 30}});
+    add("_sinks", {.batch = 1,
+                   .heads_k = 1,
+                   .len_q = 70,
+                   .len_k = 140,
+                   .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                   .sinks_dtype = MICA_FP32,
+                   .gradients = kGradQkv | kGradSinks});
+    add("_splits", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 70, .len_k = 300, .num_splits = 3});
+    add("_heads_first", {.batch = 1,
+                         .len_q = 70,
+                         .len_k = 80,
+                         .layout_q = Layout::kHeadsFirst,
+                         .layout_k = Layout::kHeadsFirst,
+                         .layout_v = Layout::kHeadsFirst,
+                         .layout_o = Layout::kHeadsFirst});
+    add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
+    add("_deterministic",
+        {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
+  }
+}
+
+}  // namespace mica::conformance

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instructions of Hopper (sm_90a) beside those of ptx.cuh; wgmma itself is in wgmma.cuh.
+#pragma once
+
+#include "device/ptx.cuh"
+
+namespace mica {
+
+// 9.7.13.15.9 mbarrier.init: a barrier in shared memory whose phase ends with `arrivals` arrivals.
+MICA_DEVICE void mbarrier_init(u32 address, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address), "r"(arrivals) : "memory");
+}
+// 9.7.13.15.13 mbarrier.arrive
+MICA_DEVICE void mbarrier_arrive(u32 address) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address) : "memory");
+}
+// 9.7.13.15.16 mbarrier.try_wait: until the phase of this parity is over. The first phase has parity 0; the one before
+// it counts as over.
+MICA_DEVICE void mbarrier_wait(u32 address, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}\n" ::
+          "r"(address),
+      "r"(parity)
+      : "memory");
+}
+
+// 9.7.13.4 fence.proxy: what this thread wrote to shared memory becomes visible to wgmma.
+MICA_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+// 9.7.15.7.1 wgmma.fence: before the first wgmma, and after registers that it takes were changed.
+MICA_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+// 9.7.15.7.2 wgmma.commit_group
+MICA_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+// 9.7.15.7.3 wgmma.wait_group: until at most `pending` groups are under way.
+template <int pending>
+MICA_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
+}
+// Accumulators that wgmma writes behind the compiler's back: not to be moved across this.
+template <int n>
+MICA_DEVICE void wgmma_hold(float (&fragment)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(fragment[i][e]));
+}
+
+// 9.7.19.5 setmaxnreg: a warpgroup gives registers up, or takes them.
+template <int registers>
+MICA_DEVICE void give_up_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(registers));
+}
+template <int registers>
+MICA_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
+}
+
+}  // namespace mica

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward kernels share: which queries and keys are a block's, where a key's row lies, and how a result
+// leaves. A block owns tile_q queries of one head and walks the key tiles that they see.
+#pragma once
+
+#include "device/attend.cuh"
+#include "device/features.cuh"
+#include "device/mma.cuh"
+#include "device/shared_tile.cuh"
+#include "kernels/params.h"
+
+namespace mica {
+
+template <class Element, int dim_v, int tile_q, int tile_k, bool full>
+struct ForwardBlock {
+  const ForwardParams& p;
+  Sequence sequence;
+  Band band;
+  i32 batch_index, head, split;
+  i32 tile_row;     // first query of the block's tile
+  TileRange tiles;  // of keys
+
+  MICA_DEVICE bool has(u32 features) const { return full && (p.features & features); }
+
+  // Finds the block's work: `index` counts query tiles, then heads, then sequences, then splits. False if there is
+  // none.
+  MICA_DEVICE bool locate(i32 index) {
+    const i32 tile_index = index % p.tiles_q;
+    index /= p.tiles_q;
+    head = index % p.heads_q;
+    index /= p.heads_q;
+    i32 tile;
+    if (p.packed_q) {
+      const QueryTile found =
+          find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, tile_q, tile_index);
+      batch_index = found.batch;
+      tile = found.tile;
+      split = index;
+    } else {
+      batch_index = index % p.batch;
+      tile = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited);
+      split = index / p.batch;
+    }
+    sequence = sequence_of(p.sequences, batch_index);
+    tile_row = tile * tile_q;
+    if (tile_row >= sequence.slot_len_q) return false;
+    band = Band{sequence.len_q, sequence.len_k, p.band.bottom_right ? sequence.len_k - sequence.len_q : 0,
+                p.band.window_left, p.band.window_right};
+    tiles = TileRange{0, 0, 0, 0};
+    const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
+    if (tile_row < row_end) tiles = key_tiles(band, tile_row, row_end, tile_k);
+    if (p.partial_o) {
+      const Range own = split_tiles(p.splits, ceil_div(sequence.len_k, tile_k), split);
+      tiles.begin = max_of(tiles.begin, own.begin);
+      tiles.end = max_of(tiles.begin, min_of(tiles.end, own.end));
+    }
+    return true;
+  }
+  MICA_DEVICE bool is_partly_hidden(i32 tile) const { return tile < tiles.full_begin || tile >= tiles.full_end; }
+
+  MICA_DEVICE const u16* query_tile() const {
+    return static_cast<const u16*>(p.q.data) + head * p.q.stride_head +
+           query_row_offset(sequence, tile_row, p.q.stride_batch, p.q.stride_row);
+  }
+  MICA_DEVICE const u16* key_row(const RowsArg& tensor, i32 key) const {
+    const u16* head_begin = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;
+    if constexpr (full)
+      return head_begin +
+             key_row_offset(p.sequences, sequence, batch_index, key, tensor.stride_batch, tensor.stride_row);
+    else
+      return head_begin + sequence.k_slot * tensor.stride_batch + (sequence.k_begin + key) * tensor.stride_row;
+  }
+
+  // Hides what the band hides in a fragment of scores from query `row_begin` and key `first_key` on; called only for
+  // tiles that are not full.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void mask(float (&scores)[m_blocks][n_blocks][4], i32 row_begin, i32 first_key) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Range keys = keys_of_row(band, row_begin + m * 16 + half * 8 + lane / 4);
+        const i32 first = first_key + 2 * (lane % 4);
+        hide_outside<n_blocks>(scores[m], half, keys.begin - first, keys.end - first);
+      }
+  }
+
+  // A warp's rows from `first_row` of the tile on and columns from `first_column` on. The sums in `state` are those of
+  // the whole row.
+  template <int m_blocks, int n_blocks>
+  struct Result {
+    const SoftmaxState<FloatMath> (&state)[m_blocks][2];
+    const float (&out)[m_blocks][n_blocks][4];
+    i32 first_row, first_column;
+
+    MICA_DEVICE i32 row(int m, int half) const { return first_row + m * 16 + half * 8 + i32(threadIdx.x) % 32 / 4; }
+    MICA_DEVICE i32 column(int n) const { return first_column + n * 8 + i32(threadIdx.x) % 4 * 2; }
+  };
+
+  // Normalises, and writes O and LSE, or the partial result of a split. smem: room for (tile_q, dim_v), of which a warp
+  // touches its own rows and columns.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void finish(u8* smem, const Result<m_blocks, n_blocks>& r) const {
+    float scale[m_blocks][2], lse[m_blocks][2];
+    const bool sink = p.sinks && !p.partial_o;
+    const float sink_log2 = sink ? load_as_float(p.sinks, head * p.sinks_stride, p.sinks_dtype) * kLog2E : 0.0f;
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        SoftmaxState<FloatMath> s = r.state[m][half];
+        if (tile_row + r.row(m, half) >= sequence.len_q) s = empty_state<FloatMath>();  // not in use: an empty row
+        float shrink = 1.0f;
+        if (sink) {
+          const Merge<FloatMath> with_sink = merge_sink<FloatMath>(s, sink_log2);
+          s = with_sink.state;
+          shrink = with_sink.factor_a;
+        }
+        lse[m][half] = lse_log2<FloatMath>(s);
+        scale[m][half] = normalizer<FloatMath>(s) * shrink;
+        if constexpr (full) scale[m][half] *= p.dropout.rescale;
+      }
+    if (p.partial_o) {
+      store_partial(r, scale, lse);
+      return;
+    }
+    if (p.lse && r.first_column == 0 && threadIdx.x % 4 == 0) {
+#pragma unroll
+      for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const i32 row = tile_row + r.row(m, half);
+          if (row < sequence.slot_len_q)
+            p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
+                  (sequence.q_begin + row) * p.lse_stride_row] = lse[m][half] * kLn2;
+        }
+    }
+    if (has(kFeatureUnaligned | kFeatureFp32Output))
+      store_by_elements(r, scale);
+    else
+      store_through(smem, r, scale);
+  }
+
+ private:
+  using OTile = SharedTile<dim_v>;
+
+  MICA_DEVICE i64 output_offset() const {
+    return head * p.o.stride_head + query_row_offset(sequence, tile_row, p.o.stride_batch, p.o.stride_row);
+  }
+
+  // O through shared memory, so that it leaves in pieces of 16 bytes.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_through(u8* smem, const Result<m_blocks, n_blocks>& r,
+                                 const float (&scale)[m_blocks][2]) const {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<u32*>(smem + OTile::offset(r.row(m, half), r.first_column / 8 + n) + lane % 4 * 4) =
+              pack<Element>(r.out[m][n][2 * half] * scale[m][half], r.out[m][n][2 * half + 1] * scale[m][half]);
+    __syncwarp();
+    u16* o = static_cast<u16*>(p.o.data) + output_offset();
+    for (int i = lane; i < 16 * m_blocks * n_blocks; i += 32) {
+      const i32 row = r.first_row + i / n_blocks, chunk = r.first_column / 8 + i % n_blocks;
+      if (tile_row + row < sequence.slot_len_q && chunk * 8 < p.dim_v)
+        *reinterpret_cast<uint4*>(o + row * p.o.stride_row + chunk * 8) =
+            *reinterpret_cast<const uint4*>(smem + OTile::offset(row, chunk));
+    }
+  }
+
+  // A split's O, normalised by itself, in fp32, and its LSE in log2 units.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_partial(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2],
+                                 const float (&lse)[m_blocks][2]) const {
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const i32 row = tile_row + r.row(m, half);
+        if (row >= sequence.slot_len_q) continue;
+        const i64 rows_before = (i64(split) * p.heads_q + head) * p.partial_rows;
+        const i64 slot_row = rows_before + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+        if (r.first_column == 0 && threadIdx.x % 4 == 0) p.partial_lse[slot_row] = lse[m][half];
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (r.column(n) + e < p.dim_v)
+              p.partial_o[slot_row * p.dim_v + r.column(n) + e] = r.out[m][n][2 * half + e] * scale[m][half];
+      }
+  }
+
+  // O element by element: rows that do not start at 16 bytes, odd dims, or fp32 output.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_by_elements(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
+    const i32 dtype = p.features & kFeatureFp32Output ? MICA_FP32 : Element::kDtype;
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const i32 row = r.row(m, half);
+        if (tile_row + row >= sequence.slot_len_q) continue;
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (r.column(n) + e < p.dim_v)
+              store_float(p.o.data, output_offset() + row * p.o.stride_row + r.column(n) + e, dtype,
+                          r.out[m][n][2 * half + e] * scale[m][half]);
+      }
+  }
+};
+
+}  // namespace mica

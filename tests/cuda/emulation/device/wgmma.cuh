@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for src/cuda/device/wgmma.cuh when a kernel runs on the host.
+#pragma once
+
+#include "device/ptx_sm90.cuh"
+
+namespace mica {
+
+inline u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes) {
+  return u64(1) << 62 | u64(stride_bytes >> 4) << 32 | u64(leading_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
+}
+
+template <class Element, int n>
+struct Wgmma {
+  static void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
+    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, {}, a, b});
+  }
+  static void add_transposed(float (&c)[n / 8][4], const u32 (&a)[4], u64 b) {
+    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, true, false, {a[0], a[1], a[2], a[3]}, 0, b});
+  }
+};
+
+}  // namespace mica

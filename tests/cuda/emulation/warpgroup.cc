@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda/emulation/warpgroup.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda/emulation/emulator.h"
+
+namespace mica::emulation {
+namespace {
+
+constexpr u32 kMaxThreads = 1024, kGroup = 128;
+
+struct Queue {
+  std::vector<WgmmaPart> open;                 // since the last commit
+  std::vector<std::vector<WgmmaPart>> groups;  // committed, oldest first
+};
+Queue& queue(u32 thread) {
+  static Queue all[kMaxThreads];
+  return all[thread];
+}
+
+float number(u16 bits, bool is_bf16) { return is_bf16 ? bf16_to_float(bits) : fp16_to_float(bits); }
+
+// Element (row, column) of rows of 128 bytes in panels of 64 columns, swizzled by the address bits 7 to 9.
+struct Matrix {
+  u32 address, leading_bytes, stride_bytes;
+  explicit Matrix(u64 descriptor)
+      : address(u32(descriptor & 0x3fff) << 4),
+        leading_bytes(u32(descriptor >> 16 & 0x3fff) << 4),
+        stride_bytes(u32(descriptor >> 32 & 0x3fff) << 4) {}
+  u16 at(u32 offset) const {
+    const u32 plain = address + offset;
+    const u32 swizzled = plain ^ (plain >> 7 & 7) << 4;
+    u16 bits;
+    std::memcpy(&bits, shared_pointer(swizzled, 2), 2);
+    return bits;
+  }
+  // The summed index k runs along the rows: (row, k < 16).
+  u16 along(u32 row, u32 k) const { return at(row / 8 * stride_bytes + row % 8 * 128 + k * 2); }
+  // It goes down the rows: (k < 16, column).
+  u16 down(u32 k, u32 column) const {
+    return at(column / 64 * leading_bytes + k / 8 * stride_bytes + k % 8 * 128 + column % 64 * 2);
+  }
+};
+
+void multiply(const WgmmaPart* const (&parts)[kGroup]) {
+  const WgmmaPart& one = *parts[0];
+  float a[64][16];
+  for (u32 row = 0; row < 64; ++row)
+    for (u32 k = 0; k < 16; ++k) {
+      u16 bits;
+      if (one.a_is_shared) {
+        bits = Matrix(one.a_descriptor).along(row, k);
+      } else {
+        const u32 thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
+        bits = u16(parts[thread]->a[row % 16 / 8 + k / 8 * 2] >> (k % 2 * 16));
+      }
+      a[row][k] = number(bits, one.is_bf16);
+    }
+  const Matrix b(one.b_descriptor);
+  for (u32 column = 0; column < u32(one.n); ++column) {
+    float of_column[16];
+    for (u32 k = 0; k < 16; ++k)
+      of_column[k] = number(one.a_is_shared ? b.along(column, k) : b.down(k, column), one.is_bf16);
+    for (u32 row = 0; row < 64; ++row) {
+      const WgmmaPart& part = *parts[row / 16 * 32 + row % 8 * 4 + column % 8 / 2];
+      float& c = part.c[column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
+      float sum = part.accumulate ? c : 0.0f;
+      for (u32 k = 0; k < 16; ++k) sum += a[row][k] * of_column[k];
+      c = sum;
+    }
+  }
+}
+
+void perform(u32 first_thread, void* context) {
+  const size_t pending = size_t(*static_cast<int*>(context));
+  while (queue(first_thread).groups.size() > pending) {
+    for (size_t i = 0; i < queue(first_thread).groups[0].size(); ++i) {
+      const WgmmaPart* parts[kGroup];
+      for (u32 t = 0; t < kGroup; ++t) parts[t] = &queue(first_thread + t).groups[0][i];
+      multiply(parts);
+    }
+    for (u32 t = 0; t < kGroup; ++t) queue(first_thread + t).groups.erase(queue(first_thread + t).groups.begin());
+  }
+}
+
+}  // namespace
+
+void wgmma(const WgmmaPart& part) { queue(thread_number()).open.push_back(part); }
+
+void wgmma_commit() {
+  Queue& q = queue(thread_number());
+  q.groups.push_back(std::move(q.open));
+  q.open.clear();
+}
+
+void wgmma_wait(int pending) { warpgroup_together(perform, &pending); }
+
+}  // namespace mica::emulation

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// wgmma on the host: products are put off until they are waited for, and read shared memory only then.
+#pragma once
+
+#include "core/types.h"
+
+namespace mica::emulation {
+
+// One thread's part of c (64 x n) += a (64 x 16) b (16 x n).
+struct WgmmaPart {
+  float* c;  // [n / 8][4]
+  int n;
+  bool is_bf16, accumulate, a_is_shared;
+  u32 a[4];  // where it is not
+  u64 a_descriptor, b_descriptor;
+};
+void wgmma(const WgmmaPart& part);
+void wgmma_commit();
+void wgmma_wait(int pending);
+
+}  // namespace mica::emulation
