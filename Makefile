@@ -27,11 +27,11 @@ demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
 	build/bin/mica demo --plot out/demo.svg
 
 test: ## the tests, in a few minutes
-	@$(BOOTSTRAP) build test wheel python
+	@$(BOOTSTRAP) build test wheel
 	@JOBS=$(JOBS) tools/test.sh fast
 
 test-all: ## also the long ones, every kernel and all sanitizers; writes docs/test-all.md
-	@$(BOOTSTRAP) build test wheel python
+	@$(BOOTSTRAP) build test wheel
 	@JOBS=$(JOBS) tools/test.sh all
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json

@@ -57,8 +57,13 @@ if [ "$level" = all ]; then
   kernels=(-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS= -DMICA_EMULATED_KERNELS=.)
 fi
 
+# PyTorch is large: it comes while the library is compiled.
+tools/bootstrap.sh python &
+packages=$!
+
 if build release "${kernels[@]}"; then
   run release build "${labels[@]}"
+  wait $packages
   if ! .venv/bin/python -c 'import pytest, scikit_build_core' 2>/dev/null; then
     skip python "pytest or scikit-build-core is not in .venv (pip could not be reached)"
   elif ! python_tests; then
