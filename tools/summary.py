@@ -49,6 +49,14 @@ def read_step(path):
     }
 
 
+def skip_notes(step, skipped):
+    """One line per reason: a machine without a GPU skips hundreds of tests for the same one."""
+    tests = {}
+    for test, reason in skipped:
+        tests.setdefault(reason, []).append(test)
+    return [f"skipped: {step}: {names[0] if len(names) == 1 else f'{len(names)} tests'}: {reason}" for reason, names in tests.items()]
+
+
 def processor():
     try:
         lines = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -75,7 +83,7 @@ def main():
     for name, step in steps.items():
         rows.append((name, step["passed"], len(step["failed"]), len(step["skipped"]), f"{step['seconds']:.0f}"))
         notes += [f"failed: {name}: {test}" for test in step["failed"]]
-        notes += [f"skipped: {name}: {test}: {reason}" for test, reason in step["skipped"]]
+        notes += skip_notes(name, step["skipped"])
     for path in sorted(arguments.results.glob("*.failed")):
         rows.append((path.stem, 0, 1, 0, "0"))
         notes.append("failed: " + path.read_text().strip())

@@ -43,7 +43,7 @@ python_tests() {
   done
   "$python" -m pip install --disable-pip-version-check -q --no-index --no-deps --target "$site" out/test-wheels/*.whl || return 1
   say "test: python"
-  MICA_TEST_ALL=${level#fast} MICA_TEST_INSTALLED=$site PYTHONPATH=$site "$python" -m pytest tests/python -q -rs \
+  MICA_TEST_ALL=${level#fast} MICA_TEST_INSTALLED=$site PYTHONPATH=$site "$python" -m pytest tests/python -q \
     -p no:cacheprovider --junitxml "$results/python.xml"
 }
 
