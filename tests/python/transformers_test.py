@@ -164,6 +164,21 @@ def test_a_vision_tower():
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+def test_a_vision_tower_with_packed_images_and_windows():
+    config = transformers.Qwen2_5_VLConfig().vision_config
+    values = dict(depth=2, hidden_size=64, intermediate_size=96, num_heads=4, out_hidden_size=48, patch_size=4,
+                  window_size=32, fullatt_block_indexes=[1])
+    for name, value in values.items():
+        setattr(config, name, value)
+    kind = transformers.models.qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel
+    grid = torch.tensor([[2, 8, 12], [1, 8, 8]])  # a film of two frames and an image
+    patches = torch.randn(256, 3 * 2 * 4 * 4)
+    with torch.no_grad():
+        want, got = (build(config, impl, kind=kind)(patches, grid) for impl in ("eager", "mica"))
+    torch.testing.assert_close(got if torch.is_tensor(got) else got[0], want if torch.is_tensor(want) else want[0],
+                               rtol=1e-4, atol=1e-5)
+
+
 def test_an_encoder_with_padding():
     config = transformers.BertConfig(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
                                      intermediate_size=96)
