@@ -6,14 +6,14 @@ from typing import Any, Dict, Optional, Tuple, Union
 import mica
 import torch
 from flash_attn._autograd import attention as _with_options
+from flash_attn.layers.rotary import apply_rotary_emb
 from torch import Tensor
 
 
 def _refuse(**unwanted: Any) -> None:
     for name, value in unwanted.items():
-        if value is not None and not (isinstance(value, int) and value == 0):
-            wanted = "0" if name == "attention_chunk" else "None"
-            raise ValueError(f"{name} is given, want {wanted}: Mica has no such option")
+        if value is not None:
+            raise ValueError(f"{name} is given, want None: Mica has no such option")
 
 
 def _window(window_size: Any) -> Tuple[Optional[int], Optional[int]]:
@@ -29,6 +29,21 @@ def _joined(
         return q, k, q.shape[-1] ** -0.5 if scale is None else scale
     q, k = torch.cat((q, qv), dim=-1), torch.cat((k, v), dim=-1)
     return q, k, q.shape[-1] ** -0.5 if scale is None else scale
+
+
+def _chunk_mask(chunk: int, rows: int, keys: int, lengths_q: Any, lengths_k: Any, device: Any) -> Optional[Tensor]:
+    """(batch or 1, 1, rows, keys): a row sees the keys of the chunk that it stands in itself. No chunk, no mask."""
+    if not chunk:
+        return None
+    shift = torch.as_tensor(lengths_k, device=device) - torch.as_tensor(lengths_q, device=device)
+    place = torch.arange(rows, device=device) + shift.reshape(-1, 1)
+    begin = (place - place % chunk).unsqueeze(-1)
+    key = torch.arange(keys, device=device)
+    return ((key >= begin) & (key < begin + chunk)).unsqueeze(1)
+
+
+def _lengths(cu_seqlens: Tensor, used: Optional[Tensor]) -> Tensor:
+    return cu_seqlens[1:] - cu_seqlens[:-1] if used is None else used
 
 
 def _deterministic(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window_size: Any, softcap: float,
@@ -58,13 +73,14 @@ def flash_attn_func(
     return_attn_probs=False,
 ):
     """q (batch, seqlen_q, heads, dim), k and v (batch, seqlen_k, heads_k, dim); with return_attn_probs also the LSE."""
-    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     q, k, scale = _joined(q, k, v, qv, softmax_scale)
-    if deterministic:
+    if deterministic and not attention_chunk:
         return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs)
+    rows, keys = q.shape[1], k.shape[1]
     return mica.attention(
-        q, k, v, causal=bool(causal), window=_window(window_size), scale=scale, softcap=softcap,
-        num_splits=num_splits, return_lse=return_attn_probs,
+        q, k, v, causal=bool(causal), window=_window(window_size), scale=scale, softcap=softcap, num_splits=num_splits,
+        mask=_chunk_mask(attention_chunk, rows, keys, rows, keys, q.device), return_lse=return_attn_probs,
     )
 
 
@@ -124,17 +140,21 @@ def flash_attn_varlen_func(
 ):
     """q (total_q, heads, dim), k and v (total_k, heads_k, dim); with return_attn_probs also the LSE (heads,
     total_q)."""
-    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     q, k, scale = _joined(q, k, v, qv, softmax_scale)
-    if deterministic:
+    if deterministic and not attention_chunk:
         if seqused_q is not None or seqused_k is not None:
             raise ValueError("deterministic is True with seqused, want torch.use_deterministic_algorithms(True)")
         packed = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs, *packed)
     hints = [length if isinstance(length, int) else None for length in (max_seqlen_q, max_seqlen_k)]
+    mask = None
+    if attention_chunk:
+        lengths = _lengths(cu_seqlens_q, seqused_q), _lengths(cu_seqlens_k, seqused_k)
+        mask = _chunk_mask(attention_chunk, int(max_seqlen_q), int(max_seqlen_k), *lengths, q.device)
     return mica.attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=bool(causal),
-        window=_window(window_size), scale=scale, softcap=softcap, return_lse=return_attn_probs,
+        window=_window(window_size), scale=scale, softcap=softcap, mask=mask, return_lse=return_attn_probs,
         seqused_q=seqused_q, seqused_k=seqused_k,
     )
 
@@ -173,13 +193,27 @@ def flash_attn_with_kvcache(
 ):
     """As flash_attn.flash_attn_with_kvcache; page_table is its block_table. q may be packed, (total_q, heads, dim),
     with cu_seqlens_q. With return_softmax_lse: (out, lse, None, None); upstream's last two are its partial results."""
-    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk,
-            rotary_seqlens=rotary_seqlens, cu_seqlens_k_new=cu_seqlens_k_new)
+    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, cu_seqlens_k_new=cu_seqlens_k_new)
     if qv is not None and k is not None:
         raise ValueError("qv is given with k, want new keys written into the caches beforehand")
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    if rotary_seqlens is not None and rotary_cos is not None:
+        local = causal or _window(window_size) != (None, None)
+        q, k = _turned(q, k, rotary_cos, rotary_sin, rotary_seqlens, rotary_interleaved, local)
+        rotary_cos = rotary_sin = None
     q, keys, scale = _joined(q, k_cache, v_cache, qv, softmax_scale)
+    mask = None
+    if attention_chunk:
+        if cu_seqlens_q is not None:
+            raise ValueError(f"attention_chunk is {attention_chunk} with cu_seqlens_q, want 0")
+        capacity = keys.shape[1] * (1 if page_table is None else page_table.shape[1])
+        used = capacity if cache_seqlens is None else cache_seqlens + (0 if k is None else k.shape[1])
+        used = used if cache_leftpad is None else used - cache_leftpad
+        mask = _chunk_mask(attention_chunk, q.shape[1], capacity, q.shape[1], used, q.device)
     options: Dict[str, Any] = dict(
-        causal=bool(causal), window=_window(window_size), scale=scale, softcap=softcap, return_lse=True,
+        causal=bool(causal), window=_window(window_size), scale=scale, softcap=softcap, return_lse=True, mask=mask,
         num_splits=num_splits, block_table=page_table,
     )
     if cu_seqlens_q is None:
@@ -194,14 +228,22 @@ def flash_attn_with_kvcache(
     return (out, lse, None, None) if return_softmax_lse else out
 
 
+def _turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool, local: bool):
+    """q and k turned by positions of their own, not those of the cache: q row i at `at` + i if local, else at `at`."""
+    options = dict(interleaved=interleaved, seqlen_offsets=at)
+    k = apply_rotary_emb(k, cos, sin, **options)
+    if local:
+        return apply_rotary_emb(q, cos, sin, **options), k
+    flat = apply_rotary_emb(q.flatten(1, 2).unsqueeze(1), cos, sin, **options)
+    return flat.reshape(q.shape), k
+
+
 def _packed_queries(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, max_seqlen_q, options, **unwanted):
     """Packed queries over a cache: the cache's slots, or its pages, are the keys of a packed call."""
     for name, value in unwanted.items():
         if value is not None:
             raise ValueError(f"{name} is given with cu_seqlens_q, want None")
     batch = cu_seqlens_q.shape[0] - 1
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
     if options["block_table"] is None:
         capacity = k_cache.shape[1]
         cu_seqlens_k = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * capacity

@@ -110,6 +110,43 @@ def test_combine(device):
 def test_what_is_refused_says_so(device):
     q = torch.randn(1, 4, 1, 32, device=device)
     with pytest.raises(ValueError, match="q_descale is given, want None"):
-        fa3.flash_attn_func(q, q, q, q_descale=torch.ones(1, 1))
-    with pytest.raises(ValueError, match="attention_chunk is given, want 0"):
-        fa3.flash_attn_func(q, q, q, attention_chunk=4)
+        fa3.flash_attn_func(q, q, q, q_descale=torch.ones(2, 2))
+
+
+def chunked(rows, keys, chunk, device):
+    """(rows, keys), from the definition: the same chunk of positions."""
+    place = torch.arange(rows, device=device)[:, None] + keys - rows
+    return place // chunk == torch.arange(keys, device=device) // chunk
+
+
+def test_chunks(device):
+    q, k, v = torch.randn(2, 6, 4, 32, device=device), *(torch.randn(2, 13, 2, 32, device=device) for _ in range(2))
+    want, _ = reference.attention(q, k, v, causal=True, mask=chunked(6, 13, 4, device))
+    close(fa3.flash_attn_func(q, k, v, causal=True, attention_chunk=4), want)
+    cu_q, cu_k = (torch.tensor(n, dtype=torch.int32, device=device) for n in ((0, 6, 12), (0, 13, 26)))
+    used = torch.tensor([13, 7], dtype=torch.int32, device=device)
+    packed = [t.flatten(0, 1) for t in (q, k, v)]
+    out = fa3.flash_attn_varlen_func(*packed, cu_q, cu_k, 6, 13, None, used, causal=True, attention_chunk=4)
+    close(out[:6], want[0])
+    short, _ = reference.attention(q[1:], k[1:, :7], v[1:, :7], causal=True, mask=chunked(6, 7, 4, device))
+    close(out[6:], short[0])
+    out = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=used, causal=True, attention_chunk=4)
+    close(out[0], want[0])
+    close(out[1], short[0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_rotary_positions_of_their_own(device, causal):
+    angles = torch.rand(40, 16, device=device)
+    cos, sin = angles.cos(), angles.sin()
+    caches = [torch.randn(2, 10, 2, 32, device=device) for _ in range(4)]
+    q, k = torch.randn(2, 3, 4, 32, device=device), torch.randn(2, 3, 2, 32, device=device)
+    lengths = torch.tensor([4, 6], dtype=torch.int32, device=device)
+    options = dict(cache_seqlens=lengths, causal=causal)
+    for cache, other in zip(caches[:2], caches[2:]):
+        other.copy_(cache)
+    own = fa3.flash_attn_with_kvcache(q, *caches[:2], k, k, None, cos, sin, rotary_seqlens=lengths, **options)
+    close(own, fa3.flash_attn_with_kvcache(q, *caches[2:], k, k, None, cos, sin, **options))
+    close(caches[0], caches[2])
+    moved = fa3.flash_attn_with_kvcache(q, *caches[:2], k, k, None, cos, sin, rotary_seqlens=lengths + 20, **options)
+    assert not torch.allclose(moved, own)
