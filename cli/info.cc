@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 
+#include "cli/flash_attn.h"
 #include "cli/matrix.h"
 #include "cli/problem.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
+#include "doctor/outlook.h"
 
 namespace cli {
 namespace {
@@ -88,6 +90,7 @@ int run(const Options& options) {
       {"instruction_sets", instruction_sets()},
   };
   if (const char* forced = std::getenv("MICA_CPU_ISA")) out["MICA_CPU_ISA"] = forced;
+  out.update(find_flash_attn(doctor::outlook_here(), library_path(), MICA_CLI_ARCHITECTURE));
   if (options.json) {
     std::printf("%s\n", out.dump(2).c_str());
     return kOk;
@@ -106,6 +109,7 @@ int run(const Options& options) {
     if (backend["devices"].empty())
       std::printf("%-9s  none: %s\n", name.c_str(), backend["why_not"].get<std::string>().c_str());
   }
+  std::printf("%s", flash_attn_text(out).c_str());
   Table table({"instruction set", "here", "chosen for"});
   for (const auto& set : out["instruction_sets"]) {
     std::string chosen;
@@ -120,7 +124,8 @@ int run(const Options& options) {
 
 Verb info_verb(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("info", "This build, its backends, instruction sets and devices");
+  CLI::App* verb =
+      app.add_subcommand("info", "This build, its backends, instruction sets and devices; which flash_attn is active");
   verb->add_flag("--json", options->json, "print JSON");
   verb->add_flag("--matrix", options->matrix, "print which options the CPU backend supports, as a Markdown table");
   verb->footer(

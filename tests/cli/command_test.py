@@ -7,10 +7,12 @@ Usage: command_test.py MICA [unittest arguments]."""
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import venv
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -71,6 +73,21 @@ class Info(unittest.TestCase):
         self.assertEqual(len(info["backends"][0]["devices"]), 1)
         chosen = sorted(t for s in info["instruction_sets"] for t in s["chosen_for"])
         self.assertEqual(chosen, ["bf16", "fp16", "fp32"])
+
+    def test_which_flash_attn_is_active(self):
+        with tempfile.TemporaryDirectory() as folder:
+            venv.create(folder, symlinks=True, with_pip=False)
+            environment = {"VIRTUAL_ENV": folder, "PYTHONPATH": ""}
+            self.assertIn("flash_attn none", run("info", **environment).stdout)
+            (site,) = pathlib.Path(folder).glob("lib/python3*/site-packages")
+            for version, whose in (("2.8.3", "upstream's"), ("2.8.3+mica0.1.0", "Mica's drop-in")):
+                metadata = site / f"flash_attn-{version}.dist-info" / "METADATA"
+                metadata.parent.mkdir()
+                metadata.write_text(f"Metadata-Version: 2.4\nName: flash-attn\nVersion: {version}\n")
+                self.assertIn(f"flash_attn {version}, {whose}", run("info", **environment).stdout)
+                found = json.loads(run("info", "--json", **environment).stdout)
+                self.assertEqual((found["flash_attn"]["version"], found["flash_attn"]["is_mica"]), (version, "mica" in version))
+                shutil.rmtree(metadata.parent)
 
     def test_matrix_says_yes_or_why_not(self):
         code, rows = run_json("info", "--matrix")
