@@ -141,6 +141,26 @@ def test_compiles_as_one_graph_with_gradients(device):
 
 
 @needs_operators
+def test_fake_tensors_and_export_see_the_operators(device):
+    from torch._subclasses import FakeTensorMode
+    with FakeTensorMode():
+        qkv = torch.randn(2, 9, 3, 4, 32, device=device, requires_grad=True)
+        out, lse, _ = flash_attn_qkvpacked_func(qkv, return_attn_probs=True)
+        out.sum().backward()
+        assert out.shape == (2, 9, 4, 32) and lse.shape == (2, 4, 9) and qkv.grad.shape == qkv.shape
+        assert flash_attn_with_kvcache(out.detach(), out.detach(), out.detach()).shape == out.shape
+
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v):
+            return flash_attn_func(q, k, v, causal=True)
+
+    q, k, v = (t.detach() for t in tensors(device))
+    exported = torch.export.export(Module(), (q, k, v))
+    assert any("_flash_attn_forward" in str(node.target) for node in exported.graph.nodes)
+    assert torch.equal(exported.module()(q, k, v), flash_attn_func(q, k, v, causal=True))
+
+
+@needs_operators
 def test_the_cache_function_compiles_and_still_writes_in_place(device):
     torch._dynamo.reset()
     caches = [torch.randn(2, 16, 2, 32, device=device) for _ in range(2)]

@@ -24,7 +24,7 @@ def _unpack(a: Tensor, b: Optional[Tensor], c: Optional[Tensor]) -> Tuple[Tensor
 def _forward(q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, causal, left, right, softcap,
              want_softmax, want_lse):
     """(out, lse, S_dmask, rng_state); lse is upstream's if want_softmax, else Mica's own, or None if not want_lse."""
-    if _ops.is_compiling():
+    if _ops.is_traced(q):
         if cu_q is None:
             return torch.ops.flash_attn._flash_attn_forward(
                 q, k, v, p, scale, causal, left, right, softcap, alibi, want_softmax and p > 0.0
@@ -43,7 +43,7 @@ def _forward(q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, ca
 
 def _distinct(*tensors: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
     """The same tensors under different names: the tracer of torch.compile refuses one tensor given twice."""
-    if not _ops.is_compiling():
+    if tensors[0] is None or not _ops.is_traced(tensors[0]):
         return tensors
     first, *rest = tensors
     return (first, *(x.view_as(x) if x is not None else None for x in rest))
@@ -77,7 +77,7 @@ class _Attention(torch.autograd.Function):
         grads = tuple(None if x is None else torch.empty_like(x) for x in (a, b, c))
         dq, dk, dv = _unpack(*grads)
         q, k, v = _unpack(a, b, c)
-        if _ops.is_compiling():
+        if _ops.is_traced(q):
             if cu_q is None:
                 torch.ops.flash_attn._flash_attn_backward(
                     dout, q, k, v, out, lse, dq, dk, dv, p, scale, causal, left, right, softcap, alibi, deterministic,
@@ -161,7 +161,7 @@ def attention(
     options = (float(dropout_p), float(softmax_scale), bool(causal), left, right, max(float(softcap), 0.0))
     lengths = (max_seqlen_q, max_seqlen_k)
     # S_dmask, a gradient written packed and one whose bits are asked for by argument are what Mica's face does not have.
-    if not (_ops.is_compiling() or (return_attn_probs and dropout_p) or (gradient and (deterministic or c is None))):
+    if not (_ops.is_traced(a) or (return_attn_probs and dropout_p) or (gradient and (deterministic or c is None))):
         out = _plain(*_unpack(a, b, c), *options, alibi_slopes, return_attn_probs, cu_seqlens_q, cu_seqlens_k, *lengths,
                      block_table)
         if return_attn_probs:

@@ -89,7 +89,7 @@ def flash_attn_with_kvcache(
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
     left, right = int(window_size[0]), int(window_size[1])
-    if _ops.is_compiling():
+    if _ops.is_traced(q):
         out, lse = torch.ops.flash_attn._flash_attn_with_kvcache(
             q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad,
             block_table, alibi_slopes, float(softmax_scale), bool(causal), left, right, float(softcap),

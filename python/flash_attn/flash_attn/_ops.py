@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The four private functions that other projects import, and the torch.library operators of the same names.
 
-Called eagerly they go straight to Mica; while torch.compile traces, to torch.ops.flash_attn.<name>.
+Called eagerly they go straight to Mica; while a tracer looks on, to torch.ops.flash_attn.<name>.
 """
 import functools
 import inspect
 from typing import Callable, Optional, Tuple
 
 import torch
+from mica import _tracing
 from torch import Tensor
 
 from . import _native
@@ -15,8 +16,9 @@ from . import _native
 HAS_OPERATORS = hasattr(torch.library, "custom_op") and hasattr(torch.library, "register_fake")  # PyTorch 2.4
 
 
-def is_compiling() -> bool:
-    return HAS_OPERATORS and torch.compiler.is_compiling()
+def is_traced(q: Tensor) -> bool:
+    """Whether the call must go through torch's dispatcher: torch.compile, torch.export, fake tensors, dispatch modes."""
+    return HAS_OPERATORS and bool(_tracing.is_traced(q))
 
 
 def _operator(fake: Callable, mutates: Tuple[str, ...] = ()) -> Callable:
@@ -24,6 +26,7 @@ def _operator(fake: Callable, mutates: Tuple[str, ...] = ()) -> Callable:
 
     def register(function: Callable) -> Callable:
         signature = inspect.signature(function)
+        first = next(iter(signature.parameters))
         name = f"flash_attn::{function.__name__}"
         if HAS_OPERATORS:
             torch.library.custom_op(name, mutates_args=mutates)(function)
@@ -37,7 +40,7 @@ def _operator(fake: Callable, mutates: Tuple[str, ...] = ()) -> Callable:
 
         @functools.wraps(function)
         def call(*args, **kwargs):
-            if is_compiling():
+            if is_traced(args[0] if args else kwargs[first]):
                 return getattr(torch.ops.flash_attn, function.__name__)(*args, **kwargs)
             return function(*args, **kwargs)
 
