@@ -15,7 +15,9 @@ for test in "$build"/bin/api_*_test; do if [ -x "$test" ]; then cp "$test" "$bun
 cp include/mica/*.h include/mica/*.hpp "$bundle/include/mica/"
 if [ -d bench ]; then cp -r bench "$bundle/bench"; fi
 # The Python package finds ../lib/libmica.so; its tests run where PyTorch and pytest are.
-cp -r python "$bundle/python" && mkdir -p "$bundle/tests" && cp -r tests/python "$bundle/tests/python"
+cp -rL python "$bundle/python" && mkdir -p "$bundle/tests" && cp -r tests/python "$bundle/tests/python"
+# tools/run_upstream_tests.py --tree tests the drop-in of the bundle with flash-attention's own tests.
+mkdir -p "$bundle/tools" && cp tools/run_upstream_tests.py "$bundle/tools/"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +
 find "$build" -name resources.json -path '*images*' -exec cp {} "$bundle/" \;
 git log -1 --format=%H >"$bundle/COMMIT" 2>/dev/null || true
