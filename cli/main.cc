@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
       cli::inspect_verb(app),  //
       cli::doctor_verb(app),   //
       cli::explain_verb(app),  //
+      cli::jupyter_verb(app),  //
       cli::pick_verb(app),     //
       cli::publish_verb(app),  //
       cli::verify_verb(app),   //

@@ -27,6 +27,7 @@ Verb bench_verb(CLI::App& app);
 Verb demo_verb(CLI::App& app);
 Verb doctor_verb(CLI::App& app);
 Verb explain_verb(CLI::App& app);
+Verb jupyter_verb(CLI::App& app);
 Verb pick_verb(CLI::App& app);
 Verb publish_verb(CLI::App& app);
 Verb verify_verb(CLI::App& app);

@@ -91,6 +91,13 @@ constexpr VerdictKind kCatalogue[] = {
     {"SHARE_UNRECORDED", kWarning, "A wheel of unknown origin is among the published ones"},
     {"SHARE_INDEX_STALE", kWarning, "The index does not list what is there"},
     {"SHARE_LEFTOVER", kNote, "Unfinished files are left over"},
+    // Kernels of Jupyter.
+    {"JUPYTER_KERNEL_STALE", kError, "A kernel's interpreter or folder is gone"},
+    {"JUPYTER_KERNEL_SPEC", kError, "A kernel's description is not usable"},
+    {"JUPYTER_KERNEL_DEAD", kError, "A kernel was started and did not answer"},
+    {"JUPYTER_NO_IPYKERNEL", kError, "A Python is no kernel, since ipykernel is not installed in it"},
+    {"JUPYTER_KERNEL_SHADOWED", kNote, "Another kernel of that name is found first"},
+    {"JUPYTER_PYTHON_VARIES", kNote, "A kernel is whatever Python Jupyter itself runs in"},
 };
 
 }  // namespace

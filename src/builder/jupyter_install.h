@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Python registered as a kernel of Jupyter, and started once to see that it is one.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "builder/kernel_json.h"
+#include "doctor/outlook.h"
+#include "doctor/verdict.h"
+
+namespace builder {
+
+struct KernelRequest {
+  std::string python;  // a program, or the folder of an environment
+  std::string name, display_name;
+  std::string prefix;  // PREFIX/share/jupyter/kernels; empty: the user's own folder
+  std::map<std::string, std::string> env;
+  bool replace = false;  // over a different kernel of that name
+  double limit_seconds = 180;
+};
+
+struct KernelInstalled {
+  std::string name, folder, python;
+  std::string placed;  // "new", "same", "replaced"; empty: nothing was written, or it was taken back
+  KernelAnswer answer;
+  std::vector<doctor::Verdict> verdicts;
+};
+
+// Throws std::runtime_error with one line for a request that cannot be served. Where ipykernel is missing, or the
+// kernel does not start, the verdicts say so and the disk is as before.
+KernelInstalled install_kernel(const doctor::Outlook& outlook, const KernelRequest& request);
+
+// The Python programs that are asked; they print one line each, kAnswerMark and JSON.
+inline constexpr const char* kAnswerMark = "mica-kernel-answer:";
+extern const char* const kProbeProgram;  // can this Python be a kernel
+extern const char* const kStartProgram;  // arguments: folder of kernels, name, seconds; starts the kernel and asks it
+
+}  // namespace builder
