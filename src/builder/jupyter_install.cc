@@ -192,7 +192,7 @@ KernelInstalled install_kernel(const doctor::Outlook& outlook, const KernelReque
   Said said;
   try {
     said =
-        ask({python.program, "-c", kStartProgram, jupyter + "/kernels", out.name, seconds}, request.limit_seconds + 30);
+        ask({python.program, "-c", kStartProgram, jupyter + "/kernels", out.name, seconds}, request.limit_seconds + 10);
     out.answer = said.answer.empty() ? KernelAnswer{false, said.why_not} : parse_kernel_answer(said.answer);
   } catch (...) {
     registration.take_back();

@@ -98,6 +98,13 @@ constexpr VerdictKind kCatalogue[] = {
     {"JUPYTER_NO_IPYKERNEL", kError, "A Python is no kernel, since ipykernel is not installed in it"},
     {"JUPYTER_KERNEL_SHADOWED", kNote, "Another kernel of that name is found first"},
     {"JUPYTER_PYTHON_VARIES", kNote, "A kernel is whatever Python Jupyter itself runs in"},
+    // Jobs of Slurm.
+    {"JOB_WAITS", kNote, "A job is not started yet"},
+    {"JOB_OUT_OF_MEMORY", kError, "A job was ended for its memory"},
+    {"JOB_OUT_OF_TIME", kError, "A job was ended for its time"},
+    {"JOB_NODE_FAILED", kError, "A job lost its node"},
+    {"JOB_CANCELLED", kError, "A job was cancelled"},
+    {"JOB_FAILED", kError, "The command in a job failed"},
 };
 
 }  // namespace
