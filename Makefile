@@ -31,7 +31,7 @@ test: ## the tests, in a few minutes
 	@JOBS=$(JOBS) tools/test.sh fast
 
 test-all: ## also the long ones, every kernel and all sanitizers; writes docs/test-all.md
-	@$(BOOTSTRAP) build test wheel
+	@$(BOOTSTRAP) build test wheel slurm
 	@JOBS=$(JOBS) tools/test.sh all
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json

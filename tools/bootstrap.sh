@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what a task needs, and says so: Debian packages by apt (sudo when not root), Python packages into .venv.
-# Usage: tools/bootstrap.sh [build] [test] [lint] [bench] [wheel] [python]     Where everything is there already, it does nothing.
+# Usage: tools/bootstrap.sh [build] [test] [lint] [bench] [wheel] [python] [slurm]     Where everything is there already, it does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,6 +16,7 @@ esac
 apt_lint="clang-format clang-tidy"
 apt_bench=""
 apt_wheel=""
+apt_slurm="slurm-wlm? munge?"
 apt_python=""
 
 say() { printf 'bootstrap: %s\n' "$*"; }
