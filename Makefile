@@ -10,11 +10,13 @@ ALL_KERNELS = -DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$(CUDA_ARCHS)
 LOCAL_KERNELS = $(if $(CUDA_ARCHS),$(ALL_KERNELS),$$(tools/cuda_archs.sh none))
 # CPU architectures to make wheels for.
 ARCHS ?= x86_64 aarch64
+SECONDS_EACH ?= 60
+PARSERS := elf fatbin text wheel
 # $(call build,preset,options): configures (quick where nothing changed) and builds; ninja shows the progress.
 build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all bench format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
+.PHONY: build demo test test-all fuzz bench format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
 
 build: ## build the library with all GPU kernels, the command and the tests into build/
 	@$(BOOTSTRAP) build test
@@ -33,6 +35,18 @@ test: ## the tests, in a few minutes
 test-all: ## also the long ones, every kernel and all sanitizers; writes docs/test-all.md
 	@$(BOOTSTRAP) build test wheel slurm
 	@JOBS=$(JOBS) tools/test.sh all
+
+fuzz: ## libFuzzer over every parser of the doctor, SECONDS_EACH (60) each; what it finds new stays in out/fuzz
+	@$(BOOTSTRAP) build test
+	@cmake --preset asan --log-level=WARNING -DMICA_BUILD_TESTS=ON >/dev/null
+	@cmake --build --preset asan --parallel $(JOBS) --target $(addsuffix _fuzz,$(PARSERS))
+	@for parser in $(PARSERS); do \
+	  mkdir -p out/fuzz/$$parser && echo "fuzz: $$parser" && \
+	  build-asan/bin/$${parser}_fuzz -max_total_time=$(SECONDS_EACH) -max_len=20000 -timeout=10 -rss_limit_mb=2048 \
+	    -print_final_stats=1 -artifact_prefix=out/fuzz/$$parser- out/fuzz/$$parser tests/fuzz/corpus/$$parser \
+	    >out/fuzz/$$parser.log 2>&1 || { tail -40 out/fuzz/$$parser.log; exit 1; }; \
+	  grep -E "^stat::number_of_executed_units|DONE" out/fuzz/$$parser.log; \
+	done
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json
 	@$(BOOTSTRAP) build bench

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer over the small parsers of text: names of symbols, modules and wheels, METADATA, RECORD, Python files.
+#include <cstdlib>
+
+#include "doctor/cpython_abi.h"
+#include "doctor/imports.h"
+#include "doctor/mangled.h"
+#include "doctor/tags.h"
+#include "doctor/text.h"
+#include "doctor/torch_symbols.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 8) {
+    case 0:
+      doctor::string_abi_of(text);
+      doctor::is_torch_name(text);
+      doctor::find_torch_signature(text);
+      doctor::stable_function_release(text);
+      break;
+    case 1: doctor::parse_module_name(text); break;
+    case 2:
+      if (const auto name = doctor::parse_wheel_name(text)) {
+        for (const auto& tag : name->tags) {
+          doctor::parse_platform(tag.platform);
+          doctor::python_accepts(tag, {});
+        }
+        doctor::normal_version(name->version);
+      }
+      break;
+    case 3: doctor::parse_metadata(text); break;
+    case 4: {
+      std::vector<std::string> problems;
+      doctor::parse_record(text, &problems);
+      break;
+    }
+    case 5: doctor::compiled_imports(text); break;
+    case 6: doctor::satisfies(doctor::parse_version(text), text); break;
+    case 7:
+      for (const char c : doctor::printable(text))
+        if (static_cast<unsigned char>(c) < 32 || c == 127) std::abort();
+      break;
+  }
+  return 0;
+}
