@@ -199,6 +199,8 @@ def flash_attn_with_kvcache(
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    if page_table is not None and cache_batch_idx is not None:  # rows of the table, as slots of a cache
+        page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
     if rotary_seqlens is not None and rotary_cos is not None:
         local = causal or _window(window_size) != (None, None)
         q, k = _turned(q, k, rotary_cos, rotary_sin, rotary_seqlens, rotary_interleaved, local)

@@ -84,6 +84,16 @@ def test_packed_queries_over_a_cache(device, paged):
     close(out[1:], reference.attention(q[None, 1:], cache_k[1:, :11], cache_v[1:, :11], causal=True)[0][0])
 
 
+def test_rows_of_the_page_table_by_index(device):
+    pages = [torch.randn(6, 8, 1, 32, device=device) for _ in range(2)]
+    q = torch.randn(1, 2, 2, 32, device=device)
+    table = torch.tensor([[0, 1], [5, 3], [2, 4]], dtype=torch.int32, device=device)
+    index = torch.tensor([1], dtype=torch.int32, device=device)
+    out = fa3.flash_attn_with_kvcache(q, *pages, page_table=table, cache_batch_idx=index, cache_seqlens=11, causal=True)
+    k, v = (t[[5, 3]].flatten(0, 1)[None, :11] for t in pages)
+    close(out, reference.attention(q, k, v, causal=True)[0])
+
+
 def test_append_and_the_four_results(device):
     k_cache, v_cache = (torch.randn(2, 10, 2, 32, device=device) for _ in range(2))
     q, k = torch.randn(2, 1, 4, 32, device=device), torch.randn(2, 1, 2, 32, device=device)
