@@ -10,7 +10,7 @@ mkdir -p "$bundle/lib" "$bundle/bin" "$bundle/include/mica"
 # Copies, not links: not every way of copying a folder keeps links.
 library=$(find "$build" -name 'libmica.so.*.*' -type f | head -n 1)
 for name in libmica.so libmica.so.0; do cp "$library" "$bundle/lib/$name"; done
-cp "$build/bin/mica" "$build/bin/conformance_test" "$bundle/bin/"
+cp "$build/bin/mica" "$build/bin/conformance_test" "$build/bin/cuda_gpu_test" "$bundle/bin/"
 for test in "$build"/bin/api_*_test; do if [ -x "$test" ]; then cp "$test" "$bundle/bin/"; fi; done
 cp include/mica/*.h include/mica/*.hpp "$bundle/include/mica/"
 if [ -d bench ]; then cp -r bench "$bundle/bench"; fi
@@ -24,11 +24,14 @@ git log -1 --format=%H >"$bundle/COMMIT" 2>/dev/null || true
 
 cat >"$bundle/gpu-test" <<'SCRIPT'
 #!/bin/sh
-# Every conformance case on GPU 0, compared with a double-precision reference. Options go to `mica check`.
+# Every conformance case on GPU 0, compared with a double-precision reference, and what no case can see: the same bits
+# from run to run, graphs, streams, threads, large tensors. Options go to `mica check`.
 here=$(cd "$(dirname "$0")" && pwd)
 export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 "$here/bin/mica" info
-exec "$here/bin/mica" check --backend cuda "$@"
+"$here/bin/cuda_gpu_test" --gtest_brief=1 || failed=1
+"$here/bin/mica" check --backend cuda "$@" || failed=1
+exit "${failed:-0}"
 SCRIPT
 printf 'gpu-test:\n\t./gpu-test\n' >"$bundle/Makefile"
 chmod +x "$bundle/gpu-test"

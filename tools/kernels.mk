@@ -11,8 +11,9 @@ kernels: ## compile the GPU kernels (MATCH=regex, ARCH=86,90)
 	@tools/bootstrap.sh build
 	.venv/bin/python tools/build_kernels.py --match '$(MATCH)' --arch '$(ARCH)'
 
-gpu-test: build ## every conformance case on this machine's GPU
+gpu-test: build ## every conformance case on this machine's GPU; the same bits, graphs, streams, threads, large tensors
 	MICA_TEST_BACKEND=cuda build/bin/conformance_test --gtest_brief=1
+	build/bin/cuda_gpu_test --gtest_brief=1
 
 gpu-bundle: cross-x86_64 ## out/gpu-bundle: what to copy to an x86_64 machine with a GPU that can install nothing
 	tools/gpu_bundle.sh build-x86_64 out/gpu-bundle

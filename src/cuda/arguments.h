@@ -46,7 +46,8 @@ void bind(BackwardPrepareParams& params, const Problem& problem, const mica_bind
           const WorkspaceLayout& layout);
 BackwardParams backward_params(const Problem& problem, const KernelRow& row);
 void bind(BackwardParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
-BackwardFinishParams backward_finish_params(const Problem& problem, const KernelRow& row);
+// tile_q: of the backward kernel, whose accumulator it reads.
+BackwardFinishParams backward_finish_params(const Problem& problem, const BackwardParams& backward, i32 tile_q);
 void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);
 

@@ -58,6 +58,8 @@ BackwardParams backward_params(const Problem& p, const KernelRow& row) {
   a.group = p.group;
   a.dim_qk = p.dim_qk;
   a.dim_v = p.dim_v;
+  a.slices = row.slice_width ? ceil_div(max_of(p.dim_qk, p.dim_v), row.slice_width) : 1;
+  a.dq_columns = row.slice_width ? round_up(p.dim_qk, row.slice_width) : row.dim_qk;
   a.packed_q = is_packed_q(p);
   a.packed_k = is_packed_k(p);
   a.tiles_q = query_tiles(p, row.tile_q);
@@ -91,7 +93,7 @@ void bind(BackwardParams& a, const Problem& p, const mica_bindings& x, const Wor
   bind_dropout(a.dropout, p, x);
 }
 
-BackwardFinishParams backward_finish_params(const Problem& p, const KernelRow& row) {
+BackwardFinishParams backward_finish_params(const Problem& p, const BackwardParams& backward, i32 tile_q) {
   BackwardFinishParams a = {};
   a.dq = rows_arg(p.dq);
   a.dq_dtype = p.dq.dtype;
@@ -99,8 +101,10 @@ BackwardFinishParams backward_finish_params(const Problem& p, const KernelRow& r
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.dim_qk = p.dim_qk;
-  a.tiles_q = query_tiles(p, row.tile_q);
-  a.packed_q = is_packed_q(p);
+  a.tiles_q = backward.tiles_q;
+  a.packed_q = backward.packed_q;
+  a.dq_columns = backward.dq_columns;
+  a.tile_q = tile_q;
   a.scale = p.scale;
   return a;
 }

@@ -26,16 +26,16 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     return fail(MICA_ERROR_UNSUPPORTED, "%s needs a step before or after it that this build does not carry", row.name);
 
   const BackwardParams params = backward_params(p, row);
-  const i64 key_blocks = i64(params.tiles_k) * p.heads_k * (params.packed_k ? 1 : p.batch);
+  const i64 key_blocks = i64(params.tiles_k) * params.slices * p.heads_k * (params.packed_k ? 1 : p.batch);
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
-  const i64 accumulator = p.dq.dtype ? query_blocks * row.tile_q * row.dim_qk : 0;
+  const i64 accumulator = p.dq.dtype ? query_blocks * row.tile_q * params.dq_columns : 0;
   const u64 stat_bytes = u64(params.stat_rows) * p.heads_q * sizeof(float);
   layout.row_lse = layout.reserve(stat_bytes);
   layout.row_delta = layout.reserve(stat_bytes);
   if (p.d_o.dtype != p.dtype)
     layout.d_o = layout.reserve(u64(params.stat_rows) * params.d_o.stride_row * dtype_bytes(p.dtype));
   // The turns of deterministic sums lie behind the accumulator, and are set to zero with it.
-  const i64 turns = p.dq.dtype && p.deterministic ? round_up<i64>(query_blocks, 4) : 0;
+  const i64 turns = p.dq.dtype && p.deterministic ? round_up<i64>(query_blocks * params.slices, 4) : 0;
   layout.dq_accumulator = layout.reserve(u64(accumulator + turns) * sizeof(float));
   layout.dq_turns = layout.dq_accumulator + u64(accumulator) * sizeof(float);
 
@@ -45,7 +45,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
                       backward_prepare_params(p, accumulator + turns));
   if (status == MICA_OK && key_blocks > 0) status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype)
-    status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, row));
+    status =
+        add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, params, row.tile_q));
   if (status == MICA_OK && p.d_bias.dtype) {
     const i32 bias = find_kernel(Role::BACKWARD_BIAS, choice);
     const i64 blocks = bias_blocks(p.d_bias, kernel_table().rows[bias]);

@@ -15,6 +15,7 @@ namespace {
 struct FileTraits {
   i32 smem_bytes = 0;
   bool packs_heads = false;
+  i32 slice_width = 0;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -34,10 +35,14 @@ constexpr FileTraits traits_of_decode_sm80(const KernelRow& r) {
 constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
   return {backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
+constexpr FileTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
+  return {backward_sliced_sm80_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)), false,
+          64 * r.stages};
+}
 constexpr FileTraits traits_of_backward_prepare(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_backward_finish(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_backward_bias(const KernelRow& r) {
-  return {backward_bias_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v), false};
+  return {backward_bias_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype))};
 }
 constexpr FileTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_append(const KernelRow&) { return {}; }
@@ -51,17 +56,18 @@ enum Variant { PLAIN = 0, FULL = 1 };
                     why)                                                                                             \
   [] {                                                                                                               \
     KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
-                     warps, stages,     blocks, variant == FULL, why,    0,     false};                              \
+                     warps, stages,     blocks, variant == FULL, why,    0,     false,  0};                          \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
+    row.slice_width = traits.slice_width;                                                                            \
     return row;                                                                                                      \
   }(),
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0, false}};
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0, false, 0}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
@@ -224,8 +230,9 @@ i32 find_kernel(Role role, const KernelChoice& choice) {
 i32 find_backward_finish(const KernelRow& backward) {
   for (i32 index = 0; index < kTable.num_rows; ++index) {
     const KernelRow& row = kTable.rows[index];
-    if (row.role == Role::BACKWARD_FINISH && row.dim_qk == backward.dim_qk && row.tile_q == backward.tile_q)
-      return index;
+    if (row.role != Role::BACKWARD_FINISH) continue;
+    const bool same = row.dim_qk == backward.dim_qk && row.tile_q == backward.tile_q && backward.slice_width == 0;
+    if (same || row.tile_q == 0) return index;
   }
   return -1;
 }

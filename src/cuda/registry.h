@@ -37,6 +37,7 @@ struct KernelRow {
   // What its file says.
   i32 smem_bytes;    // dynamic shared memory of a block
   bool packs_heads;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
+  i32 slice_width;   // blocks share out the columns of the gradients, so many each; 0: they do not
 };
 
 struct KernelTable {

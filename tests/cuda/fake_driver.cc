@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
+#include "tests/cuda/fake_memory.h"
 
 namespace mica::test {
 namespace {
@@ -114,6 +115,7 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned, unsigned, un
   state.last_launch = FakeLaunch{function, grid_x, block_x, shared_bytes, stream, contexts.back(), {}};
   std::memcpy(state.last_launch.params, arguments[0], state.params_bytes);
   if (!state.run_kernel) return kSuccess;
+  if (capture_launch(stream, function, state.last_launch, arguments[0])) return kSuccess;
   return state.run_kernel(reinterpret_cast<const char*>(function), state.last_launch, arguments[0]);
 }
 Result cuLaunchKernelEx(const LaunchConfig*, Function, void**, void**) { return kInvalidValue; }
@@ -189,6 +191,7 @@ __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* symbo
   if (std::strcmp(symbol, #name) == 0) *function = reinterpret_cast<void*>(name);
   MICA_DRIVER_FUNCTIONS(MICA_FIND)
 #undef MICA_FIND
+  if (!*function) *function = find_memory_function(symbol);
   *status = *function ? 0 : 1;
   return 0;
 }

@@ -33,6 +33,16 @@ struct PreciseMath : FloatMath {
   static MICA_DEVICE float tanh(float a) { return tanhf(a); }
 };
 
+// The arithmetic that an element type deserves.
+template <class Element>
+struct MathOf {
+  using Math = FloatMath;
+};
+template <>
+struct MathOf<float> {
+  using Math = PreciseMath;
+};
+
 // The largest (or the sum) over the four lanes that share a row of an accumulator.
 MICA_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

@@ -10,7 +10,7 @@
 
 namespace mica {
 
-template <bool transposed>
+template <bool transposed, class Math = FloatMath>
 struct FeatureState {
   float slope_log2;
   PhiloxKey key;
@@ -45,7 +45,7 @@ struct FeatureState {
   template <class Params, int m_blocks, int n_blocks>
   MICA_DEVICE void score(float (&scores)[m_blocks][n_blocks][4], const Params& p, const Band& band, i32 batch, i32 head,
                          i32 query_begin, i32 key_begin) const {
-    for_each(scores, query_begin, key_begin, [&](float& x, i32, i32) { x = score_of_product<FloatMath>(p.score, x); });
+    for_each(scores, query_begin, key_begin, [&](float& x, i32, i32) { x = score_of_product<Math>(p.score, x); });
     if (p.features & kFeatureAlibi)
       for_each(scores, query_begin, key_begin, [&](float& x, i32 query, i32 key) {
         x = add_alibi<FloatMath>(x, slope_log2, float(query + band.shift - key));

@@ -7,6 +7,18 @@
 
 namespace mica {
 
+// How an element type lies in memory.
+template <class Element>
+struct ElementTraits {
+  using Stored = u16;
+  static constexpr i32 kDtype = Element::kDtype;
+};
+template <>
+struct ElementTraits<float> {
+  using Stored = float;
+  static constexpr i32 kDtype = MICA_FP32;
+};
+
 template <int m, int n>
 MICA_DEVICE void zero(float (&fragment)[m][n][4]) {
 #pragma unroll

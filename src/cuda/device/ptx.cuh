@@ -75,6 +75,12 @@ MICA_DEVICE bool barrier_all(i32 id, i32 threads, bool predicate) {
   return all;
 }
 
+// 9.7.9.8 ld: 4 bytes.
+MICA_DEVICE u32 load_shared_4(u32 address) {
+  u32 word;
+  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(word) : "r"(address));
+  return word;
+}
 // 9.7.9.11 st: 4 bytes.
 MICA_DEVICE void store_shared_4(u32 address, u32 word) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");

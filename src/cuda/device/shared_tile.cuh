@@ -48,6 +48,15 @@ struct TileCopy {
     for (int i = 0; i < rows / kRowStep; ++i)
       cp_async_16(shared + i * kRowStep * Tile::kRowBytes, global + i * (kRowStep * stride_row));
   }
+  // The same in a loop, where the addresses of an unrolled one would take registers that are needed.
+  static MICA_DEVICE void copy_in_loop(u32 shared, const u16* global, i64 stride_row) {
+#pragma unroll 1
+    for (int i = 0; i < rows / kRowStep; ++i) {
+      cp_async_16(shared, global);
+      shared += kRowStep * Tile::kRowBytes;
+      global += kRowStep * stride_row;
+    }
+  }
 };
 
 // Copies rows [0, rows) of a global tile; rows past valid_rows and columns past valid_dim arrive as zeros.
@@ -71,6 +80,7 @@ MICA_DEVICE void load_tile(u32 shared, const u16* global, i64 stride_row, i32 va
 template <int dim, int rows, int threads, class RowAt>
 MICA_DEVICE void load_tile_by_rows(u32 shared, RowAt row_at, bool aligned, i32 valid_rows, i32 valid_dim) {
   using Tile = SharedTile<dim>;
+#pragma unroll 1
   for (int index = threadIdx.x; index < rows * Tile::kChunks; index += threads) {
     const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
     const bool inside = row < valid_rows && chunk * 8 < valid_dim;

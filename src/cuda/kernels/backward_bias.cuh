@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of the bias: dBias = dS, summed over the axes along which the bias broadcasts. A block owns a tile of
 // dBias, computes S and dP again for every (batch, head, query tile, key tile) that falls on it, and adds them up in
-// its registers in a fixed order: the same bits on every run. A warp owns 16 of the queries.
+// its registers in a fixed order: the same bits on every run. A warp owns 16 of the queries. Columns of Q, K, dO and V
+// pass through shared memory `width` at a time. Column `stages` of its row: width / 64.
 #pragma once
 
 #include "device/attend.cuh"
 #include "device/features.cuh"
-#include "device/mma.cuh"
-#include "device/shared_tile.cuh"
+#include "device/products.cuh"
 #include "kernels/params.h"
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps>
+template <class Element, int width, int tile_q, int tile_k, int warps>
 struct BackwardBias {
   static constexpr int kThreads = 32 * warps;
   static constexpr int kBlocks = tile_k / 8;
   static_assert(tile_q == 16 * warps && tile_k % 32 == 0);
-  using QTile = SharedTile<dim_qk>;
-  using VTile = SharedTile<dim_v>;
+  using Ops = Products<Element>;
+  using Tile = typename Ops::template Tile<width>;
   using Scores = float[1][kBlocks][4];
 
   const BackwardBiasParams& params;
@@ -28,17 +28,22 @@ struct BackwardBias {
   Sequence sequence;
   Band band;
   i32 b, head;
-  FeatureState<false> features;
+  FeatureState<false, typename MathOf<Element>::Math> features;
   Scores sum;
 
-  template <int dim, int rows>
-  MICA_DEVICE void load(u32 shared, const RowsArg& tensor, i64 offset, i32 valid_rows, i32 valid_dim) const {
-    const u16* global = static_cast<const u16*>(tensor.data) + offset;
+  // `width` columns from `column` on; none where they are past the last.
+  template <int rows>
+  MICA_DEVICE void load(u32 shared, const RowsArg& tensor, i64 offset, i32 valid_rows, i32 column, i32 dim) const {
+    constexpr int kHalves = Ops::kHalves;
+    if (column >= dim) return;
+    const u16* global = static_cast<const u16*>(tensor.data) + (offset + column) * kHalves;
+    const i64 stride = tensor.stride_row * kHalves;
+    const i32 valid_dim = (dim - column) * kHalves;
     if (p.features & kFeatureUnaligned)
-      load_tile_by_rows<dim, rows, kThreads>(
-          shared, [&](i32 row) { return global + row * tensor.stride_row; }, false, valid_rows, valid_dim);
+      load_tile_by_rows<kHalves * width, rows, kThreads>(
+          shared, [&](i32 row) { return global + row * stride; }, false, valid_rows, valid_dim);
     else
-      load_tile<dim, rows, kThreads>(shared, global, tensor.stride_row, valid_rows, valid_dim);
+      load_tile<kHalves * width, rows, kThreads>(shared, global, stride, valid_rows, valid_dim);
   }
   MICA_DEVICE i64 query_offset(const RowsArg& t, i32 row) const {
     return head * t.stride_head + query_row_offset(sequence, row, t.stride_batch, t.stride_row);
@@ -46,41 +51,35 @@ struct BackwardBias {
   MICA_DEVICE i64 key_offset(const RowsArg& t, i32 key) const {
     return head / p.group * t.stride_head + sequence.k_slot * t.stride_batch + (sequence.k_begin + key) * t.stride_row;
   }
-  MICA_DEVICE void load_queries(i32 row) const {
-    load<dim_qk, tile_q>(smem_q, p.q, query_offset(p.q, row), sequence.len_q - row, p.dim_qk);
-    load<dim_v, tile_q>(smem_d_o, p.d_o, query_offset(p.d_o, row), sequence.len_q - row, p.dim_v);
+  MICA_DEVICE void load_queries(i32 row, i32 column) const {
+    load<tile_q>(smem_q, p.q, query_offset(p.q, row), sequence.len_q - row, column, p.dim_qk);
+    load<tile_q>(smem_d_o, p.d_o, query_offset(p.d_o, row), sequence.len_q - row, column, p.dim_v);
   }
-  MICA_DEVICE void load_keys(i32 key) const {
-    load<dim_qk, tile_k>(smem_k, p.k, key_offset(p.k, key), sequence.len_k - key, p.dim_qk);
-    load<dim_v, tile_k>(smem_v, p.v, key_offset(p.v, key), sequence.len_k - key, p.dim_v);
+  MICA_DEVICE void load_keys(i32 key, i32 column) const {
+    load<tile_k>(smem_k, p.k, key_offset(p.k, key), sequence.len_k - key, column, p.dim_qk);
+    load<tile_k>(smem_v, p.v, key_offset(p.v, key), sequence.len_k - key, column, p.dim_v);
   }
 
-  // c(16 x tile_k) = a(16 x dim) b(tile_k x dim)^T
-  template <int dim>
-  MICA_DEVICE void gemm(Scores& c, u32 a_tile, u32 b_tile) const {
-    using Tile = SharedTile<dim>;
-    zero(c);
-    const u32 a_address = a_tile + Tile::offset(warp * 16 + lane % 16, lane / 16);
-    const u32 b_address = b_tile + Tile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-    for (int step = 0; step < dim / 16; ++step) {
-      u32 a[4];
-      ldmatrix_x4(a, Tile::step(a_address, step));
-#pragma unroll
-      for (int n = 0; n < tile_k / 16; ++n) {
-        u32 x[4];
-        ldmatrix_x4(x, Tile::step(b_address, step) + n * 16 * Tile::kRowBytes);
-        mma_m16n8k16<Element>(c[0][2 * n], a, x[0], x[1]);
-        mma_m16n8k16<Element>(c[0][2 * n + 1], a, x[2], x[3]);
-      }
+  // S and dP of one pair of tiles. is_first: of the pairs with these queries.
+  MICA_DEVICE void sum_products(Scores& s, Scores& dp, i32 row, i32 key, bool is_first) const {
+    const i32 columns = max_of(p.dim_qk, p.dim_v);
+    zero(s);
+    zero(dp);
+#pragma unroll 1
+    for (i32 column = 0; column < columns; column += width) {
+      __syncthreads();  // every warp is done with the tiles before
+      if (is_first || columns > width) load_queries(row, column);
+      load_keys(key, column);
+      cp_async_commit();
+      cp_async_wait<0>();
+      __syncthreads();
+      if (column < p.dim_qk) Ops::template add_rows<width>(s, smem_q, warp * 16, smem_k, 0);
+      if (column < p.dim_v) Ops::template add_rows<width>(dp, smem_d_o, warp * 16, smem_v, 0);
     }
   }
 
-  // Adds dS of one pair of tiles, which lie in shared memory.
-  MICA_DEVICE void add_tile(i32 row_begin, i32 key_begin) {
-    Scores s, dp;
-    gemm<dim_qk>(s, smem_q, smem_k);
-    gemm<dim_v>(dp, smem_d_o, smem_v);
+  // Adds dS of one pair of tiles.
+  MICA_DEVICE void add_tile(Scores& s, Scores& dp, i32 row_begin, i32 key_begin) {
     const i32 query_begin = row_begin + warp * 16;
     features.score(s, p, band, b, head, query_begin, key_begin);
     const i64 stat = head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin;
@@ -124,13 +123,9 @@ struct BackwardBias {
         tiles.end = min_of(tiles.end, tile_key + 1);
       }
       for (i32 tile = tiles.begin; tile < tiles.end; ++tile) {
-        __syncthreads();  // every warp is done with the tiles before
-        if (tile == tiles.begin) load_queries(row);
-        load_keys(tile * tile_k);
-        cp_async_commit();
-        cp_async_wait<0>();
-        __syncthreads();
-        add_tile(row, tile * tile_k);
+        Scores s, dp;
+        sum_products(s, dp, row, tile * tile_k, tile == tiles.begin);
+        add_tile(s, dp, row, tile * tile_k);
       }
     }
   }
@@ -139,9 +134,9 @@ struct BackwardBias {
     lane = threadIdx.x % 32;
     warp = threadIdx.x / 32;
     smem_q = shared_address(smem);
-    smem_d_o = smem_q + tile_q * QTile::kRowBytes;
-    smem_k = smem_d_o + tile_q * VTile::kRowBytes;
-    smem_v = smem_k + tile_k * QTile::kRowBytes;
+    smem_d_o = smem_q + tile_q * Tile::kRowBytes;
+    smem_k = smem_d_o + tile_q * Tile::kRowBytes;
+    smem_v = smem_k + tile_k * Tile::kRowBytes;
     zero(sum);
     const i32 tiles_row = params.rows == 1 ? 1 : ceil_div(params.rows, tile_q);
     const i32 tiles_key = params.keys == 1 ? 1 : ceil_div(params.keys, tile_k);
@@ -189,7 +184,7 @@ struct BackwardBias {
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardBiasParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel = mica::BackwardBias<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS>;
+  using Kernel = mica::BackwardBias<MICA_ELEMENT, 64 * MICA_STAGES, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS>;
   Kernel kernel{params, params.backward};
   kernel.run(smem);
 }

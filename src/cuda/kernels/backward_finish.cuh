@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // After backward: dQ from its fp32 accumulator, scaled, to its type and strides. A block takes one (tile_q, dim) block.
+// Columns dim_qk and tile_q of its row may be 0: then the parameters say what they are.
 #pragma once
 
 #include "core/schedule.h"
@@ -25,8 +26,9 @@ MICA_DEVICE void store_row_8(const BackwardFinishParams& p, i64 row_offset, i32 
     if (column + e < p.dim_qk) store_float(p.dq.data, row_offset + column + e, p.dq_dtype, x[e]);
 }
 
-template <int dim, int tile_q, int threads>
+template <int dim_of_row, int tile_q_of_row, int threads>
 MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
+  const i32 dim = dim_of_row ? dim_of_row : p.dq_columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
   const i32 head = blockIdx.x % p.heads_q, tile_of_all = blockIdx.x / p.heads_q;
   i32 batch, tile;
   if (p.packed_q) {
@@ -48,7 +50,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   for (i32 i = threadIdx.x; i < tile_q * dim / 16; i += threads) {
     const i32 column_block = i % (dim / 8), g = i / (dim / 8) % 8, row_block = i / dim;
     const float4* quads =
-        reinterpret_cast<const float4*>(accumulator + dq_accumulator_index<dim>(row_block, column_block, 4 * g));
+        reinterpret_cast<const float4*>(accumulator + dq_accumulator_index(dim, row_block, column_block, 4 * g));
     float x[2][8];
 #pragma unroll
     for (int t = 0; t < 4; ++t) {

@@ -1,39 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in fp32 on tensor cores: each factor is the sum of two tf32 numbers, and of the four products the three
-// large ones are kept ("tf32x3"), so that a product is right to about 2^-21. A warp owns 16 rows and dim_v /
-// kColumnWarps columns of V; rows are packed as in decode, and one stage of K and V serves every head dimension.
+// Attention in fp32 on tensor cores by tf32x3 (device/products.cuh). A warp owns 16 rows and dim_v / kColumnWarps
+// columns of V; rows are packed as in decode, and one stage of K and V serves every head dimension.
 #pragma once
 
-#include "device/shared_tile.cuh"
+#include "device/products.cuh"
 #include "kernels/packed_rows.cuh"
 
 namespace mica {
-
-// x = high + low, each with at most 11 significant bits that matter (the tensor cores ignore the last 13).
-struct Split {
-  u32 high, low;
-};
-MICA_DEVICE Split split_tf32(float x) {
-  constexpr u32 kHalf = 0x1000;  // half of the last bit that is kept
-  const u32 high = (bits_of(x) + kHalf) & ~(2 * kHalf - 1);
-  return Split{high, bits_of(x - float_of(high)) + kHalf};
-}
-
-// An operand of m16n8k8 in two parts.
-struct SplitA {
-  u32 high[4], low[4];
-  MICA_DEVICE void set(int i, float x) {
-    const Split s = split_tf32(x);
-    high[i] = s.high;
-    low[i] = s.low;
-  }
-};
-MICA_DEVICE void mma_tf32x3(float (&c)[4], const SplitA& a, float b0, float b1) {
-  const Split s0 = split_tf32(b0), s1 = split_tf32(b1);
-  mma_m16n8k8_tf32(c, a.low, s0.high, s1.high);
-  mma_m16n8k8_tf32(c, a.high, s0.low, s1.low);
-  mma_m16n8k8_tf32(c, a.high, s0.high, s1.high);
-}
 
 template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, bool full>
 struct ForwardFp32Sm80 {
@@ -113,20 +86,20 @@ struct ForwardFp32Sm80 {
     zero(scores);
 #pragma unroll 2
     for (int pair = 0; pair < dim_qk / 16; ++pair) {
-      SplitA a[2];
+      OperandA<float> a[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 words[4];
         ldmatrix_x4(words, QTile::step(q_lane, 2 * pair + half));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[half].set(i, float_of(words[i]));
+        for (int i = 0; i < 4; ++i) a[half].set(i, words[i]);
       }
 #pragma unroll
       for (int n = 0; n < tile_k / 8; ++n) {
         u32 b[4];
         ldmatrix_x4(b, QTile::step(k_lane, 2 * pair) + n * 8 * QTile::kRowBytes);
-        mma_tf32x3(scores[n], a[0], float_of(b[0]), float_of(b[1]));
-        mma_tf32x3(scores[n], a[1], float_of(b[2]), float_of(b[3]));
+        a[0].multiply(scores[n], b[0], b[1]);
+        a[1].multiply(scores[n], b[2], b[3]);
       }
     }
   }
@@ -136,14 +109,14 @@ struct ForwardFp32Sm80 {
   MICA_DEVICE void gemm_pv(const Scores& probabilities) {
 #pragma unroll
     for (int step = 0; step < tile_k / 8; ++step) {
-      SplitA a;
-      a.set(0, probabilities[step][0]);
-      a.set(1, probabilities[step][2]);
-      a.set(2, probabilities[step][1]);
-      a.set(3, probabilities[step][3]);
+      OperandA<float> a;
+      a.set(0, bits_of(probabilities[step][0]));
+      a.set(1, bits_of(probabilities[step][2]));
+      a.set(2, bits_of(probabilities[step][1]));
+      a.set(3, bits_of(probabilities[step][3]));
       const float* v = v_thread + step * 8 * kVStride;
 #pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) mma_tf32x3(out[n], a, v[n * 8], v[n * 8 + kVStride]);
+      for (int n = 0; n < kColumns / 8; ++n) a.multiply(out[n], bits_of(v[n * 8]), bits_of(v[n * 8 + kVStride]));
     }
   }
 

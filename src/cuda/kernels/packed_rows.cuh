@@ -11,24 +11,10 @@
 
 namespace mica {
 
-// How an element type lies in memory, and the arithmetic it deserves.
-template <class Element>
-struct ElementTraits {
-  using Stored = u16;
-  using Math = FloatMath;
-  static constexpr i32 kDtype = Element::kDtype;
-};
-template <>
-struct ElementTraits<float> {
-  using Stored = float;
-  using Math = PreciseMath;
-  static constexpr i32 kDtype = MICA_FP32;
-};
-
 template <class Element, bool full>
 struct PackedRows {
   using Stored = typename ElementTraits<Element>::Stored;
-  using Math = typename ElementTraits<Element>::Math;
+  using Math = typename MathOf<Element>::Math;
   struct Row {
     i32 query, head;
   };

@@ -76,14 +76,16 @@ struct ForwardParams {
 };
 
 // Backward walks, for one key tile, the query tiles that see it. dQ is summed in fp32 in the workspace, a block of
-// (tile_q, dim_qk) per query tile and head in the order of the fragments (see dq_accumulator_index), and converted at
-// the end; the row statistics are made ready by backward_prepare.
+// (tile_q, dq_columns) per query tile and head in the order of the fragments (see dq_accumulator_index), and converted
+// at the end; the row statistics are made ready by backward_prepare.
 struct BackwardParams {
   RowsArg q, k, v, d_o;
   RowsArg dk, dv;  // data null: not wanted
   i32 dk_dtype, dv_dtype;
   float* dq_accumulator;   // null: dQ is not wanted
-  i32* dq_turns;           // whose turn it is to add to each block of it, by key tiles; null: in any order
+  i32* dq_turns;           // whose turn it is to add to each block (slice) of it, by key tiles; null: in any order
+  i32 dq_columns;          // the row's dim_qk; sliced: dim_qk in whole slices
+  i32 slices;              // of the columns, which have blocks of their own
   const float* row_lse;    // log2 units, +inf for an empty row; (heads_q, rows)
   const float* row_delta;  // row sum of dO * O, less dLSE; likewise
   i64 stat_rows;           // rows of one head: packed total, or batch slots' rows
@@ -133,6 +135,7 @@ struct BackwardFinishParams {
   SequenceTable sequences;
   i32 batch, heads_q, dim_qk;
   i32 tiles_q, packed_q;
+  i32 dq_columns, tile_q;  // of a block of the accumulator
   float scale;
 };
 
@@ -159,9 +162,15 @@ struct BackwardBiasParams {
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
-// Bytes of dynamic shared memory of backward_bias: Q, dO, K, V; at the end the tile of dBias in the same room.
-MICA_HD constexpr i32 backward_bias_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v) {
-  return max_of((tile_q + tile_k) * (dim_qk + dim_v) * 2, tile_q * tile_k * 4);
+// Bytes of dynamic shared memory of backward_bias: `width` columns of Q, dO, K, V; at the end the tile of dBias in the
+// same room.
+MICA_HD constexpr i32 backward_bias_smem_bytes(i32 tile_q, i32 tile_k, i32 width, i32 element_bytes) {
+  return max_of((tile_q + tile_k) * 2 * width * element_bytes, tile_q * tile_k * 4);
+}
+
+// Bytes of dynamic shared memory of backward_sliced_sm80: a slice of K, Q, V and dO; P and dS; statistics.
+MICA_HD constexpr i32 backward_sliced_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 width, i32 element_bytes) {
+  return (tile_k + tile_q) * 2 * width * element_bytes + 2 * tile_k * tile_q * element_bytes + 2 * tile_q * 4;
 }
 
 // Bytes of dynamic shared memory of backward_sm80: K, V; stages of Q and dO; P and dS; statistics of two query tiles.

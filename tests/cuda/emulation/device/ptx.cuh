@@ -36,6 +36,10 @@ inline void add_release(i32* address, i32 x) { *address += x; }
 inline void barrier_sync(i32 id, i32 threads) { emulation::meet(id, threads, true); }
 inline bool barrier_all(i32 id, i32 threads, bool predicate) { return emulation::meet(id, threads, predicate); }
 
+inline u32 load_shared_4(u32 address) {
+  emulation::note_access(address, 4, emulation::Access::kRead);
+  return *static_cast<const u32*>(emulation::shared_pointer(address, 4));
+}
 inline void store_shared_4(u32 address, u32 word) {
   *static_cast<u32*>(emulation::shared_pointer(address, 4)) = word;
   emulation::note_access(address, 4, emulation::Access::kWrite);
