@@ -16,6 +16,7 @@ struct FileTraits {
   i32 smem_bytes = 0;
   bool packs_heads = false;
   i32 slice_width = 0;
+  bool takes_turns = true;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -34,6 +35,9 @@ constexpr FileTraits traits_of_decode_sm80(const KernelRow& r) {
 }
 constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
   return {backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+}
+constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
+  return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, false};
 }
 constexpr FileTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
   return {backward_sliced_sm80_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)), false,
@@ -55,19 +59,20 @@ enum Variant { PLAIN = 0, FULL = 1 };
 #define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
                     why)                                                                                             \
   [] {                                                                                                               \
-    KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
-                     warps, stages,     blocks, variant == FULL, why,    0,     false,  0};                          \
+    KernelRow row = {#name,  Role::role, #file,           MICA_##dtype, dim_qk, dim_v, tile_q, tile_k, warps,        \
+                     stages, blocks,     variant == FULL, why,          0,      false, 0,      true};                \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
     row.slice_width = traits.slice_width;                                                                            \
+    row.takes_turns = traits.takes_turns;                                                                            \
     return row;                                                                                                      \
   }(),
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0, false, 0}};
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0, false, 0, true}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
@@ -143,6 +148,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
          q.ask(row.role != Role::DECODE || is_decode(row, p),
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
+         q.ask(row.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(missing == 0, "it is the plain variant, without %s", feature_name(missing & (~missing + 1)));
 }
 

@@ -38,6 +38,7 @@ struct KernelRow {
   i32 smem_bytes;    // dynamic shared memory of a block
   bool packs_heads;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
   i32 slice_width;   // blocks share out the columns of the gradients, so many each; 0: they do not
+  bool takes_turns;  // can add to dQ in a fixed order
 };
 
 struct KernelTable {

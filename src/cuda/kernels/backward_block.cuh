@@ -90,22 +90,23 @@ struct BackwardBlock {
     return head_k * t.stride_head + sequence.k_slot * t.stride_batch + (sequence.k_begin + key_begin) * t.stride_row;
   }
 
+  template <int threads = kThreads>
   MICA_DEVICE void load_stats(i32 head_q, i32 row, i32 stage) const {
     const i64 stat = head_q * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
     const i32 valid = sequence.len_q - row;
-    for (int i = threadIdx.x; i < tile_q; i += kThreads) {
+    for (int i = threadIdx.x % threads; i < tile_q; i += threads) {
       stats[(stage * 2) * tile_q + i] = i < valid ? p.row_lse[stat + i] : infinity();
       stats[(stage * 2 + 1) * tile_q + i] = i < valid ? p.row_delta[stat + i] : 0.0f;
     }
   }
 
   // Hides what the band hides: rows of the fragment are keys, so the transposed band gives the queries each one sees.
-  template <int n_blocks>
-  MICA_DEVICE void mask(float (&scores)[2][n_blocks][4], i32 first_key, i32 query_begin) const {
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void mask(float (&scores)[m_blocks][n_blocks][4], i32 first_key, i32 query_begin) const {
     const Band transposed = transpose(band);
     const i32 lane = threadIdx.x % 32;
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const i32 key = first_key + m * 16 + half * 8 + lane / 4;
@@ -215,20 +216,21 @@ struct BackwardBlock {
   }
 
   // Keys in the left padding are not in use: zeros.
+  template <int threads = kThreads>
   MICA_DEVICE void clear_leftpad(const RowsArg& t, i32 dtype, i32 dim) const {
     const i64 base = key_offset(t) - sequence.leftpad * t.stride_row;
-    for (i64 i = threadIdx.x; i < i64(sequence.leftpad) * dim; i += kThreads)
+    for (i64 i = threadIdx.x % threads; i < i64(sequence.leftpad) * dim; i += threads)
       store_float(t.data, base + i / dim * t.stride_row + i % dim, dtype, 0.0f);
   }
   // Rows from `first_row` and columns from `first_column` on of dK or dV; keys past those in use get their zeros.
-  template <int n_blocks>
-  MICA_DEVICE void store_keys(const RowsArg& t, i32 dtype, i32 dim, const float (&x)[2][n_blocks][4], float scale,
-                              i32 first_row, i32 first_column) const {
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_keys(const RowsArg& t, i32 dtype, i32 dim, const float (&x)[m_blocks][n_blocks][4],
+                              float scale, i32 first_row, i32 first_column) const {
     const i64 base = key_offset(t);
     const i32 lane = threadIdx.x % 32;
     const bool pairs = dtype == ElementTraits<Element>::kDtype && !has(kFeatureUnaligned);
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const i32 row = first_row + m * 16 + half * 8 + lane / 4;

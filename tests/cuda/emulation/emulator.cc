@@ -32,6 +32,7 @@ struct Copy {
 struct Mbarrier {
   u32 arrivals = 0, pending = 0;
   u32 phases = 0;  // that are over
+  Clock clock;     // what those who arrived did
 };
 
 struct Thread {
@@ -266,6 +267,7 @@ void Block::arrive(Mbarrier& barrier) {
     complain("an arrival at a barrier that nobody made");
     return;
   }
+  shadow_.hand_over(current_ / kWarp, barrier.clock);
   if (--barrier.pending > 0) return;
   barrier.pending = barrier.arrivals;
   ++barrier.phases;
@@ -282,6 +284,7 @@ void Block::wait_for(const Mbarrier& barrier, u32 parity) {
     warp().ready &= ~(1u << lane());
     wait();
   }
+  shadow_.take_over(current_ / kWarp, barrier.clock);
 }
 
 void Block::warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context) {
@@ -324,6 +327,7 @@ bool has_kernel(const char* name) { return kernels().count(name) > 0; }
 std::string run(const Launch& launch, Entry entry, const Schedule& schedule) {
   if (launch.shared_bytes > kSharedBytes || launch.block > kMaxThreads || launch.block % kWarp != 0)
     return "no GPU takes this launch";
+  if (launch.block > kShadowWarps * kWarp) return "more warps than the emulator watches";
   blockDim.x = launch.block;
   gridDim.x = launch.grid;
   for (u32 i = 0; i < launch.grid; ++i)
@@ -388,7 +392,7 @@ bool meet(i32 id, i32 threads, bool predicate) { return block().meet(u32(id), u3
 
 void mbarrier_init(u32 address, u32 arrivals) {
   shared_pointer(address, 8);
-  block().mbarrier(address) = {arrivals, arrivals, 0};
+  block().mbarrier(address) = {arrivals, arrivals, 0, {}};
 }
 void mbarrier_arrive(u32 address) { block().arrive(block().mbarrier(address)); }
 void mbarrier_wait(u32 address, u32 parity) { block().wait_for(block().mbarrier(address), parity); }

@@ -35,6 +35,7 @@ struct Matrix {
     const u32 swizzled = plain ^ (plain >> 7 & 7) << 4;
     u16 bits;
     std::memcpy(&bits, shared_pointer(swizzled, 2), 2);
+    note_access(swizzled, 2, Access::kRead);
     return bits;
   }
   // The summed index k runs along the rows: (row, k < 16).
@@ -52,7 +53,8 @@ void multiply(const WgmmaPart* const (&parts)[kGroup]) {
     for (u32 k = 0; k < 16; ++k) {
       u16 bits;
       if (one.a_is_shared) {
-        bits = Matrix(one.a_descriptor).along(row, k);
+        const Matrix matrix(one.a_descriptor);
+        bits = one.a_down ? matrix.down(k, row) : matrix.along(row, k);
       } else {
         const u32 thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
         bits = u16(parts[thread]->a[row % 16 / 8 + k / 8 * 2] >> (k % 2 * 16));
@@ -63,7 +65,7 @@ void multiply(const WgmmaPart* const (&parts)[kGroup]) {
   for (u32 column = 0; column < u32(one.n); ++column) {
     float of_column[16];
     for (u32 k = 0; k < 16; ++k)
-      of_column[k] = number(one.a_is_shared ? b.along(column, k) : b.down(k, column), one.is_bf16);
+      of_column[k] = number(one.b_down ? b.down(k, column) : b.along(column, k), one.is_bf16);
     for (u32 row = 0; row < 64; ++row) {
       const WgmmaPart& part = *parts[row / 16 * 32 + row % 8 * 4 + column % 8 / 2];
       float& c = part.c[column / 8 * 4 + row % 16 / 8 * 2 + column % 2];

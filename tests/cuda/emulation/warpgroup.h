@@ -11,7 +11,8 @@ struct WgmmaPart {
   float* c;  // [n / 8][4]
   int n;
   bool is_bf16, accumulate, a_is_shared;
-  u32 a[4];  // where it is not
+  bool a_down, b_down;  // the summed index goes down the rows
+  u32 a[4];             // where it is not shared
   u64 a_descriptor, b_descriptor;
 };
 void wgmma(const WgmmaPart& part);

@@ -13,10 +13,13 @@ inline u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes) {
 template <class Element, int n>
 struct Wgmma {
   static void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
-    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, {}, a, b});
+    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, false, false, {}, a, b});
+  }
+  static void add_both_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
+    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, true, true, {}, a, b});
   }
   static void add_transposed(float (&c)[n / 8][4], const u32 (&a)[4], u64 b) {
-    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, true, false, {a[0], a[1], a[2], a[3]}, 0, b});
+    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, true, false, false, true, {a[0], a[1], a[2], a[3]}, 0, b});
   }
 };
 
