@@ -92,7 +92,7 @@ int exit_code(const std::vector<doctor::Judged>& judged) {
   for (const doctor::Judged& item : judged)
     for (const doctor::Verdict& verdict : item.verdicts) {
       if (verdict.severity == doctor::Severity::kError) return kFailed;
-      if (verdict.code == "CANNOT_TELL") code = kCannotTell;
+      if (verdict.code == "CANNOT_TELL" || verdict.code == "TORCH_OTHER_RELEASE") code = kCannotTell;
     }
   return code;
 }

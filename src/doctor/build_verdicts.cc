@@ -13,6 +13,8 @@ namespace doctor {
 namespace {
 
 constexpr uint64_t kBytesPerThread = 5'000'000'000;  // of one nvcc thread, by upstream's own estimate
+constexpr const char* kNoCudaHome =
+    "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.";
 constexpr uint64_t kDiskBytes = 5'000'000'000;
 
 // The newest g++ that a toolkit takes.
@@ -66,7 +68,8 @@ class Builder {
 
   void judge_modules() {
     std::vector<std::string> missing;
-    for (const char* module : {"torch", "packaging", "setuptools", "wheel", "psutil"})
+    // In the order in which setup.py imports them: the first that is missing ends it.
+    for (const char* module : {"packaging", "setuptools", "wheel", "torch", "psutil"})
       if (!python_.package(module) && !(std::string(module) == "torch" && python_.torch)) missing.push_back(module);
     if (missing.empty()) return;
     say("BUILD_ISOLATION", "ModuleNotFoundError: No module named '" + missing[0] + "'",
@@ -77,6 +80,13 @@ class Builder {
   }
 
   void judge_nvcc() {
+    if (python_.torch && python_.torch->cuda_version.empty()) {
+      say("BUILD_NVCC_MISSING", std::string("OSError: ") + kNoCudaHome,
+          "torch " + python_.torch->version +
+              " is a build for the CPU: it does not look for CUDA, whatever CUDA_HOME says.",
+          pip_of(python_) + " install a torch with CUDA");
+      return;
+    }
     if (!toolkit_ || toolkit_->nvcc.empty()) {
       std::vector<std::string> others;
       for (const Toolkit& t : survey_.toolkits)
@@ -88,7 +98,7 @@ class Builder {
                                                    if (!t.nvcc.empty()) return t.folder;
                                                  return std::string();
                                                }();
-      say("BUILD_NVCC_MISSING", "CUDA_HOME environment variable is not set",
+      say("BUILD_NVCC_MISSING", std::string("OSError: ") + kNoCudaHome,
           "No nvcc is found by CUDA_HOME, on PATH or in /usr/local/cuda; PyTorch's own CUDA libraries do not bring it.",
           fix, others);
       return;
@@ -108,11 +118,7 @@ class Builder {
     const std::vector<std::string> evidence = {
         toolkit_->nvcc + " is " + nvcc.text(),
         "torch " + python_.torch->version + " is for CUDA " + (torch.known() ? torch.text() : "none")};
-    if (!torch.known()) {
-      say("BUILD_CUDA_MAJOR_MISMATCH", "torch is a build for the CPU, so there is nothing to build for",
-          "flash-attn's setup.py asks torch for its CUDA version and gets none.",
-          pip_of(python_) + " install a torch with CUDA " + std::to_string(nvcc.major_part()), evidence);
-    } else if (nvcc.known() && nvcc.major_part() != torch.major_part()) {
+    if (nvcc.known() && torch.known() && nvcc.major_part() != torch.major_part()) {
       say("BUILD_CUDA_MAJOR_MISMATCH",
           "The detected CUDA version (" + std::to_string(nvcc.major_part()) + "." + std::to_string(nvcc.minor_part()) +
               ") mismatches the version that was used to compile PyTorch (" + torch.text() +
@@ -139,7 +145,7 @@ class Builder {
           "FLASH_ATTN_CUDA_ARCHS=\"80;90\" " + pip_of(python_) + " install flash-attn --no-build-isolation",
           {toolkit_->nvcc + " is " + nvcc.text()})
           .severity = Severity::kWarning;
-    for (const GpuFacts& gpu : survey_.gpus)
+    for (const FoundGpu& gpu : survey_.gpus)
       if (gpu.capability && *gpu.capability < ComputeCapability{8, 0}) {
         say("GPU_TOO_OLD", "FlashAttention only supports Ampere GPUs or newer.",
             "The GPU here is of compute capability " + gpu.capability->text() + ".", "use attn_implementation=\"sdpa\"",

@@ -158,14 +158,14 @@ DriverFacts read_driver(const Outlook& outlook, const LoaderFacts& loader) {
   return driver;
 }
 
-std::vector<GpuFacts> read_gpus(const Outlook& outlook) {
+std::vector<FoundGpu> read_gpus(const Outlook& outlook) {
   const Files& files = outlook.files;
-  std::vector<GpuFacts> gpus;
+  std::vector<FoundGpu> gpus;
   for (const std::string& folder : files.match("/sys/bus/pci/devices/*")) {
     if (hex_in(files, folder + "/vendor") != 0x10de) continue;
     const int device_class = hex_in(files, folder + "/class") >> 8;  // 0x0300 display, 0x0302 3D
     if (device_class != 0x300 && device_class != 0x302) continue;
-    GpuFacts gpu;
+    FoundGpu gpu;
     gpu.place = base_name(folder);
     gpu.device_id = hex_in(files, folder + "/device");
     gpu.name = model_in(files.read("/proc/driver/nvidia/gpus/" + gpu.place + "/information", 1 << 16).value_or(""));
@@ -175,7 +175,7 @@ std::vector<GpuFacts> read_gpus(const Outlook& outlook) {
   }
   if (gpus.empty())  // a container may hide the bus
     for (const std::string& path : files.match("/proc/driver/nvidia/gpus/*/information")) {
-      GpuFacts gpu;
+      FoundGpu gpu;
       gpu.place = base_name(folder_name(path));
       gpu.name = model_in(files.read(path, 1 << 16).value_or(""));
       gpu.capability = capability_of_name(gpu.name);

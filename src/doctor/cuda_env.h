@@ -19,7 +19,7 @@ struct DriverFacts {
   std::vector<std::string> compatibility;  // folders with a libcuda of a newer toolkit (cuda-compat)
 };
 
-struct GpuFacts {
+struct FoundGpu {
   std::string name, place;                      // "NVIDIA H100 80GB HBM3", "0000:1b:00.0"
   int device_id = 0;                            // of the PCI bus; 0 if not known
   std::optional<ComputeCapability> capability;  // nothing: an id that is not in the table
@@ -35,7 +35,7 @@ struct Toolkit {
 };
 
 DriverFacts read_driver(const Outlook& outlook, const LoaderFacts& loader);
-std::vector<GpuFacts> read_gpus(const Outlook& outlook);
+std::vector<FoundGpu> read_gpus(const Outlook& outlook);
 // `prefixes`: conda environments; `site_packages`: of the Pythons found.
 std::vector<Toolkit> read_toolkits(const Outlook& outlook, const std::vector<std::string>& prefixes,
                                    const std::vector<std::string>& site_packages);

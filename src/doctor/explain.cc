@@ -6,6 +6,7 @@
 #include "doctor/explain_symbol.h"
 #include "doctor/known_failures.h"
 #include "doctor/pattern.h"
+#include "doctor/pick.h"
 
 namespace doctor {
 namespace {
@@ -111,6 +112,24 @@ Verdict verdict_of(const LogText& log, const Finding& finding, const Environment
   return verdict;
 }
 
+// Where the cure is another wheel of flash-attn, and the target is known, the command that installs it.
+void name_the_wheel(const LogText& log, const Environment& target, Verdict& verdict) {
+  constexpr const char* kCured[] = {"TORCH_CXX11_ABI",    "TORCH_SIGNATURE",    "CUDA_MAJOR",
+                                    "MODULE_MISSING",     "WHEEL_TAG_PLATFORM", "URL_GUESS_404",
+                                    "BUILD_NVCC_MISSING", "FLASH_ATTN_NOT_SEEN"};
+  const bool is_cured = std::find(std::begin(kCured), std::end(kCured), verdict.code) != std::end(kCured);
+  const bool is_about_it = log.text.find("flash_attn") != log.text.npos || log.text.find("flash-attn") != log.text.npos;
+  if (!is_cured || !is_about_it || !target.torch) return;
+  const Pick found = pick(pick_target(target), published_wheels());
+  if (!found.unknown.empty() || found.candidates.empty()) return;
+  if (found.fits()) {
+    verdict.fix = found.verdicts[0].fix;
+    return;
+  }
+  verdict.fix += "\nhere no published wheel fits; the nearest is " + found.candidates[0].wheel.file + ", which " +
+                 found.verdicts[0].message;
+}
+
 bool ends_well(const LogText& log, std::size_t after) {
   for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
     if (const auto match = find_pattern(log, words); match && match->begin >= after) return true;
@@ -140,6 +159,7 @@ Explanation explain(std::string_view text, const Environment* target) {
   for (const Finding& finding : findings) {
     last = std::max(last, finding.match.begin);
     Verdict verdict = verdict_of(*used, finding, target);
+    if (target) name_the_wheel(*used, *target, verdict);
     const bool is_known =
         std::any_of(out.verdicts.begin(), out.verdicts.end(), [&](const Verdict& v) { return v.code == verdict.code; });
     // Where the cause stands in the text, its symptoms say nothing more.

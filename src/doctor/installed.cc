@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
+#include "doctor/facts.h"
 #include "doctor/gpu_rules.h"
 #include "doctor/inspect.h"
 #include "doctor/text.h"
+#include "doctor/torch_claim.h"
 
 namespace doctor {
 namespace {
@@ -19,12 +21,14 @@ struct PackageFiles {
   bool needs_torch = false;
   bool has_record = false;
   bool has_cute = false;  // flash_attn/cute is among its files
+  TorchClaim claim;
 };
 
 PackageFiles files_of(const Files& files, const InstalledPackage& package) {
   PackageFiles out;
   const std::string folder = package.site + "/" + package.dist_info;
   const Metadata metadata = parse_metadata(files.read(folder + "/METADATA", 4 << 20).value_or(""));
+  out.claim = claimed_torch(metadata, package.version);
   for (const std::string& requirement : metadata.all("Requires-Dist")) {
     const std::string name = requirement.substr(0, requirement.find_first_of(" <>=!~;[("));
     const bool is_optional = requirement.find("extra ==") != requirement.npos;
@@ -43,6 +47,15 @@ PackageFiles files_of(const Files& files, const InstalledPackage& package) {
     if (path->rfind(files.resolve(package.site).value_or(package.site) + "/", 0) == 0) out.binaries.push_back(*path);
   }
   return out;
+}
+
+bool uses_torch(const Inspection& inspection, const std::string& path) {
+  for (const Binary& binary : inspection.binaries)
+    if (binary.path == path) {
+      const BinaryFacts facts = facts_of(binary);
+      return facts.uses_torch && !facts.torch_stable;
+    }
+  return false;
 }
 
 bool is_attention(const InstalledPackage& package) { return package.name == "flash-attn"; }
@@ -146,7 +159,10 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
     }
   }
   if (!inspection.binaries.empty())
-    for (Verdict& verdict : judge(inspection, target)) judged.verdicts.push_back(std::move(verdict));
+    for (Verdict& verdict : judge(inspection, target)) {
+      if (uses_torch(inspection, verdict.subject)) doubt(found.claim, target, verdict);
+      judged.verdicts.push_back(std::move(verdict));
+    }
   return judged;
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "doctor/text.h"
+#include "doctor/torch_claim.h"
 
 namespace doctor {
 namespace {
@@ -70,6 +71,9 @@ std::vector<Verdict> judge(const Inspection& inspection, const Environment& targ
   }
   const bool is_wheel = inspection.wheel.has_value();
   if (!is_wheel) request.beside.clear();  // they lie on the disk already
+  TorchClaim claim;
+  if (is_wheel)
+    claim = claimed_torch(inspection.wheel->metadata, inspection.wheel->name ? inspection.wheel->name->version : "");
   bool opened_any = false;
   for (const int round : {0, 1}) {
     // Where nothing is a module, the libraries that no other one needs are what is opened.
@@ -83,6 +87,7 @@ std::vector<Verdict> judge(const Inspection& inspection, const Environment& targ
       opened_any = true;
       request.file = {placed_path(inspection, binary, target), &binary.elf};
       judge_load(binary, facts, request, target, out);
+      if (facts.uses_torch && !facts.torch_stable && !out.empty()) doubt(claim, target, out.back());
     }
   }
   for (const Binary& binary : binaries) judge_gpu(binary, facts_of(binary), target, out);

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "doctor/tags.h"
+#include "doctor/text.h"
+
 namespace doctor {
 namespace {
 
@@ -18,44 +21,45 @@ std::string python_tag(const PickTarget& target) {
          (target.free_threaded ? "t" : "");
 }
 
-// A tag may hold several, with dots between them.
-bool has_tag(const std::string& tags, const std::string& tag) { return contains("." + tags + ".", "." + tag + "."); }
-
 bool python_fits(const AttentionWheel& wheel, const PickTarget& target) {
-  if (has_tag(wheel.python, "py3") || has_tag(wheel.python, "py2.py3")) return has_tag(wheel.abi, "none");
-  if (wheel.abi == "abi3")
-    return !target.free_threaded && wheel.python.rfind("cp3", 0) == 0 &&
-           std::atoi(wheel.python.c_str() + 3) <= target.python.minor_part();
-  return has_tag(wheel.abi, python_tag(target));
+  PythonFacts python;
+  python.version = target.python;
+  python.free_threaded = target.free_threaded;
+  return std::any_of(wheel.tags.begin(), wheel.tags.end(),
+                     [&](const WheelTag& tag) { return python_accepts(tag, python); });
 }
 
 bool machine_fits(const AttentionWheel& wheel, const std::string& machine) {
-  if (wheel.platform == "any") return true;
-  for (std::size_t at = 0; at < wheel.platform.size();) {
-    const std::size_t dot = std::min(wheel.platform.find('.', at), wheel.platform.size());
-    const std::string_view tag = std::string_view(wheel.platform).substr(at, dot - at);
-    const bool is_linux = tag.rfind("linux_", 0) == 0 || tag.rfind("manylinux", 0) == 0;
-    if (is_linux && tag.size() > machine.size() && tag.substr(tag.size() - machine.size() - 1) == "_" + machine)
-      return true;
-    at = dot + 1;
-  }
-  return false;
+  return std::any_of(wheel.tags.begin(), wheel.tags.end(), [&](const WheelTag& tag) {
+    const PlatformTag platform = parse_platform(tag.platform);
+    const bool is_glibc = platform.kind == PlatformKind::kLinux || platform.kind == PlatformKind::kManylinux;
+    return platform.kind == PlatformKind::kAny || (is_glibc && platform.machine == machine);
+  });
 }
 
-// manylinux_2_28_x86_64 promises 2.28; manylinux2014 is 2.17. A plain linux tag promises nothing.
+// The lowest that its tags promise; a plain linux tag promises nothing, but what its release was built on is known.
 Version glibc_of(const AttentionWheel& wheel) {
-  const std::string& p = wheel.platform;
-  if (contains(p, "manylinux1_")) return parse_version("2.5");
-  if (contains(p, "manylinux2010_")) return parse_version("2.12");
-  if (contains(p, "manylinux2014_")) return parse_version("2.17");
-  if (const std::size_t at = p.find("manylinux_"); at != p.npos) {
-    std::string v = p.substr(at + 10);
-    const std::size_t under = v.find('_');
-    if (under != v.npos) v[under] = '.';
-    return parse_version(v);
+  Version least;
+  for (const WheelTag& tag : wheel.tags) {
+    const PlatformTag platform = parse_platform(tag.platform);
+    if (platform.kind == PlatformKind::kAny) return {};
+    if (platform.kind == PlatformKind::kManylinux && (!least.known() || platform.libc < least)) least = platform.libc;
   }
-  const bool is_flash_attn = contains(wheel.file, "flash_attn-");
-  return p == "any" || !is_flash_attn ? Version{} : glibc_of_release(wheel.version);
+  const bool is_flash_attn = base_name(wheel.file).starts_with("flash_attn-");
+  return least.known() || !is_flash_attn ? least : glibc_of_release(wheel.version);
+}
+
+// An index of pytorch.org that has this torch for CUDA 12.
+std::string index_of(const Version& torch) {
+  const char* cuda = torch >= parse_version("2.6") ? "cu126" : torch >= parse_version("2.4") ? "cu124" : "cu121";
+  return std::string(" --index-url https://download.pytorch.org/whl/") + cuda;
+}
+
+std::string install_torch(const PickTarget& target, const AttentionWheel& wheel) {
+  const bool has_cuda_12 = wheel.cuda.known() && wheel.cuda.major_part() == 12;
+  if (!wheel.torch.known()) return "a torch built with CUDA " + std::to_string(wheel.cuda.major_part());
+  return target.interpreter + " -m pip install 'torch==" + major_minor(wheel.torch) + ".*'" +
+         (has_cuda_12 ? index_of(wheel.torch) : "");
 }
 
 const char* abi_word(CxxAbi abi) { return abi == CxxAbi::kNew ? "TRUE" : "FALSE"; }
@@ -66,7 +70,6 @@ Candidate judge(const AttentionWheel& wheel, const PickTarget& target) {
     out.distance += distance;
     out.differences.push_back(std::move(difference));
   };
-  const std::string pip = target.interpreter + " -m pip";
   if (!target.machine.empty() && !machine_fits(wheel, target.machine))
     differ(1000, {"machine", wheel.platform, target.machine, ""});
   const Version glibc = glibc_of(wheel);
@@ -80,27 +83,19 @@ Candidate judge(const AttentionWheel& wheel, const PickTarget& target) {
   }
   if (target.torch_for_cpu && wheel.cuda.known()) {
     differ(80, {"cuda", std::to_string(wheel.cuda.major_part()), "none: torch is built for the CPU",
-                pip + " install 'torch==" + (wheel.torch.known() ? major_minor(wheel.torch) : "2") +
-                    ".*' from an index with CUDA"});
+                install_torch(target, wheel)});
   } else if (wheel.cuda.known() && target.cuda.known() && wheel.cuda.major_part() != target.cuda.major_part()) {
     differ(60, {"cuda", std::to_string(wheel.cuda.major_part()), std::to_string(target.cuda.major_part()),
-                "a torch built with CUDA " + std::to_string(wheel.cuda.major_part())});
+                install_torch(target, wheel)});
   }
   if (wheel.torch.known() && target.torch.known() && major_minor(wheel.torch) != major_minor(target.torch)) {
     const int apart = std::abs((wheel.torch.major_part() - target.torch.major_part()) * 20 + wheel.torch.minor_part() -
                                target.torch.minor_part());
-    differ(20 + apart, {"torch", major_minor(wheel.torch), major_minor(target.torch),
-                        pip + " install 'torch==" + major_minor(wheel.torch) + ".*'"});
+    differ(20 + apart, {"torch", major_minor(wheel.torch), major_minor(target.torch), install_torch(target, wheel)});
   }
   if (wheel.cxx_abi != CxxAbi::kUnknown && (target.cxx_abi == CxxAbi::kNew || target.cxx_abi == CxxAbi::kOld) &&
       wheel.cxx_abi != target.cxx_abi)
     differ(40, {"cxx11abi", abi_word(wheel.cxx_abi), abi_word(target.cxx_abi), "a torch built with the other C++ ABI"});
-  return out;
-}
-
-std::string list_of(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& w : words) out += (out.empty() ? "" : ", ") + w;
   return out;
 }
 
@@ -114,7 +109,7 @@ std::pair<Version, int> order_of(const std::string& version) {
 
 void add_verdicts(const PickTarget& target, Pick& pick) {
   if (!pick.unknown.empty()) {
-    pick.verdicts.push_back(make_verdict("CANNOT_TELL", "", "not known of the target: " + list_of(pick.unknown),
+    pick.verdicts.push_back(make_verdict("CANNOT_TELL", "", "not known of the target: " + joined(pick.unknown, ", "),
                                          "Which wheel fits depends on them.",
                                          "give them (--python, --torch, --cuda, --abi, --machine), or --python PATH of "
                                          "an environment with torch"));
@@ -137,10 +132,11 @@ void add_verdicts(const PickTarget& target, Pick& pick) {
     std::vector<std::string> what, how;
     for (const Difference& d : c.differences) {
       what.push_back(describe(d));
-      how.push_back(d.change.empty() ? "nothing changes the " + d.what : d.change);
+      const std::string change = d.change.empty() ? "nothing changes the " + d.what : d.change;
+      if (std::find(how.begin(), how.end(), change) == how.end()) how.push_back(change);
     }
-    Verdict verdict = make_verdict("PICK_NEAREST", c.wheel.file, "differs in " + list_of(what),
-                                   i ? "" : "No wheel of the list fits this target.", list_of(how));
+    Verdict verdict = make_verdict("PICK_NEAREST", c.wheel.file, "differs in " + joined(what, ", "),
+                                   i ? "" : "No wheel of the list fits this target.", joined(how, "\n"));
     if (i == 0) verdict.severity = Severity::kError;
     pick.verdicts.push_back(std::move(verdict));
   }

@@ -1,28 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/published_wheels.h"
 
+#include "doctor/text.h"
+
 namespace doctor {
 namespace {
 
 constexpr const char* kDownload = "https://github.com/Dao-AILab/flash-attention/releases/download/v";
-
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
-std::string lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-  return text;
-}
 
 // What follows `key` in the local version, up to the first character that is no digit and no dot.
 std::string field(const std::string& local, const char* key) {
@@ -45,20 +29,16 @@ Version cuda_of(const std::string& digits) {
 bool parse_attention_wheel(std::string_view file_name, AttentionWheel& out) {
   out = {};
   out.file = file_name;
-  const std::size_t slash = file_name.rfind('/');
-  std::string name(slash == file_name.npos ? file_name : file_name.substr(slash + 1));
-  if (name.size() < 5 || name.substr(name.size() - 4) != ".whl") return false;
-  name.resize(name.size() - 4);
+  std::string name(file_name);
   for (std::size_t at; (at = name.find("%2B")) != name.npos;) name.replace(at, 3, "+");  // copied from a URL
-  const std::vector<std::string> parts = split(name, '-');
-  if (parts.size() < 5 || parts.size() > 6) return false;
-  const std::size_t n = parts.size();
-  out.platform = parts[n - 1];
-  out.abi = parts[n - 2];
-  out.python = parts[n - 3];
-  const std::size_t plus = parts[1].find('+');
-  out.version = parts[1].substr(0, plus);
-  const std::string local = plus == parts[1].npos ? "" : lower(parts[1].substr(plus + 1));
+  const std::optional<WheelName> parts = parse_wheel_name(name);
+  if (!parts) return false;
+  out.platform = parts->platform;
+  out.tags = parts->tags;
+  out.python = parts->python;
+  const std::size_t plus = parts->version.find('+');
+  out.version = parts->version.substr(0, plus);
+  const std::string local = plus == parts->version.npos ? "" : lower(parts->version.substr(plus + 1));
   if (local.rfind("cu", 0) == 0 || local.find(".cu") != local.npos) out.cuda = cuda_of(field(local, "cu"));
   out.torch = parse_version(field(local, "torch"));
   if (local.find("cxx11abitrue") != local.npos) out.cxx_abi = CxxAbi::kNew;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "doctor/environment.h"
+#include "doctor/wheel.h"
 
 namespace doctor {
 
@@ -17,8 +18,9 @@ struct AttentionWheel {
   std::string version;  // "2.8.3"
   Version cuda, torch;  // 12 (or 12.2, of "cu122"), 2.8
   CxxAbi cxx_abi = CxxAbi::kUnknown;
-  std::string python, abi, platform;  // tags
-  std::string url;                    // of published ones
+  std::string python, platform;  // tags as written
+  std::vector<WheelTag> tags;    // all combinations
+  std::string url;               // of published ones
 };
 
 // False if it is no wheel's name at all. A wheel of another package may have no "cu", "torch" and "cxx11abi" in it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "doctor/tags.h"
 #include "doctor/text.h"
 #include "doctor/torch_env.h"
 
@@ -180,12 +181,8 @@ std::string behind_shim(const Outlook& outlook, const std::string& program) {
 }  // namespace
 
 std::string normalized_package(std::string_view name) {
-  std::string out;
-  for (const char c : lower(name)) {
-    const bool is_separator = c == '-' || c == '_' || c == '.';
-    if (!is_separator) out += c;
-    if (is_separator && !out.empty() && out.back() != '-') out += '-';
-  }
+  std::string out = normal_name(name);
+  std::replace(out.begin(), out.end(), '_', '-');
   return out;
 }
 

@@ -67,7 +67,7 @@ ReportSection cuda_section(const Survey& survey) {
           ? driver.version.text() + ", CUDA up to " + version_or(driver.cuda) + "  " + printable(driver.found_in)
           : (driver.library.empty() ? "none found" : "version not known  " + driver.library));
   for (const std::string& folder : driver.compatibility) out.rows.emplace_back("cuda-compat", printable(folder));
-  for (const GpuFacts& gpu : survey.gpus) {
+  for (const FoundGpu& gpu : survey.gpus) {
     char id[16];
     std::snprintf(id, sizeof id, "10de:%04x", unsigned(gpu.device_id));
     out.rows.emplace_back("GPU", (gpu.name.empty() ? std::string(id) : printable(gpu.name)) + ", compute capability " +

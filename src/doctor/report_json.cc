@@ -84,7 +84,7 @@ json as_json(const Survey& survey) {
               {"pythons", json::array()},
               {"ninja", text_json(survey.ninja)},
               {"seconds", survey.seconds}};
-  for (const GpuFacts& gpu : survey.gpus)
+  for (const FoundGpu& gpu : survey.gpus)
     out["gpus"].push_back({{"name", text_json(gpu.name)},
                            {"place", text_json(gpu.place)},
                            {"device_id", gpu.device_id},

@@ -77,7 +77,7 @@ Environment environment_of(const Survey& survey, const PythonInstall* python) {
   out.driver_cuda = survey.driver.cuda;
   // Without a driver nothing can be said about GPUs that a job may get elsewhere.
   out.gpus_known = survey.driver.version.known();
-  for (const GpuFacts& gpu : survey.gpus) {
+  for (const FoundGpu& gpu : survey.gpus) {
     if (gpu.capability) out.gpus.push_back({gpu.name, *gpu.capability});
     out.gpus_known &= gpu.capability.has_value();
   }

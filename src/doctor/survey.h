@@ -13,7 +13,7 @@ struct Survey {
   Outlook outlook;
   HostFacts host;
   DriverFacts driver;
-  std::vector<GpuFacts> gpus;
+  std::vector<FoundGpu> gpus;
   std::vector<Toolkit> toolkits;
   std::vector<Compiler> compilers;
   std::vector<PythonInstall> pythons;  // the active one first

@@ -41,6 +41,7 @@ constexpr VerdictKind kCatalogue[] = {
     {"TORCH_MISSING", kError, "torch is needed and not installed"},
     {"TORCH_CXX11_ABI", kError, "torch and the module use different C++ ABIs"},
     {"TORCH_SIGNATURE", kError, "Built for another version of torch"},
+    {"TORCH_OTHER_RELEASE", kWarning, "Made for another release of torch; it may work, or crash"},
     {"TORCH_STABLE_MIN", kError, "The stable ABI of a later torch is needed"},
     // GPU code.
     {"GPU_CODE_DAMAGED", kError, "GPU code is damaged"},

@@ -127,7 +127,7 @@ TEST(Build, ATorchForTheCpuHasNothingToBuildFor) {
   FakeSystem system;
   make_good(system);
   system.add_torch(kSite, "2.8.0+cpu", "", true);
-  EXPECT_EQ(codes(system), std::vector<std::string>{"BUILD_CUDA_MAJOR_MISMATCH"});
+  EXPECT_EQ(codes(system), std::vector<std::string>{"BUILD_NVCC_MISSING"});
 }
 
 TEST(Build, NearMisses) {

@@ -54,9 +54,9 @@ inline const std::vector<Case>& all() {
        "/workspace/.venv/lib/python3.12/site-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined "
        "symbol: "
        "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib",
-       "2.10"},
+       "up to 2.9"},
       {"check_implementation_unsigned", "TORCH_SIGNATURE",
-       "ImportError: x.so: undefined symbol: _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb", "2.10 or later"},
+       "ImportError: x.so: undefined symbol: _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb", "2.10 and later"},
       {"operator_call", "TORCH_SIGNATURE",
        "ImportError: /usr/local/lib/python3.10/dist-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: "
        "undefined "
@@ -70,7 +70,7 @@ inline const std::vector<Case>& all() {
       {"error_what", "TORCH_SIGNATURE", "ImportError: /x/vllm/_C.abi3.so: undefined symbol: _ZNK3c105Error4whatEv",
        "newer torch"},
       {"cow_storage", "TORCH_SIGNATURE",
-       "ImportError: /x/a.so: undefined symbol: _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE", "2.13"},
+       "ImportError: /x/a.so: undefined symbol: _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE", "2.12"},
       {"cudart_shadowed", "CUDA_LIBRARY_SHADOWED",
        "ImportError: /x/libc10_cuda.so: undefined symbol: cudaGetDriverEntryPointByVersion, version libcudart.so.12",
        "LD_LIBRARY_PATH"},

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <functional>
 #include <sstream>
 
@@ -208,7 +208,7 @@ TEST(Explain, EveryRowIsInTheCatalogueAndHasACase) {
 }
 
 TEST(Explain, HostileTextIsReadInTime) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   std::string text(24 << 20, 'x');
   for (std::size_t i = 0; i < text.size(); i += 97) text[i] = i % 2 ? '\n' : '\'';
   EXPECT_TRUE(explain(text).verdicts.empty());
@@ -220,7 +220,7 @@ TEST(Explain, HostileTextIsReadInTime) {
   std::string end(20 << 20, '.');
   end += "\nKilled\n";
   EXPECT_EQ(explain(end).verdicts.at(0).code, "BUILD_OOM");  // the end of a log is always read
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_LT(std::clock() - begin, 60 * CLOCKS_PER_SEC);
 }
 
 TEST(Pattern, Language) {

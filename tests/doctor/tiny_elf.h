@@ -17,6 +17,7 @@ struct Library {
   std::vector<std::string> exports;
   std::vector<std::string> imports;
   std::vector<std::string> versions;  // that it defines
+  std::string runpath;
 };
 
 class ElfWriter {
@@ -31,10 +32,19 @@ class ElfWriter {
     std::vector<Elf64_Dyn> dynamic;
     const auto entry = [&](int64_t tag, uint64_t value) { dynamic.push_back({tag, {value}}); };
     if (!library.soname.empty()) entry(DT_SONAME, string(library.soname));
+    if (!library.runpath.empty()) entry(DT_RUNPATH, string(library.runpath));
     for (const std::string& name : library.needed) entry(DT_NEEDED, string(name));
     const std::string definitions = version_definitions(library.versions);
     entry(DT_SYMTAB, append(symbols.data(), symbols.size() * sizeof(Elf64_Sym)));
     entry(DT_SYMENT, sizeof(Elf64_Sym));
+    std::vector<Elf64_Rela> relocations;  // each import is looked up once
+    for (std::size_t i = 0; i < library.imports.size(); ++i)
+      relocations.push_back({0, ELF64_R_INFO(1 + library.exports.size() + i, glob_dat(library.machine)), 0});
+    if (!relocations.empty()) {
+      entry(DT_RELA, append(relocations.data(), relocations.size() * sizeof(Elf64_Rela)));
+      entry(DT_RELASZ, relocations.size() * sizeof(Elf64_Rela));
+      entry(DT_RELAENT, sizeof(Elf64_Rela));
+    }
     const uint32_t hash[4] = {1, uint32_t(symbols.size()), 0, 0};  // the count is all that is read
     entry(DT_HASH, append(hash, sizeof hash));
     if (!library.versions.empty()) {
@@ -51,6 +61,8 @@ class ElfWriter {
   }
 
  private:
+  static uint32_t glob_dat(uint16_t machine) { return machine == EM_AARCH64 ? R_AARCH64_GLOB_DAT : R_X86_64_GLOB_DAT; }
+
   uint32_t string(const std::string& text) {
     const std::size_t at = strings_.size();
     strings_.append(text).append(1, '\0');
