@@ -41,7 +41,6 @@ constexpr VerdictKind kCatalogue[] = {
     {"TORCH_MISSING", kError, "torch is needed and not installed"},
     {"TORCH_CXX11_ABI", kError, "torch and the module use different C++ ABIs"},
     {"TORCH_SIGNATURE", kError, "Built for another version of torch"},
-    {"TORCH_OTHER_RELEASE", kWarning, "Made for another release of torch; it may work, or crash"},
     {"TORCH_STABLE_MIN", kError, "The stable ABI of a later torch is needed"},
     // GPU code.
     {"GPU_CODE_DAMAGED", kError, "GPU code is damaged"},
@@ -72,6 +71,7 @@ constexpr VerdictKind kCatalogue[] = {
     {"FLASH_ATTN_STALE_CUTE", kError, "Files of another flash-attn release are left over"},
     {"FLASH_ATTN_API", kError, "The caller was written for another flash-attn release"},
     {"FLASH_ATTN_NOT_SEEN", kError, "transformers does not see flash-attn"},
+    {"TORCH_OTHER_RELEASE", kWarning, "Made for another release of torch; it may work, or crash"},
     {"CUDA_LIBRARY_SHADOWED", kError, "An older CUDA library was loaded first"},
     {"STATIC_TLS", kError, "The block for thread-local data is full"},
     {"NUMPY_ABI", kError, "Built for another major version of NumPy"},
