@@ -16,7 +16,7 @@ PARSERS := elf fatbin text wheel
 build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all fuzz bench format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
+.PHONY: build demo test test-all fuzz bench builder-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
 
 build: ## build the library with all GPU kernels, the command and the tests into build/
 	@$(BOOTSTRAP) build test
@@ -56,6 +56,11 @@ bench: ## time the default suite, then beside PyTorch (from pip); writes out/ben
 	@if .venv/bin/python -c 'import torch' 2>/dev/null; then \
 	  .venv/bin/python bench/compare.py --device cpu --json out/compare-cpu.json; \
 	else echo 'bench: no PyTorch here, so there is nothing to compare with'; fi
+
+builder-truth: ## mica build against real projects (CASES="abi causal-conv1d flash-attn"); writes docs/builder-truth.json
+	@$(BOOTSTRAP) build bench
+	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
+	.venv/bin/python tools/builder_truth.py build/bin/mica $(CASES) $(TRUTH_OPTIONS)
 
 format: ## format every source file
 	@$(BOOTSTRAP) lint

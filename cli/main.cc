@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
       cli::explain_verb(app),  //
       cli::jupyter_verb(app),  //
       cli::pick_verb(app),     //
+      cli::build_verb(app),    //
       cli::publish_verb(app),  //
       cli::verify_verb(app),   //
       cli::wheel_matrix_verb(app),

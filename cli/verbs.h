@@ -29,6 +29,7 @@ Verb doctor_verb(CLI::App& app);
 Verb explain_verb(CLI::App& app);
 Verb jupyter_verb(CLI::App& app);
 Verb pick_verb(CLI::App& app);
+Verb build_verb(CLI::App& app);
 Verb publish_verb(CLI::App& app);
 Verb verify_verb(CLI::App& app);
 Verb wheel_matrix_verb(CLI::App& app);

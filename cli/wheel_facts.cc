@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "builder/plan.h"
 #include "builder/shelf.h"
 #include "doctor/facts.h"
 #include "doctor/published_wheels.h"
@@ -51,7 +52,7 @@ builder::MatrixLine line_of_wheel(const doctor::Inspection& inspection, std::spa
       for (const doctor::FatbinEntry& entry : container.entries)
         if (entry.code == doctor::GpuCode::kCubin && !entry.empty) architectures.insert(entry.arch);
   }
-  for (const doctor::GpuArch& arch : architectures) line.architectures.push_back(arch.text(""));
+  for (const doctor::GpuArch& arch : architectures) line.architectures.push_back(builder::dotted(arch));
   return line;
 }
 

@@ -49,6 +49,7 @@ GENERATED = {
     "images_digest.h": "src/cuda/images_digest.h",
     "commit.h": "cli/commit.h",
     "default_suite.h": "cli/default_suite.h",
+    "builder_driver.h": "src/builder/builder_driver.h",
 }
 SUFFIXES = {".h", ".hpp", ".c", ".cc", ".inc", ".cu", ".cuh", ".def"}
 

@@ -56,6 +56,10 @@ std::vector<Architecture> parse_architectures(const std::string& text) {
   return out;
 }
 
+std::string dotted(const doctor::GpuArch& arch) {
+  return arch.capability().text() + (arch.suffix ? std::string(1, arch.suffix) : "");
+}
+
 std::string why_nvcc_cannot(const doctor::Version& nvcc, const doctor::GpuArch& arch) {
   for (const Known& known : kKnown) {
     if (known.sm != arch.sm) continue;

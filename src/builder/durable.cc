@@ -180,6 +180,20 @@ void replace_file(const std::string& path, std::string_view text) {
   file.replace();
 }
 
+void copy_file(const std::string& from, const std::string& to) {
+  doctor::FileSource source(from);
+  PendingFile copy(to);
+  std::vector<uint8_t> buffer(4 << 20);
+  for (uint64_t offset = 0; offset < source.size();) {
+    const std::span<uint8_t> piece(buffer.data(),
+                                   std::size_t(std::min<uint64_t>(buffer.size(), source.size() - offset)));
+    if (!source.read(offset, piece)) throw doctor::ReadError(from + ": changed while it was read");
+    copy.write(piece);
+    offset += piece.size();
+  }
+  copy.replace();
+}
+
 void make_folders(const std::string& path) {
   step("mkdir");
   std::error_code error;

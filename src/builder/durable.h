@@ -49,6 +49,9 @@ class PendingFile {
 Placed write_new_file(const std::string& path, std::string_view text);
 void replace_file(const std::string& path, std::string_view text);
 
+// A copy that replaces what is there, complete or not at all. Throws WriteError or doctor::ReadError.
+void copy_file(const std::string& from, const std::string& to);
+
 // Makes the folder and those above it. Throws WriteError.
 void make_folders(const std::string& path);
 // Moves a file within one file system and makes that durable; never over another file. Throws WriteError.

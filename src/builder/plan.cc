@@ -126,7 +126,7 @@ class Planner {
     }
     std::vector<std::string> names;
     for (const Architecture& a : plan_.architectures) {
-      names.push_back(a.arch.text(""));
+      names.push_back(dotted(a.arch));
       if (a.arch.sm < plan_.recipe->lowest_sm)
         refuse("GPU_TOO_OLD", in_.package + " does not support GPUs of " + a.arch.capability().text(),
                "Its kernels need " + doctor::GpuArch{plan_.recipe->lowest_sm, 0}.capability().text() + " or later.",
@@ -210,7 +210,7 @@ class Planner {
   }
 
   void choose_parallelism() {
-    const int files = in_.source_seen ? in_.cuda_files : plan_.recipe->cuda_files;
+    const int files = plan_.recipe->cuda_files ? plan_.recipe->cuda_files : in_.cuda_files;
     Parallelism p;
     p.cores = in_.cores;
     p.memory_bytes = in_.memory_bytes;
@@ -256,13 +256,12 @@ class Planner {
     remove(recipe.force_abi, "the ABI is torch's");
     remove(recipe.version_suffix, "file name and METADATA shall agree");
     if (plan_.cuda) {
-      std::vector<std::string> dotted, plain;
+      std::vector<std::string> listed, plain;
       for (const Architecture& a : plan_.architectures) {
-        const std::string suffix = a.arch.suffix ? std::string(1, a.arch.suffix) : "";
-        dotted.push_back(a.arch.capability().text() + suffix + (a.ptx ? "+PTX" : ""));
+        listed.push_back(dotted(a.arch) + (a.ptx ? "+PTX" : ""));
         plain.push_back(std::to_string(a.arch.sm));
       }
-      set("TORCH_CUDA_ARCH_LIST", doctor::joined(dotted, ";"), "no GPU need be here; setup.py may ask for it");
+      set("TORCH_CUDA_ARCH_LIST", doctor::joined(listed, ";"), "no GPU need be here; setup.py may ask for it");
       if (*recipe.architectures)
         set(recipe.architectures, doctor::joined(plain, ";"), "the project's own switch for architectures");
       set("NVCC_THREADS", std::to_string(plan_.nvcc_threads), "see nvcc threads");

@@ -75,6 +75,8 @@ Plan make_plan(const PlanInputs& inputs);
 // "8.0,9.0a,12.0+PTX" (commas, semicolons or blanks between). Throws std::runtime_error with one line.
 std::vector<Architecture> parse_architectures(const std::string& text);
 
+std::string dotted(const doctor::GpuArch& arch);  // "9.0a"
+
 // Does this nvcc know the architecture; else why not, with the versions that do.
 std::string why_nvcc_cannot(const doctor::Version& nvcc, const doctor::GpuArch& arch);
 

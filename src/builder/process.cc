@@ -63,6 +63,11 @@ pid_t start(const Command& command, int input, int output, int errors) {
   }
   if (child == 0) {
     setsid();
+    // If memory runs out, the kernel shall take a compiler and not the process that watches it.
+    if (const int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); score >= 0) {
+      [[maybe_unused]] const ssize_t raised = write(score, "500", 3);
+      close(score);
+    }
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_DFL);
     dup2(input, 0);
     dup2(output, 1);

@@ -54,7 +54,7 @@ class Usage(unittest.TestCase):
         self.complains("demo", "--lengths", "0", about="0")
 
     def test_help(self):
-        for verb in ([], ["info"], ["inspect"], ["plan"], ["check"], ["bench"], ["demo"], ["publish"], ["verify"], ["matrix"]):
+        for verb in ([], ["info"], ["inspect"], ["plan"], ["check"], ["bench"], ["demo"], ["build"], ["publish"], ["verify"], ["matrix"]):
             result = run(*verb, "--help")
             self.assertEqual(result.returncode, 0)
             self.assertEqual(result.stderr, "")

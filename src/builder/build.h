@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Building another project's extension: prepare (look, fetch, plan), build, judge, hand out.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "builder/gather.h"
+#include "builder/plan.h"
+#include "builder/source.h"
+#include "builder/state.h"
+
+namespace builder {
+
+struct BuildRequest {
+  std::string target;       // package, archive or folder
+  std::string python;       // program or prefix; empty: the active one
+  std::string target_file;  // an environment that `mica doctor --export` wrote; empty: this machine
+  std::string architectures = "auto";
+  int jobs = 0;           // 0: chosen
+  std::string out = ".";  // where the wheel goes
+  std::string work;       // where builds live; empty: default_work_folder()
+  bool keep = false;      // sources and objects stay after success
+  bool allow_downloads = false;
+  std::string mica_version;
+};
+
+struct BuildProgress {
+  int files_done = 0, files_total = 0, jobs = 0;  // files_total 0: not known yet
+  uint64_t bytes = 0, peak_bytes = 0;
+  double seconds = 0, seconds_left = -1;  // left: negative while nothing is known
+};
+
+struct Listener {
+  std::function<void(const std::string& line)> say;
+  std::function<void(const BuildProgress&)> progress;
+};
+
+struct PreparedBuild {
+  BuildRequest request;
+  BuildPlace place;
+  Source source;
+  PlanInputs inputs;
+  Plan plan;
+  std::string folder;  // of this build; empty until the source is known
+};
+
+enum class BuildStatus { kBuilt, kRefused, kFailed, kInterrupted };
+
+struct BuildOutcome {
+  BuildStatus status = BuildStatus::kFailed;
+  std::string wheel, record;  // in the out folder
+  std::string sha256;
+  std::string log;
+  std::string error;                      // the one line that matters
+  std::vector<doctor::Verdict> verdicts;  // of the wheel, or of the failure
+  std::vector<std::string> imported;      // modules that were imported in a process of their own
+  std::string not_imported;               // why that was not tried
+  std::optional<bool> compared;           // with Mica's attention
+  double seconds = 0;
+  uint64_t peak_bytes = 0;
+  int attempts = 0, jobs = 0;
+};
+
+std::string default_work_folder();
+
+// Looks around and plans; with `fetch` also brings the source. Throws std::runtime_error with one line.
+PreparedBuild prepare(const BuildRequest& request, bool fetch, const Listener& listener);
+
+// Takes stop signals (process.h) into account. Throws std::runtime_error with one line for what is no build failure.
+BuildOutcome build(PreparedBuild& prepared, const Listener& listener);
+
+// The build folder in which a live process works on `target` (any target if empty); empty: none.
+std::string find_running(const std::string& work, const std::string& target);
+// Follows a build that another process runs, until it ends or stop_requested().
+BuildState follow(const std::string& folder, const Listener& listener);
+
+}  // namespace builder

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the builder and its driver tell each other, and the record of a finished build.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "builder/build.h"
+#include "builder/records.h"
+
+namespace builder {
+
+struct Probe {
+  std::map<std::string, bool> modules;  // is it there
+  std::vector<std::string> requires_;   // of pyproject.toml's build system, that are not there
+  std::string ninja;                    // path; empty: none that works
+  bool understood = false;
+};
+Probe parse_probe(const std::string& text);
+
+std::string build_settings(const Plan& plan, const std::string& source, const std::string& wheel_folder,
+                           bool refuse_downloads);
+std::string check_settings(const std::string& wheel, const std::string& folder, const std::vector<std::string>& modules,
+                           bool compare);
+
+struct CheckResult {
+  bool understood = false;
+  std::vector<std::string> imported;
+  std::string failed;
+  bool compared = false, equal = false;
+  double largest_difference = 0;
+};
+CheckResult parse_check(const std::string& text);  // the last line is the answer
+
+MatrixLine matrix_line(const PreparedBuild& prepared, const BuildOutcome& outcome);
+// The record that lies beside the wheel: source, environment, plan, verdicts, what it took.
+std::string build_record(const PreparedBuild& prepared, const BuildOutcome& outcome, const MatrixLine& line,
+                         const std::vector<std::string>& tools);
+// The plan for `--dry-run --json`.
+std::string plan_json(const PreparedBuild& prepared);
+std::string state_json(const std::string& folder, const BuildState& state);
+std::string outcome_json(const PreparedBuild& prepared, const BuildOutcome& outcome);
+
+}  // namespace builder

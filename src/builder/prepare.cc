@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Before a build: what is to be built, with what, where.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "builder/build.h"
+#include "builder/durable.h"
+#include "builder/shelf.h"
+#include "builder/workshop.h"
+#include "doctor/environment_json.h"
+#include "doctor/sha256.h"
+#include "doctor/text.h"
+
+namespace builder {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// Same source, Python, torch and architectures: the same folder. What else changes (toolkit, flags) changes the
+// commands, and ninja then compiles again what they touch.
+std::string folder_name_of(const PreparedBuild& b) {
+  std::string text = b.source.sha256 + "\n" + b.place.program + "\n";
+  if (b.inputs.here.torch) text += b.inputs.here.torch->version + "\n" + b.inputs.here.torch->folder + "\n";
+  text += b.request.architectures + "\n";
+  if (b.request.architectures == "auto")
+    for (const doctor::Gpu& gpu : b.inputs.target.gpus) text += gpu.capability.text() + "\n";
+  doctor::Sha256 hash;
+  hash.update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  const std::string version = b.source.version.empty() ? "" : "-" + b.source.version;
+  std::string name = b.source.package + version + "-" + hex(hash.digest()).substr(0, 12);
+  for (char& c : name)
+    if (c == '/' || static_cast<unsigned char>(c) <= ' ') c = '_';
+  return name;
+}
+
+// A folder that goes away again.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const std::string& above) {
+    make_folders(above);
+    path_ = above + "/peek.XXXXXX";
+    if (!mkdtemp(path_.data())) throw WriteError("cannot make a folder in " + above);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void see_source(PreparedBuild& b, const std::string& root) {
+  b.inputs.source_seen = true;
+  b.inputs.cuda_files = count_cuda_files(root);
+  std::string package, version;
+  read_project_name(root, &package, &version);
+  if (b.source.package.empty()) b.source.package = package;
+  if (b.source.version.empty()) b.source.version = version;
+}
+
+// A plan that is good enough for running the driver itself.
+Plan bare_plan(const PreparedBuild& b) {
+  Plan plan;
+  plan.recipe = &recipe_of(b.inputs.package);
+  return plan;
+}
+
+}  // namespace
+
+std::string default_work_folder() {
+  if (const std::string folder = variable("MICA_BUILD_DIR"); !folder.empty()) return folder;
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/mica/build";
+  const std::string home = variable("HOME");
+  return (home.empty() ? fs::temp_directory_path().string() : home + "/.cache") + "/mica/build";
+}
+
+PreparedBuild prepare(const BuildRequest& request, bool fetch, const Listener& listener) {
+  PreparedBuild b;
+  b.request = request;
+  if (b.request.work.empty()) b.request.work = default_work_folder();
+  b.request.work = fs::absolute(b.request.work).lexically_normal().string();
+  b.request.out = fs::absolute(b.request.out).lexically_normal().string();
+  if (b.request.out.size() > 1 && b.request.out.ends_with('/')) b.request.out.pop_back();
+  if (request.architectures != "auto") parse_architectures(request.architectures);  // complains early
+  b.source = parse_source(request.target);
+  b.place = look_around(request.python);
+  doctor::Environment target;
+  if (!request.target_file.empty()) target = doctor::read_environment(request.target_file);
+  b.inputs = gather(b.place, request.target_file.empty() ? nullptr : &target);
+  b.inputs.package = b.source.package;
+  b.inputs.architectures = request.architectures;
+  b.inputs.jobs = request.jobs;
+  if (b.source.kind == SourceKind::kFolder) see_source(b, b.source.path);
+  if (b.source.kind == SourceKind::kPackage) {
+    b.plan = make_plan(b.inputs);
+    if (!fetch || b.plan.refused()) return b;
+    const std::string folder = b.request.work + "/downloads/" + b.source.package;
+    const Workshop shop{folder, b.place.program};
+    shop.open();
+    listener.say("fetching the source of " + b.source.requirement);
+    shop.bring_tools(b.plan, b.inputs.here.torch->version);
+    b.source.path = fetch_package(b.source, shop, b.plan, folder + "/archives");
+    b.source.sha256 = file_sha256(b.source.path);
+    std::string package;
+    parse_archive_name(b.source.path, &package, &b.source.version);
+  }
+  b.folder = b.request.work + "/" + folder_name_of(b);
+  if (b.source.kind != SourceKind::kFolder && !b.plan.refused()) {
+    if (fetch) {
+      const Workshop shop{b.folder, b.place.program};
+      shop.open();
+      shop.bring_source(b.source, bare_plan(b));
+      see_source(b, shop.source_root());
+    } else {
+      const TemporaryFolder peek(b.request.work);
+      const Workshop shop{peek.path(), b.place.program};
+      shop.open();
+      shop.bring_source(b.source, bare_plan(b));
+      see_source(b, shop.source_root());
+    }
+  }
+  b.plan = make_plan(b.inputs);
+  return b;
+}
+
+std::string find_running(const std::string& work, const std::string& target) {
+  std::error_code error;
+  for (fs::directory_iterator entry(work.empty() ? default_work_folder() : work, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const auto state = read_state(entry->path().string());
+    if (state && is_running(*state) && (target.empty() || state->target == target || state->package == target))
+      return entry->path().string();
+  }
+  return "";
+}
+
+}  // namespace builder

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sources by their names and folders; the state of a build; who may work in its folder.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "builder/claim.h"
+#include "builder/durable.h"
+#include "builder/process.h"
+#include "builder/records.h"
+#include "builder/source.h"
+#include "builder/state.h"
+
+namespace builder {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/mica_folder_XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  void write(const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(root_ + "/" + name).parent_path());
+    std::ofstream(root_ + "/" + name) << text;
+  }
+  std::string root_;
+};
+
+TEST_F(Folder, SourcesAreTold) {
+  Source source = parse_source("Flash_Attn==2.8.3");
+  EXPECT_EQ(source.kind, SourceKind::kPackage);
+  EXPECT_EQ(source.requirement, "flash-attn==2.8.3");
+  EXPECT_EQ(parse_source("flash-attn").requirement, "flash-attn");
+  for (const char* bad : {"flash-attn>=2", "--index-url", "flash attn", "https://x/y", "a.tar.gz", "/nowhere"})
+    EXPECT_THROW(parse_source(bad), std::runtime_error) << bad;
+
+  write("causal_conv1d-1.5.0.tar.gz", "bytes");
+  source = parse_source(root_ + "/causal_conv1d-1.5.0.tar.gz");
+  EXPECT_EQ(source.kind, SourceKind::kArchive);
+  EXPECT_EQ(source.package, "causal-conv1d");
+  EXPECT_EQ(source.version, "1.5.0");
+  EXPECT_EQ(source.sha256.size(), 64u);
+
+  write("project/setup.py", "setup(\n    name=\"My.Thing\",\n    version='1.2')\n");
+  source = parse_source(root_ + "/project");
+  EXPECT_EQ(source.kind, SourceKind::kFolder);
+  EXPECT_EQ(source.package, "my-thing");
+  EXPECT_EQ(source.version, "1.2");
+  fs::create_directories(root_ + "/empty");
+  EXPECT_THROW(parse_source(root_ + "/empty"), std::runtime_error);
+}
+
+TEST_F(Folder, WhatBuildsLeaveDoesNotCount) {
+  write("a/setup.py", "x");
+  write("a/csrc/one.cu", "1");
+  write("a/csrc/cutlass/test/two.cu", "2");
+  const std::string before = folder_sha256(root_ + "/a");
+  write("a/build/temp/one.o", "object");
+  write("a/thing.egg-info/PKG-INFO", "x");
+  EXPECT_EQ(folder_sha256(root_ + "/a"), before);
+  EXPECT_EQ(count_cuda_files(root_ + "/a"), 1);
+  copy_source_folder(root_ + "/a", root_ + "/b");
+  EXPECT_FALSE(fs::exists(root_ + "/b/build"));
+  EXPECT_EQ(folder_sha256(root_ + "/b"), before);
+  write("a/csrc/one.cu", "3");
+  EXPECT_NE(folder_sha256(root_ + "/a"), before);
+}
+
+TEST_F(Folder, AStateComesBack) {
+  EXPECT_FALSE(read_state(root_));
+  BuildState state;
+  state.phase = "building";
+  state.owner_host = host_name();
+  state.owner = getpid();
+  state.owner_start = process_start(getpid());
+  state.files_done = 3;
+  state.files_total = 72;
+  state.peak_bytes = 7'000'000'000;
+  write_state(root_, state);
+  const auto read = read_state(root_);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->files_total, 72);
+  EXPECT_EQ(read->peak_bytes, 7'000'000'000u);
+  EXPECT_TRUE(is_running(*read));
+  state.owner_start += 1;  // the id was given to another process since
+  EXPECT_FALSE(is_running(state));
+  state.owner_host = "another-node";
+  EXPECT_TRUE(is_running(state));  // it wrote its state just now
+  state.updated -= 1000;
+  EXPECT_FALSE(is_running(state));
+  state.phase = "done";
+  EXPECT_FALSE(is_running(state));
+  std::ofstream(root_ + "/state.json") << "{\"phase\": 7}";
+  EXPECT_FALSE(read_state(root_));
+}
+
+TEST_F(Folder, OneAtATimeWorksInIt) {
+  {
+    const Claim first(root_), second(root_);
+    EXPECT_TRUE(first.held());
+    EXPECT_FALSE(second.held());
+  }
+  EXPECT_TRUE(Claim(root_).held());
+  // The claim of a process that died is taken over.
+  const pid_t child = fork();
+  if (child == 0) {
+    const Claim claim(root_);
+    _exit(claim.held() ? 0 : 1);  // without the destructor
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(root_ + "/claim"));
+  EXPECT_TRUE(Claim(root_).held());
+}
+
+TEST_F(Folder, OfManyThatFindADeadClaimOneTakesIt) {
+  std::ofstream(root_ + "/claim") << host_name() << " 999999999 1\n";
+  constexpr int kChildren = 8;
+  std::vector<pid_t> children;
+  for (int n = 0; n < kChildren; ++n) {
+    children.push_back(fork());
+    if (children.back() == 0) {
+      const Claim claim(root_);
+      if (!claim.held()) {
+        std::ofstream(root_ + "/lost." + std::to_string(n)) << n;
+        _exit(7);
+      }
+      // It works until all others have given up.
+      for (int waited = 0; waited < 1000; ++waited) {
+        int lost = 0;
+        for (const auto& entry : fs::directory_iterator(root_))
+          lost += entry.path().filename().string().starts_with("lost.");
+        if (lost == kChildren - 1) _exit(0);
+        usleep(20000);
+      }
+      _exit(8);
+    }
+  }
+  int won = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    won += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+  EXPECT_EQ(won, 1);
+}
+
+}  // namespace
+}  // namespace builder
