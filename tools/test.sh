@@ -62,8 +62,9 @@ tools/bootstrap.sh python &
 packages=$!
 
 if build release "${kernels[@]}"; then
-  run release build "${labels[@]}"
+  run release build "${labels[@]}" -LE torch
   wait $packages
+  run builder build "${labels[@]}" -L torch
   if ! .venv/bin/python -c 'import pytest, scikit_build_core' 2>/dev/null; then
     skip python "pytest or scikit-build-core is not in .venv (pip could not be reached)"
   elif ! python_tests; then
