@@ -103,9 +103,9 @@ class Unpacked:
             partial = PYTHONS / f"{root.name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             run([ROOT / "tools" / "fetch_python.sh", self.version, self.machine, partial], Unavailable)
-            # As the package's own script does after its installation; what is run here is this Python's format.
-            run([*self.interpreter_of(partial), "-m", "compileall", "-qq", partial / "usr/lib" / f"python{self.version}"], Unavailable,
-                PYTHONHOME=str(partial / "usr"))
+            if self.native:  # as the package's own script does after its installation; import times are not judged under qemu
+                library = partial / "usr/lib" / f"python{self.version}"
+                run([*self.interpreter_of(partial), "-m", "compileall", "-qq", library], Unavailable, PYTHONHOME=str(partial / "usr"))
             partial.rename(root)
         # NOTE: pip install takes no notice of --python-version when it reads Requires-Python; pip download does.
         downloads = WORK / "downloads"
@@ -192,7 +192,7 @@ def cells(row):
     torch = row.get("torch") if row["verdict"] == "works" else {None: None, NEWEST: "newest"}.get(row["torch"], row["torch"])
     abi = {True: "new", False: "old"}.get(row.get("cxx11_abi"), "")
     errors = ", ".join(f"{row[key]:.0e}" for key in ("error_float32", "error_bfloat16", "error_numpy") if key in row)
-    import_ms = f"{row['import_ms']:.0f} ms" if "import_ms" in row else ""
+    import_ms = f"{row['import_ms']:.0f} ms" if "import_ms" in row and "qemu" not in row["kind"] else ""
     return [row["python"], row.get("libc", "").replace("glibc ", ""), row["machine"], row["kind"], torch or "none", abi,
             row.get("numpy") or "", import_ms, errors, str(row.get("checked", "")), row["verdict"]]
 
@@ -238,10 +238,9 @@ def main():
                     continue
                 rows.append(one_row(place, wheel, python, torch))
                 print(" | ".join(cells(rows[-1])) + f" | {rows[-1]['seconds']:.0f} s", rows[-1].get("why", ""), flush=True)
-    text = report(rows, wheels)
-    if arguments.report:
-        arguments.report.write_text(text)
-    print("\n" + text)
+                if arguments.report:
+                    arguments.report.write_text(report(rows, wheels))
+    print("\n" + report(rows, wheels))
     failed = sum(row["verdict"] == "FAILS" for row in rows)
     works = sum(row["verdict"] == "works" for row in rows)
     print(f"{works} environments work, {failed} fail, {len(rows) - works - failed} not at hand")

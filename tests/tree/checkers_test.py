@@ -81,6 +81,25 @@ class Symbols(unittest.TestCase):
                 if complaint:
                     self.assertIn(complaint, output)
 
+    def test_program(self):
+        """What the wheel's check asks of a command."""
+        sys.path.insert(0, str(TOOLS))
+        import check_symbols
+        main = "int main() { return 0; }"
+        for options, complaint in (
+            (["-Wl,-rpath,$ORIGIN/../lib"], None),
+            (["-Wl,-rpath,/somewhere"], "looks for libraries in /somewhere"),
+            (["-Wl,--no-as-needed", "-lz"], "needs libz"),
+            (["-Wl,-z,execstack"], "executable stack"),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                # C++ library inside, as in what is shipped.
+                path = self.build(folder, "mica", main, "-static-libstdc++", "-static-libgcc", *options)
+                found = list(check_symbols.check_program(path, own=[]))
+                self.assertTrue(any(complaint in line for line in found) if complaint else not found, found)
+                self.assertEqual(list(check_symbols.check_glibc(path, (99, 0))), [])
+                self.assertIn("want at most GLIBC_2.0", " ".join(check_symbols.check_glibc(path, (2, 0))))
+
     def test_weak_symbols(self):
         library = 'extern "C" int mica_x() { return 0; }'
         good = ["-shared", "-nodefaultlibs", "-lc", "-Wl,-soname,libmica.so.0", "-Wl,-z,relro,-z,now,-z,noexecstack"]
