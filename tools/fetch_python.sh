@@ -45,7 +45,8 @@ else
     apt-get "${options[@]}" update 2>/dev/null || { echo "$mirror cannot be reached"; exit 1; }
     (cd "$state" && apt-get "${options[@]}" download --allow-unauthenticated ubuntu-keyring 2>/dev/null)
     dpkg -x "$state"/ubuntu-keyring_*.deb "$state/keyring"
-    gpg --homedir "$state" --quiet --no-default-keyring --keyring "$state/keyring$key" --export $fingerprint >"$state/key.gpg"
+    gpg --homedir "$state" --quiet --no-default-keyring --keyring "$state/keyring$key" --export $fingerprint \
+      >"$state/key.gpg"
     key=$state/key.gpg
     rm -rf "$state"/lists/*_* && mkdir -p "$state/lists/partial"
   fi

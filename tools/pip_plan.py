@@ -24,8 +24,8 @@ def size_of(url):
 
 
 def main(arguments):
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run", "--quiet", "--report", "-"]
-    planned = subprocess.run(pip + arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run", "--quiet"]
+    planned = subprocess.run([*pip, "--report", "-", *arguments], capture_output=True, text=True)
     if planned.returncode:
         print(planned.stderr.strip().splitlines()[-1] if planned.stderr.strip() else "pip said nothing")
         return planned.returncode

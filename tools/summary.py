@@ -54,7 +54,8 @@ def skip_notes(step, skipped):
     tests = {}
     for test, reason in skipped:
         tests.setdefault(reason, []).append(test)
-    return [f"skipped: {step}: {names[0] if len(names) == 1 else f'{len(names)} tests'}: {reason}" for reason, names in tests.items()]
+    which = {reason: names[0] if len(names) == 1 else f"{len(names)} tests" for reason, names in tests.items()}
+    return [f"skipped: {step}: {names}: {reason}" for reason, names in which.items()]
 
 
 def processor():

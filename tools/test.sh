@@ -41,7 +41,8 @@ python_tests() {
   for project in python/*/pyproject.toml; do
     [ ! -f "$project" ] || "$python" tools/wheel.py --pure "${project%/*}" --out out/test-wheels || return 1
   done
-  "$python" -m pip install --disable-pip-version-check -q --no-index --no-deps --target "$site" out/test-wheels/*.whl || return 1
+  "$python" -m pip install --disable-pip-version-check -q --no-index --no-deps --target "$site" \
+    out/test-wheels/*.whl || return 1
   say "test: python"
   MICA_TEST_ALL=${level#fast} MICA_TEST_INSTALLED=$site PYTHONPATH=$site "$python" -m pytest tests/python -q \
     -p no:cacheprovider --junitxml "$results/python.xml"
@@ -93,5 +94,6 @@ else
   build "cross-$other" -DMICA_CUDA=OFF && run "cross-$other" "build-$other" -L emulated
 fi
 
+wait
 python3 tools/summary.py "$results" --level "$level" --seconds "$SECONDS" || failed=1
 exit "$failed"

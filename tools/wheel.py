@@ -40,8 +40,8 @@ def stage(build):
 def pack(project, out, environment, settings=()):
     """Runs the project's own build backend; returns the wheel."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", str(project), "--quiet", "--no-deps"]
-        command += ["--no-build-isolation", "--no-index", "--wheel-dir", folder]
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", str(project), "--quiet"]
+        command += ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder]
         for setting in settings:
             command += ["--config-settings", setting]
         subprocess.run(command, check=True, env={**os.environ, **environment})

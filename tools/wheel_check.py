@@ -9,6 +9,7 @@ import base64
 import csv
 import email.parser
 import hashlib
+import itertools
 import pathlib
 import re
 import stat
@@ -37,6 +38,7 @@ class Wheel:
             raise SystemExit(f"{path.name}: not a wheel's name")
         self.__dict__.update(found.groupdict())
         self.dist_info = f"{self.name}-{self.version}.dist-info"
+        self.machine = next((machine for machine in MACHINES if self.platform.endswith(machine)), None)
 
     def message(self, name):
         return email.parser.Parser().parsestr(self.archive.read(f"{self.dist_info}/{name}").decode())
@@ -67,7 +69,8 @@ def check_metadata(wheel):
         yield f"METADATA says {metadata['Name']} {metadata['Version']}, the file's name {wheel.name} {wheel.version}"
     if metadata["Requires-Python"] != ">=3.9":
         yield f"Requires-Python is {metadata['Requires-Python']}, want >=3.9"
-    expanded = [f"{p}-{a}-{o}" for p in wheel.python.split(".") for a in wheel.abi.split(".") for o in wheel.platform.split(".")]
+    parts = (wheel.python.split("."), wheel.abi.split("."), wheel.platform.split("."))
+    expanded = ["-".join(tag) for tag in itertools.product(*parts)]
     if sorted(tags) != sorted(expanded):
         yield f"WHEEL has the tags {tags}, the file's name {expanded}"
     if (wheel.message("WHEEL")["Root-Is-Purelib"] == "true") != (wheel.platform == "any"):
@@ -93,8 +96,7 @@ def check_elf(wheel, name, folder):
     """One ELF file: for the right machine, stripped, needing nothing that may be absent."""
     path = pathlib.Path(wheel.archive.extract(name, folder))
     machine = int.from_bytes(path.read_bytes()[18:20], "little")
-    architecture = next((a for a in MACHINES if wheel.platform.endswith(a)), None)
-    if MACHINES.get(architecture) != machine:
+    if MACHINES.get(wheel.machine) != machine:
         yield f"is for ELF machine {machine}, but the tag is {wheel.platform}"
     if name == LIBRARY:
         yield from check_symbols.check_library(path)

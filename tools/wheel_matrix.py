@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs finished wheels into fresh environments, one after the other, uses them there, and prints a table.
 
-Usage: wheel_matrix.py [--only REGEX] [--report docs/wheel-matrix.md] WHEEL...
+Usage: wheel_matrix.py [--only REGEX] [--resume] [--report docs/wheel-matrix.md] WHEEL...
 
 For this machine's architecture: virtual environments of every Python that is found here, and Pythons of Debian and
 Ubuntu unpacked into .cache/pythons (tools/fetch_python.sh), each with several PyTorch versions and with none. For the
@@ -12,6 +12,7 @@ or PyTorch that cannot be had is a row that says so; exit status 1 if one that w
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import pathlib
@@ -30,10 +31,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SMOKE = ROOT / "tools" / "wheel_smoke.py"
 PYTHONS = ROOT / ".cache" / "pythons"
 WORK = ROOT / "out" / "wheel-env"
+RESULTS = ROOT / "out" / "wheel-matrix.json"
 MAX_IMPORT_MS = 50
 CHECK = "^plain_"
 NEWEST = ""
-# Python, PyTorch versions (None: NumPy alone). 2.0 is the oldest supported; those of 2.5 and before have the old C++ ABI.
+# Python, PyTorch versions (None: NumPy alone). 2.0 is the oldest supported; 2.5 and before have the old C++ ABI.
 ROWS = {
     "3.9": (None, "2.0.1", "2.8.0"),
     "3.10": (None, "2.1.2"),
@@ -103,9 +105,10 @@ class Unpacked:
             partial = PYTHONS / f"{root.name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             run([ROOT / "tools" / "fetch_python.sh", self.version, self.machine, partial], Unavailable)
-            if self.native:  # as the package's own script does after its installation; import times are not judged under qemu
-                library = partial / "usr/lib" / f"python{self.version}"
-                run([*self.interpreter_of(partial), "-m", "compileall", "-qq", library], Unavailable, PYTHONHOME=str(partial / "usr"))
+            if self.native:  # as the package's own script does after its installation
+                compile_all = [*self.interpreter_of(partial), "-m", "compileall", "-qq"]
+                library = partial / "usr" / "lib" / f"python{self.version}"
+                run([*compile_all, library], Unavailable, PYTHONHOME=str(partial / "usr"))
             partial.rename(root)
         # NOTE: pip install takes no notice of --python-version when it reads Requires-Python; pip download does.
         downloads = WORK / "downloads"
@@ -115,9 +118,10 @@ class Unpacked:
             target += ["--abi", abi]
         for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014"):
             target += ["--platform", f"{tag}_{self.machine}"]
-        run([*pip, "download", "--quiet", "--dest", downloads, *target, *torch_index.options(), *requirements(torch)], Unavailable)
-        run([*pip, "install", "--quiet", "--target", WORK, *target, "--no-index", "--no-deps", "--ignore-requires-python",
-             *downloads.glob("*.whl"), wheel])
+        wanted = [*torch_index.options(), *requirements(torch)]
+        run([*pip, "download", "--quiet", "--dest", downloads, *target, *wanted], Unavailable)
+        run([*pip, "install", "--quiet", "--target", WORK, *target, "--no-index", "--no-deps",
+             "--ignore-requires-python", *downloads.glob("*.whl"), wheel])
         shutil.rmtree(downloads)
         self.python, self.mica = self.interpreter_of(root), [WORK / "bin" / "mica"]
         if not self.native:  # the launcher would ask the kernel to run the command, which needs qemu again
@@ -173,7 +177,7 @@ def use(place, wheel, is_fast):
 
 def one_row(place, wheel, python, torch):
     shutil.rmtree(WORK, ignore_errors=True)
-    row = {"python": python, "machine": wheel.platform.split("_", 1)[1], "kind": place.kind, "torch": torch}
+    row = {"python": python, "machine": wheel.machine, "kind": place.kind, "torch": torch}
     started = time.monotonic()
     try:
         place.create(wheel.path, torch)
@@ -189,15 +193,25 @@ def one_row(place, wheel, python, torch):
 
 
 def cells(row):
-    torch = row.get("torch") if row["verdict"] == "works" else {None: None, NEWEST: "newest"}.get(row["torch"], row["torch"])
+    torch = "newest" if row["torch"] == NEWEST else row["torch"]
     abi = {True: "new", False: "old"}.get(row.get("cxx11_abi"), "")
     errors = ", ".join(f"{row[key]:.0e}" for key in ("error_float32", "error_bfloat16", "error_numpy") if key in row)
-    import_ms = f"{row['import_ms']:.0f} ms" if "import_ms" in row and "qemu" not in row["kind"] else ""
+    is_timed = "import_ms" in row and "qemu" not in row["kind"]
+    import_ms = f"{row['import_ms']:.0f} ms" if is_timed else ""
     return [row["python"], row.get("libc", "").replace("glibc ", ""), row["machine"], row["kind"], torch or "none", abi,
             row.get("numpy") or "", import_ms, errors, str(row.get("checked", "")), row["verdict"]]
 
 
-HEADER = ["Python", "glibc", "machine", "environment", "PyTorch", "C++ ABI", "NumPy", "import", "errors", "cases", "verdict"]
+def environments(wheels):
+    """Every row there is: the other architecture's without PyTorch."""
+    for wheel in wheels:
+        for python, torches in ROWS.items():
+            for torch in torches if wheel.machine == platform.machine() else (None,):
+                yield wheel, python, torch
+
+
+HEADER = ["Python", "glibc", "machine", "environment", "PyTorch", "C++ ABI", "NumPy", "import", "errors", "cases",
+          "verdict"]
 
 
 def report(rows, wheels):
@@ -207,13 +221,14 @@ def report(rows, wheels):
     text = ["# Where the wheels were used", "", f"Written by `make wheel-test` at {summary.commit()} on "
             f"{datetime.date.today().isoformat()}, on {platform.machine()} ({summary.processor()}).", ""]
     text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.1f} MB" for wheel in wheels]
-    text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (the best of six), attention",
-             "runs forward and backward beside the formula written out in PyTorch (largest errors in fp32, bf16) and",
-             f"forward beside NumPy, then `mica info`, then `mica check --filter {CHECK}` (cases passed).",
-             "*venv*: `python -m venv` and `pip install`. *folder*: `pip install --target`, with a Python and a C library of",
-             "Debian or Ubuntu; under qemu-user where the machine is another one.", ""]
+    text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (CPU time, the best of six),",
+             "attention runs forward and backward beside the formula written out in PyTorch (largest errors in fp32,",
+             f"bf16) and forward beside NumPy, then `mica info`, then `mica check --filter {CHECK}` (cases passed).",
+             "*venv*: `python -m venv` and `pip install`. *folder*: `pip install --target`, with a Python and a C library",
+             "of Debian or Ubuntu; under qemu-user where the machine is another one.", ""]
     text += [line(HEADER), line(["---"] * len(HEADER)), *(line(cells(row)) for row in rows)]
-    notes = [f"- Python {row['python']} on {row['machine']}, PyTorch {cells(row)[4]}: {row['why']}" for row in rows if "why" in row]
+    notes = [f"- Python {row['python']} on {row['machine']}, PyTorch {cells(row)[4]}: {row['why']}"
+             for row in rows if "why" in row]
     if notes:
         text += ["", "What was not at hand, or failed:", "", *notes]
     return "\n".join(text) + "\n"
@@ -223,23 +238,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=pathlib.Path)
     parser.add_argument("--only", default="", help="rows whose 'python machine torch' matches this regular expression")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the same files had in an earlier run")
     parser.add_argument("--report", type=pathlib.Path, help="write the table here")
     arguments = parser.parse_args()
     wheels = [wheel_check.Wheel(path.resolve()) for path in arguments.wheels]
-    here, rows = interpreters(), []
-    print("Pythons installed here: " + ", ".join(f"{version} ({path})" for version, path in sorted(here.items())), flush=True)
-    for wheel in wheels:
-        machine = wheel.platform.split("_", 1)[1]
-        native = machine == platform.machine()
-        for python, torches in ROWS.items():
-            place = Venv(here[python]) if native and python in here else Unpacked(python, machine)
-            for torch in torches if native else (None,):
-                if not re.search(arguments.only, f"{python} {machine} {torch}"):
-                    continue
-                rows.append(one_row(place, wheel, python, torch))
-                print(" | ".join(cells(rows[-1])) + f" | {rows[-1]['seconds']:.0f} s", rows[-1].get("why", ""), flush=True)
-                if arguments.report:
-                    arguments.report.write_text(report(rows, wheels))
+    here, done = interpreters(), json.loads(RESULTS.read_text()) if arguments.resume and RESULTS.exists() else {}
+    print("Pythons installed here:", *(f"{version} ({path})" for version, path in sorted(here.items())), flush=True)
+    rows = []
+    for wheel, python, torch in environments(wheels):
+        key = f"{python} {wheel.machine} {torch}"
+        stored = f"{key} {hashlib.sha256(wheel.path.read_bytes()).hexdigest()}"
+        if stored not in done:
+            if not re.search(arguments.only, key):
+                continue
+            is_here = python in here and wheel.machine == platform.machine()
+            place = Venv(here[python]) if is_here else Unpacked(python, wheel.machine)
+            row = one_row(place, wheel, python, torch)
+            print(" | ".join(cells(row)) + f" | {row['seconds']:.0f} s", row.get("why", ""), flush=True)
+            done[stored] = row
+            RESULTS.parent.mkdir(exist_ok=True)
+            kept = {name: one for name, one in done.items() if one["verdict"] == "works"}
+            RESULTS.write_text(json.dumps(kept, indent=1))
+        rows.append(done[stored])
+        if arguments.report:
+            arguments.report.write_text(report(rows, wheels))
     print("\n" + report(rows, wheels))
     failed = sum(row["verdict"] == "FAILS" for row in rows)
     works = sum(row["verdict"] == "works" for row in rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel that `make test` made and installed (MICA_TEST_INSTALLED is that folder): its use, its command, its checker."""
+"""The wheel that `make test` made and installed (MICA_TEST_INSTALLED is the folder): use, command, checker."""
 
 import json
 import os
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(not SITE, reason="MICA_TEST_INSTALLED does not n
 
 
 def run(*command, **environment):
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, env={**os.environ, **environment})
+    environment = {**os.environ, **environment}
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
     return result.returncode, result.stdout, result.stderr
 
 
@@ -133,7 +134,7 @@ def keep(name, data):
     ("not in both", None, lambda name, data: None if name == "mica/errors.py" else data),
     ("holds no mica/lib/libmica.so.0", None, lambda name, data: None if name == "mica/lib/libmica.so.0" else data),
     ("Requires-Python is", None, lambda name, data: data.replace(b">=3.9", b">=3.7")),
-    ("requires numpy", None, lambda name, data: data.replace(b"\nRequires-Python", b"\nRequires-Dist: numpy\nRequires-Python")),
+    ("requires numpy", None, lambda name, data: data.replace(b"\nRequires-P", b"\nRequires-Dist: numpy\nRequires-P")),
     ("METADATA says", None, lambda name, data: data.replace(b"\nVersion: ", b"\nVersion: 9")),
     ("WHEEL has the tags", "linux_riscv64", keep),
     ("is for ELF machine", "linux_riscv64", keep),
