@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cubins are ELF files for the GPU. What they say of themselves depends on the toolkit's generation.
 #include <algorithm>
+#include <array>
 
 #include "doctor/elf.h"
 #include "doctor/elf_fields.h"
@@ -70,8 +71,18 @@ void read_abi8(const ElfFile& elf, ByteSource& source, Cubin& out) {
 
 }  // namespace
 
-Cubin read_cubin(ByteSource& source) {
-  const ElfFile elf = read_elf(source);
+namespace {
+
+Cubin read(ByteSource& source, bool whole) {
+  std::array<uint8_t, 64> head = {};
+  if (!whole && !source.read(0, head)) throw ReadError("the ELF header is cut off");
+  // Without its tables, the header is an ELF file by itself.
+  for (const std::size_t field : {offsetof(Elf64_Ehdr, e_phoff), offsetof(Elf64_Ehdr, e_shoff)})
+    std::fill_n(head.begin() + field, 8, uint8_t(0));
+  std::fill_n(head.begin() + offsetof(Elf64_Ehdr, e_phnum), 2, uint8_t(0));
+  std::fill_n(head.begin() + offsetof(Elf64_Ehdr, e_shnum), 2, uint8_t(0));
+  MemorySource header(head);
+  const ElfFile elf = read_elf(whole ? source : header);
   if (elf.machine != kMachineCuda) throw ReadError("an ELF file for " + machine_name(elf) + ", not for a GPU");
   Cubin out;
   out.abi = elf.abi_version;
@@ -84,5 +95,10 @@ Cubin read_cubin(ByteSource& source) {
       out.kernels.emplace_back(section.name.substr(6));
   return out;
 }
+
+}  // namespace
+
+Cubin read_cubin(ByteSource& source) { return read(source, true); }
+Cubin read_cubin_header(ByteSource& source) { return read(source, false); }
 
 }  // namespace doctor

@@ -20,7 +20,8 @@ bool same_kind(const FatbinEntry& a, const FatbinEntry& b) {
 
 std::string VersionFloor::text(std::string_view family) const {
   std::string out = std::string(family) + version.text();
-  if (!symbols.empty()) out += " (" + joined(symbols, ", ") + ")";
+  // One is enough to find the line that asks for it; the others are evidence.
+  if (!symbols.empty()) out += " (" + printable(symbols[0], 100) + (symbols.size() > 1 ? " and others" : "") + ")";
   return out;
 }
 

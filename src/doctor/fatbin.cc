@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "doctor/gpu_rules.h"
 #include "doctor/lz4.h"
 
 namespace doctor {
@@ -12,6 +13,7 @@ namespace {
 constexpr uint64_t kContainerMagic = 0x00100001ba55ed50;  // magic, version 1, 16 bytes of header
 constexpr std::size_t kContainerHeader = 16, kEntryHeader = 64, kMaxEntryHeader = 4096;
 constexpr std::size_t kSmallCubin = 64 << 10;  // opened to see whether it holds any code
+constexpr std::size_t kCubinHead = 512;        // of larger ones, to see which toolkit made them
 constexpr std::size_t kMaxEntries = 1'000'000, kMaxProblems = 20;
 // A zstd frame is not opened; nvcc's empty cubins are about 1.5 KB, the least kernel takes 3 KB.
 constexpr uint64_t kEmptyCubinBytes = 2048;
@@ -142,7 +144,7 @@ bool FatbinScanner::advance() {
       return true;
     }
     case Step::kPayload:
-      if (have < payload_) return false;
+      if (have < opened_) return false;
       close_entry();
       return true;
   }
@@ -171,10 +173,10 @@ void FatbinScanner::read_entry() {
   used_ += header;
   if (entry.code == GpuCode::kCubin && entry.compression == Compression::kZstd && entry.plain_bytes < kEmptyCubinBytes)
     containers_.back().entries.back().empty = true;
-  const bool opened = entry.code == GpuCode::kCubin && payload <= kSmallCubin &&
-                      (entry.compression == Compression::kNone || entry.compression == Compression::kLz4);
-  if (opened) {
+  const bool readable = entry.compression == Compression::kNone || entry.compression == Compression::kLz4;
+  if (entry.code == GpuCode::kCubin && readable) {
     payload_ = payload;
+    opened_ = payload <= kSmallCubin ? payload : kCubinHead;
     step_ = Step::kPayload;
   } else {
     skip_ = payload;
@@ -182,33 +184,49 @@ void FatbinScanner::read_entry() {
   }
 }
 
-// A small cubin is complete: what toolkit made it, and is there anything in it.
+// Enough of a cubin is there: what toolkit made it and, of a small one, is there anything in it.
 void FatbinScanner::close_entry() {
   FatbinEntry& entry = containers_.back().entries.back();
-  std::span<const uint8_t> bytes(pending_.data() + used_, payload_);
+  std::span<const uint8_t> bytes(pending_.data() + used_, opened_);
   std::vector<uint8_t> plain;
   if (entry.compression == Compression::kLz4) {
     plain = expand_lz4(bytes.first(std::min<uint64_t>(bytes.size(), entry.stored_bytes)),
                        std::min<uint64_t>(entry.plain_bytes, 16 * kSmallCubin));
     bytes = plain;
   }
+  const bool whole = opened_ == payload_;
   try {
     MemorySource source(bytes);
-    const Cubin cubin = read_cubin(source);
+    const Cubin cubin = whole ? read_cubin(source) : read_cubin_header(source);
     entry.toolkit = cubin.toolkit;
-    entry.empty = cubin.kernels.empty();
+    entry.empty = whole && cubin.kernels.empty();
   } catch (const ReadError&) {
     // A cubin that cannot be opened still says in its entry what it is for.
   }
-  used_ += payload_;
+  used_ += opened_;
+  skip_ = payload_ - opened_;
   step_ = Step::kEntryHeader;
 }
+
+namespace {
+
+// One nvcc packs a container: what one entry tells holds for those that do not.
+void share_toolkit(FatbinContainer& container) {
+  Version known;
+  for (const FatbinEntry& entry : container.entries)
+    known = std::max(known, entry.code == GpuCode::kPtx ? cuda_for_ptx(entry.ptx_isa) : entry.toolkit);
+  for (FatbinEntry& entry : container.entries)
+    if (entry.code == GpuCode::kCubin && !entry.toolkit.known()) entry.toolkit = known;
+}
+
+}  // namespace
 
 std::vector<FatbinContainer> FatbinScanner::finish(std::vector<std::string>* problems) {
   const uint64_t offset = position_ - (pending_.size() - used_);
   const bool inside = step_ == Step::kPayload || (step_ == Step::kEntryHeader && offset + skip_ < container_end_);
   if (inside || skip_ > 0) damaged("is cut off");
   if (problems) problems->insert(problems->end(), problems_.begin(), problems_.end());
+  for (FatbinContainer& container : containers_) share_toolkit(container);
   return std::move(containers_);
 }
 

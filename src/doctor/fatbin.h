@@ -39,7 +39,7 @@ struct FatbinEntry {
   Compression compression = Compression::kNone;
   Version ptx_isa;     // of PTX
   int cubin_abi = 0;   // 7: CUDA 12 and before; 8: CUDA 13, and sm_100 and later before it
-  Version toolkit;     // where it can be told (a cubin that could be opened, a PTX version)
+  Version toolkit;     // where it or its neighbours tell; of PTX: see ptx_isa
   bool empty = false;  // a cubin without any kernel or device function, as nvcc's link step adds
   bool debug = false;
   uint64_t stored_bytes = 0, plain_bytes = 0;
@@ -63,6 +63,8 @@ struct Cubin {
 
 // Throws ReadError if it is no cubin.
 Cubin read_cubin(ByteSource& source);
+// From the ELF header alone: architecture and, of the older generation, the toolkit.
+Cubin read_cubin_header(ByteSource& source);
 
 // Finds containers in bytes that are fed to it one after another; payloads pass by unread, small cubins excepted.
 class FatbinScanner {
@@ -88,7 +90,8 @@ class FatbinScanner {
   std::vector<uint8_t> pending_;  // bytes [position_ - pending_.size(), position_)
   std::size_t used_ = 0;          // of pending_
   uint64_t position_ = 0, skip_ = 0;
-  uint64_t container_end_ = 0, payload_ = 0;
+  uint64_t container_end_ = 0;
+  uint64_t payload_ = 0, opened_ = 0;  // of the entry at hand: all of it, and how much of its beginning is looked at
   std::size_t total_entries_ = 0;
   std::vector<FatbinContainer> containers_;
   std::vector<std::string> problems_;

@@ -166,21 +166,21 @@ ServedGpus served_gpus(std::span<const FatbinContainer> containers) {
   ServedGpus out;
   for (const KnownGpu& gpu : kGpus) {
     std::size_t total = 0, serving = 0;
-    bool jit = false;
+    std::size_t jit = 0;
     for (const FatbinContainer& container : containers) {
       if (container.empty()) continue;
       ++total;
       const GpuOutcome outcome = judge_container(container, gpu.capability, {}).outcome;
       serving += outcome != GpuOutcome::kNoCode;
-      jit = jit || outcome == GpuOutcome::kRunsAfterJit;
+      jit += outcome == GpuOutcome::kRunsAfterJit;
     }
     if (serving == 0) continue;
     std::string& list = serving == total ? out.all : out.some;
     list += (list.empty() ? "" : ", ") + gpu.capability.text();
     if (serving < total)
       list += " (" + std::to_string(serving) + " of " + std::to_string(total) + ")";
-    else if (jit)
-      list += " (PTX)";
+    else if (jit > 0)
+      list += jit == total ? " (PTX)" : " (PTX for " + std::to_string(jit) + " of " + std::to_string(total) + ")";
   }
   return out;
 }

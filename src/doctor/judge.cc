@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
+#include <set>
 
 #include "doctor/text.h"
 #include "doctor/torch_claim.h"
@@ -36,12 +36,35 @@ std::string placed_path(const Inspection& inspection, const Binary& binary, cons
   return folder + "/" + binary.path;
 }
 
-// What Python or ctypes opens by itself. Libraries that only others need are met through those.
-bool is_opened(const Binary& binary, const BinaryFacts& facts, bool is_only) {
-  if (binary.cubin || binary.bare_fatbin) return false;
-  if (binary.elf.type != ET_DYN || !binary.elf.has_dynamic || !binary.elf.interpreter.empty()) return is_only;
-  return is_only || !facts.python.init_functions.empty() || facts.module.naming == ModuleNaming::kCpython ||
-         facts.module.naming == ModuleNaming::kAbi3 || facts.uses_torch;
+bool is_library(const Binary& binary) {
+  return !binary.cubin && !binary.bare_fatbin && binary.elf.type == ET_DYN && binary.elf.has_dynamic &&
+         binary.elf.interpreter.empty();
+}
+
+// What Python opens by itself. Libraries that only others need are met through those.
+bool is_module(const Binary& binary, const BinaryFacts& facts) {
+  return is_library(binary) && (!facts.python.init_functions.empty() || facts.module.naming == ModuleNaming::kCpython ||
+                                facts.module.naming == ModuleNaming::kAbi3 || facts.uses_torch);
+}
+
+// The binaries that are opened: modules; where there are none, what no other one needs (ctypes opens such).
+std::vector<std::size_t> opened(const Inspection& inspection, const std::vector<BinaryFacts>& facts) {
+  const std::vector<Binary>& binaries = binaries_of(inspection);
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < binaries.size(); ++i)
+    if (is_module(binaries[i], facts[i]) || inspection.kind == FileKind::kElf) out.push_back(i);
+  if (!out.empty()) return out;
+  std::set<std::string_view> needed;
+  for (const Binary& binary : binaries) needed.insert(binary.elf.needed.begin(), binary.elf.needed.end());
+  for (std::size_t i = 0; i < binaries.size(); ++i)
+    if (is_library(binaries[i]) && !needed.count(binaries[i].elf.soname) && !needed.count(base_name(binaries[i].path)))
+      out.push_back(i);
+  return out;
+}
+
+bool has_code(const std::vector<Verdict>& verdicts, std::size_t from, std::string_view code) {
+  return std::any_of(verdicts.begin() + std::ptrdiff_t(from), verdicts.end(),
+                     [&](const Verdict& verdict) { return verdict.code == code; });
 }
 
 }  // namespace
@@ -60,37 +83,27 @@ std::vector<Verdict> judge(const Inspection& inspection) {
 
 std::vector<Verdict> judge(const Inspection& inspection, const Environment& target) {
   std::vector<Verdict> out = judge(inspection);
+  const std::size_t before = out.size();
   if (inspection.wheel) judge_wheel(*inspection.wheel, target, out);
+  // What pip refuses is never loaded.
+  if (has_code(out, before, "WHEEL_TAG_PYTHON") || has_code(out, before, "WHEEL_TAG_PLATFORM")) return out;
   const std::vector<Binary>& binaries = binaries_of(inspection);
+  std::vector<BinaryFacts> facts;
+  for (const Binary& binary : binaries) facts.push_back(facts_of(binary));
   LoadRequest request;
-  std::map<std::string, std::size_t> needed_by_others;
-  for (const Binary& binary : binaries) {
-    if (binary.cubin || binary.bare_fatbin) continue;
-    request.beside.push_back({placed_path(inspection, binary, target), &binary.elf});
-    for (const std::string_view name : binary.elf.needed) ++needed_by_others[std::string(name)];
-  }
-  const bool is_wheel = inspection.wheel.has_value();
-  if (!is_wheel) request.beside.clear();  // they lie on the disk already
+  // Files of a folder lie on the disk already.
+  if (inspection.wheel)
+    for (const Binary& binary : binaries)
+      if (is_library(binary)) request.beside.push_back({placed_path(inspection, binary, target), &binary.elf});
   TorchClaim claim;
-  if (is_wheel)
+  if (inspection.wheel)
     claim = claimed_torch(inspection.wheel->metadata, inspection.wheel->name ? inspection.wheel->name->version : "");
-  bool opened_any = false;
-  for (const int round : {0, 1}) {
-    // Where nothing is a module, the libraries that no other one needs are what is opened.
-    if (round == 1 && opened_any) break;
-    for (const Binary& binary : binaries) {
-      const BinaryFacts facts = facts_of(binary);
-      const bool loose = round == 1 && !needed_by_others.count(std::string(binary.elf.soname)) &&
-                         !needed_by_others.count(base_name(binary.path)) && binary.elf.type == ET_DYN &&
-                         binary.elf.has_dynamic;
-      if (!is_opened(binary, facts, loose || inspection.kind == FileKind::kElf)) continue;
-      opened_any = true;
-      request.file = {placed_path(inspection, binary, target), &binary.elf};
-      judge_load(binary, facts, request, target, out);
-      if (facts.uses_torch && !facts.torch_stable && !out.empty()) doubt(claim, target, out.back());
-    }
+  for (const std::size_t i : opened(inspection, facts)) {
+    request.file = {placed_path(inspection, binaries[i], target), &binaries[i].elf};
+    judge_load(binaries[i], facts[i], request, target, out);
+    if (facts[i].uses_torch && !facts[i].torch_stable && !out.empty()) doubt(claim, target, out.back());
   }
-  for (const Binary& binary : binaries) judge_gpu(binary, facts_of(binary), target, out);
+  for (std::size_t i = 0; i < binaries.size(); ++i) judge_gpu(binaries[i], facts[i], target, out);
   return out;
 }
 

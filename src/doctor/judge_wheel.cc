@@ -143,14 +143,17 @@ void judge_contents(const Wheel& wheel, std::vector<Verdict>& out) {
                                "build it again with platform tags", {printable(wheel.binaries.front().path)}));
 }
 
+constexpr int kMaxOfAKind = 5;  // the same thing said of a hundred modules helps nobody
+
 // Machine, C library and Python that the tags promise, against each binary.
 void judge_promises(const Wheel& wheel, std::vector<Verdict>& out) {
   std::map<std::string, int> reported;
   const auto add = [&](const Binary& binary, const std::string& kind, std::string message, std::string cause,
-                       std::string fix, std::vector<std::string> evidence) {
-    if (++reported[kind] > 5) return;
+                       std::string fix, std::vector<std::string> evidence, Severity severity = Severity::kError) {
+    if (++reported[kind] > kMaxOfAKind) return;
     out.push_back(make_verdict("WHEEL_TAG_VS_ELF", wheel.file_name + ": " + printable(binary.path), std::move(message),
                                std::move(cause), std::move(fix), std::move(evidence)));
+    out.back().severity = severity;
   };
   for (const Binary& binary : wheel.binaries) {
     if (binary.cubin || binary.bare_fatbin || !binary.elf.has_dynamic) continue;
@@ -167,14 +170,14 @@ void judge_promises(const Wheel& wheel, std::vector<Verdict>& out) {
             "pip installs it where the C library is too old, and the import fails there.",
             "tag it manylinux_" + std::to_string(glibc.version.major_part()) + "_" +
                 std::to_string(glibc.version.minor_part()) + "_" + machine + ", or build it in an older image",
-            {glibc.text("GLIBC_")});
+            glibc.symbols);
       const Version cap = platform.kind == PlatformKind::kManylinux ? glibcxx_of_manylinux(platform.libc) : Version{};
       if (cap.known() && glibcxx.known() && glibcxx.version > cap)
         add(binary, "glibcxx",
             "needs " + glibcxx.text("GLIBCXX_") + ", and " + printable(text) + " promises at most GLIBCXX_" +
                 cap.text(),
             "libstdc++ on the oldest systems of this tag lacks it.", "build it in the manylinux image of that tag",
-            {glibcxx.text("GLIBCXX_")});
+            glibcxx.symbols, Severity::kWarning);
       if (platform.kind == PlatformKind::kMusllinux && glibc.known())
         add(binary, "musl", "linked with glibc, and the tag promises musl", "musl's loader cannot load it.",
             "build it in a musllinux image", {glibc.text("GLIBC_")});

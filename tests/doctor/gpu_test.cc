@@ -84,6 +84,21 @@ TEST(Fatbin, EmptyContainersAreSetAside) {
   EXPECT_EQ(doctor::served_gpus(read(both)).all, "8.0, 8.6, 8.7, 8.9");
 }
 
+// Large cubins pass by unread, their headers excepted; what still cannot be told, the neighbours tell.
+TEST(Fatbin, ToolkitOfLargeAndOfCompressedCubins) {
+  const std::string large = fixtures::make_cubin({7, 80, 0, 123}) + std::string(100'000, '\0');
+  const auto found = read(fixtures::make_container({{2, 80, 0x11, 1, 7, large}, {2, 90, 0x8011, 1, 7, "", 9000}}));
+  ASSERT_EQ(found.at(0).entries.size(), 2u);
+  EXPECT_EQ(found[0].entries[0].toolkit.text(), "12.3");
+  EXPECT_FALSE(found[0].entries[0].empty);
+  EXPECT_EQ(found[0].entries[1].toolkit.text(), "12.3");
+  const auto with_ptx =
+      read(fixtures::make_container({{2, 90, 0x8011, 1, 7, "", 9000}, {1, 90, 0x8011, 8, 8, "", 9000}}));
+  EXPECT_EQ(with_ptx.at(0).entries.at(0).toolkit.text(), "12.9");
+  const auto alone = read(fixtures::make_container({{2, 90, 0x8011, 1, 7, "", 9000}}));
+  EXPECT_FALSE(alone.at(0).entries.at(0).toolkit.known());
+}
+
 TEST(Fatbin, Lz4CubinsAreOpened) {
   // One run of literals: a token of 15, lengths, the bytes themselves.
   const std::string plain = fixtures::make_cubin({7, 80, 0, 118});

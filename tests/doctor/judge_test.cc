@@ -102,7 +102,8 @@ std::vector<Case> wheel_cases() {
                  },
                  [=] {
                    return alone(wheel_with(many, {{"libstdc++.so.6"}, {"x@GLIBCXX_3.4.19@libstdc++.so.6"}, {}, {}}));
-                 }});
+                 },
+                 Severity::kWarning});
   out.push_back({"WHEEL_TAG_VS_ELF", "tagged for any platform",
                  [] { return alone(wheel_with(pure(), {}, "libplain.so")); },
                  [=] { return alone(wheel_with(many, {}, "libplain.so")); }});
