@@ -2,6 +2,7 @@
 #include "builder/jupyter.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <stdexcept>
 

@@ -64,7 +64,11 @@ std::string kernel_json_text(std::string_view own, const std::string& display_na
   json spec = parsed(own, "what ipykernel would write");
   spec["display_name"] = display_name;
   if (!env.empty()) spec["env"] = env;
-  return spec.dump(1) + "\n";
+  try {
+    return spec.dump(1) + "\n";
+  } catch (const json::exception&) {
+    throw std::runtime_error("--env or --display-name holds bytes that are no UTF-8");
+  }
 }
 
 bool same_kernel_json(std::string_view a, std::string_view b) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a request to the script that sbatch takes.
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <stdexcept>
 

@@ -199,6 +199,8 @@ TEST_F(Jupyter, HostileDescriptions) {
     ASSERT_EQ(codes(kernel), Codes({"JUPYTER_KERNEL_SPEC"})) << text.substr(0, 100);
     EXPECT_NE(kernel.verdicts[0].message.find(about), std::string::npos) << kernel.verdicts[0].message;
   }
+  add(user_ + "bad", "{\"argv\": [\"a\"], \"metadata\": " + deep + std::string(deep.size(), ']') + "}");
+  EXPECT_EQ(codes(only()), Codes({"JUPYTER_KERNEL_STALE"})) << "deep, and else in order: a is no program";
   std::string many = "{\"argv\": [\"a\"";
   for (int i = 0; i < 2000; ++i) many += ", \"b\"";
   add(user_ + "bad", many + "]}");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs in a real Slurm; slurm_rig.py starts one and then this.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
