@@ -8,7 +8,7 @@ const char* const kProbeProgram = R"py(
 import json
 answer = {}
 try:
-    import jupyter_client
+    import ipykernel, jupyter_client
     from ipykernel.kernelspec import RESOURCES, get_kernel_dict
     answer = {"spec": get_kernel_dict(), "resources": str(RESOURCES)}
 except Exception as error:
