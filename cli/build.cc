@@ -8,6 +8,7 @@
 #include "builder/build_json.h"
 #include "builder/parallel.h"
 #include "builder/process.h"
+#include "cli/build_slurm.h"
 #include "cli/process.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
@@ -21,6 +22,7 @@ constexpr int kInterrupted = 130;  // as shells say it
 
 struct Options {
   builder::BuildRequest request;
+  SlurmOptions slurm;
   std::string jobs = "auto";
   bool dry_run = false, attach = false, json = false;
 };
@@ -169,8 +171,15 @@ int run(Options options) {
   const builder::Listener listener = {[&](const std::string& line) { display.say(line); },
                                       [&](const builder::BuildProgress& p) { display.show(p); }};
   builder::take_stop_signals();
+  const auto as_job = [&] {
+    const int code = run_in_slurm(options.request, options.slurm, options.attach, options.json, listener);
+    display.clear();
+    return code;
+  };
+  if (options.slurm.slurm) return as_job();
   if (options.attach) {
     const std::string folder = builder::find_running(options.request.work, options.request.target);
+    if (folder.empty() && !find_job_folder(options.request).empty()) return as_job();
     if (folder.empty())
       throw std::runtime_error(options.request.target.empty()
                                    ? "no build is running"
@@ -226,6 +235,7 @@ Verb build_verb(CLI::App& app) {
   verb->add_flag("--dry-run", options->dry_run, "only say what would be done, with every variable and flag, and why");
   verb->add_flag("--attach", options->attach, "follow a build that is running (that of TARGET, or any)");
   verb->add_flag("--json", options->json, "print JSON");
+  add_slurm_flags(*verb, options->slurm);
   verb->footer(
       "Nothing is installed into that Python. A build that was stopped (Ctrl-C, a closed terminal, a killed compiler)\n"
       "goes on where it was when the same command is given again. The wheel is judged by the doctor and imported once\n"
@@ -235,6 +245,7 @@ Verb build_verb(CLI::App& app) {
       "  mica build flash-attn==2.8.3 --arch 9.0 --out dist\n"
       "  mica build causal_conv1d-1.5.0.tar.gz --python /env/bin/python --target gpu-node.json\n"
       "  mica build ./my-extension --jobs 4 --keep\n"
+      "  mica build flash-attn --slurm --partition cpu --time 2:00:00 --publish /shared/wheels\n"
       "Exit codes: 0 built; 1 refused or failed, with the reason; 2 bad usage, or it could not be tried; 130 stopped.");
   return {verb, [options] { return run(*options); }};
 }

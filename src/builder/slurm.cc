@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <span>
 #include <stdexcept>
 #include <thread>
@@ -93,6 +94,7 @@ Job submit_attempt(Job job) {
                              ", want one without % and \\: Slurm would fill them in");
   make_folders(request.folder);
   replace_file(request.folder + "/job.sh", script);
+  job.submitted = seconds_since_1970();
   // Noted before, so that an interruption between sbatch and the next line leaves a trace.
   replace_file(request.folder + "/job.json", to_json(job));
   const Said said = ask({"sbatch", "--parsable", "job.sh"}, request.folder);
@@ -100,6 +102,21 @@ Job submit_attempt(Job job) {
   read_id(said, &job);
   replace_file(request.folder + "/job.json", to_json(job));
   return job;
+}
+
+// The newest note of the job's own build.
+std::optional<BuildState> build_state(const Job& job) {
+  std::optional<BuildState> newest;
+  std::error_code error;
+  if (job.request.builds.empty()) return newest;
+  for (std::filesystem::directory_iterator entry(job.request.builds, error), end; !error && entry != end;
+       entry.increment(error)) {
+    auto state = read_state(entry->path().string());
+    if (state && state->target == job.request.target && state->updated >= job.submitted &&
+        (!newest || newest->updated < state->updated))
+      newest = std::move(state);
+  }
+  return newest;
 }
 
 struct Word {
@@ -282,6 +299,7 @@ JobStatus look_at_job(const Job& job) {
   if (lines.size() > kLogLines) lines.erase(lines.begin(), lines.end() - kLogLines);
   for (const std::string& line : lines) status.log.push_back(doctor::printable(line));
 
+  status.build = build_state(job);
   const bool known = ask_queue(job, &status);
   const bool seen = status.phase != JobPhase::kUnknown;
   status.exit_code = noted_exit_code(job);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "builder/process.h"
+#include "builder/state.h"
 #include "doctor/verdict.h"
 
 namespace builder {
@@ -32,7 +33,7 @@ struct JobRequest {
   std::vector<std::string> words;  // the command; "--jobs N" in it follows `jobs`
   Variables variables;             // set for it, beside those of the submission
   std::string work_folder;         // where the command starts; empty: in `folder`
-  std::string build_folder;        // with the state of the build, for its progress; empty: not known yet
+  std::string builds, target;      // folder in which the command notes its progress (state.h), and under which target
   int cores = 1;
   int jobs = 1;            // compilers at the same time
   uint64_t job_bytes = 0;  // memory of one; 0: not known
@@ -54,8 +55,9 @@ std::string job_script(const JobRequest& request);
 
 struct Job {
   JobRequest request;
-  std::string id;       // digits; empty: the submission was interrupted
-  std::string cluster;  // of a federation; empty: the usual one
+  std::string id;        // digits; empty: the submission was interrupted
+  std::string cluster;   // of a federation; empty: the usual one
+  double submitted = 0;  // seconds since 1970
   int attempt = 1;
   std::vector<std::string> earlier;  // ids of the attempts before
   std::string log() const { return request.folder + "/job-" + id + ".log"; }
@@ -79,6 +81,7 @@ struct JobStatus {
   std::string state, reason;        // Slurm's words: "PENDING", "Resources"
   std::string node, elapsed, left;  // "node17", "1:02:03"
   int exit_code = -1;               // of the command; -1: not known
+  std::optional<BuildState> build;  // how far it is, as the build itself notes it
   std::vector<std::string> log;     // the last lines
   std::string problem;              // why nothing could be found out
 };

@@ -20,13 +20,15 @@ std::string to_json(const Job& job) {
   const JobRequest& request = job.request;
   const json out = {{"id", job.id},
                     {"cluster", job.cluster},
+                    {"submitted", job.submitted},
                     {"attempt", job.attempt},
                     {"earlier", job.earlier},
                     {"name", request.name},
                     {"words", request.words},
                     {"variables", request.variables},
                     {"work_folder", request.work_folder},
-                    {"build_folder", request.build_folder},
+                    {"builds", request.builds},
+                    {"target", request.target},
                     {"cores", request.cores},
                     {"jobs", request.jobs},
                     {"job_bytes", request.job_bytes},
@@ -44,6 +46,7 @@ Job job_from_json(std::string_view text, const std::string& origin) {
     Job job;
     job.id = in.at("id").get<std::string>();
     job.cluster = in.at("cluster").get<std::string>();
+    job.submitted = in.at("submitted").get<double>();
     job.attempt = in.at("attempt").get<int>();
     job.earlier = in.at("earlier").get<std::vector<std::string>>();
     JobRequest& request = job.request;
@@ -51,7 +54,8 @@ Job job_from_json(std::string_view text, const std::string& origin) {
     request.words = in.at("words").get<std::vector<std::string>>();
     request.variables = in.at("variables").get<Variables>();
     request.work_folder = in.at("work_folder").get<std::string>();
-    request.build_folder = in.at("build_folder").get<std::string>();
+    request.builds = in.at("builds").get<std::string>();
+    request.target = in.at("target").get<std::string>();
     request.cores = in.at("cores").get<int>();
     request.jobs = in.at("jobs").get<int>();
     request.job_bytes = in.at("job_bytes").get<uint64_t>();
