@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "builder/parallel.h"
-#include "builder/quote.h"
 #include "builder/recipe.h"
 #include "cli/process.h"
 #include "cli/text.h"
@@ -85,7 +85,7 @@ builder::JobRequest job_request(const builder::BuildRequest& request, const Slur
 
 class Follower {
  public:
-  Follower(const builder::Listener& listener) : listener_(listener) {}
+  explicit Follower(const builder::Listener& listener) : listener_(listener) {}
 
   bool operator()(const builder::Job& job, const builder::JobStatus& status) {
     std::string line = "job " + job.id + " " + builder::phase_name(status.phase);
@@ -131,8 +131,7 @@ Result follow(builder::Job job, const SlurmOptions& options, const builder::List
                            ? std::nullopt
                            : retry_of(job, result.status, builder::largest_node_bytes(job.request.wishes.partition));
     if (!retry) return result;
-    for (const doctor::Verdict& verdict : result.verdicts)
-      listener.say(doctor::verdict_text(verdict, false).substr(0, doctor::verdict_text(verdict, false).size() - 1));
+    for (const doctor::Verdict& verdict : result.verdicts) listener.say(verdict.subject + ": " + verdict.message);
     job = builder::resubmit_job(job, retry->request);
     listener.say("again   job " + job.id + ": " + retry->why);
   }
@@ -140,8 +139,15 @@ Result follow(builder::Job job, const SlurmOptions& options, const builder::List
 
 bool succeeded(const Result& result) { return result.status.end == builder::JobEnd::kSuccess; }
 
+// In the out folder, with the record of the build beside it; else where it was built.
 std::string wheel_of(const Result& result) {
-  return succeeded(result) && result.status.build ? result.status.build->wheel : "";
+  const std::string built = succeeded(result) && result.status.build ? result.status.build->wheel : "";
+  const std::vector<std::string>& words = result.job.request.words;
+  const auto flag = std::find(words.begin(), words.end(), "--out");
+  if (built.empty() || flag == words.end() || flag + 1 == words.end()) return built;
+  const std::string handed_out = *(flag + 1) + "/" + doctor::base_name(built);
+  std::error_code error;
+  return fs::is_regular_file(handed_out, error) ? handed_out : built;
 }
 
 void publish(Result& result, const SlurmOptions& options, const builder::Listener& listener) {
@@ -159,7 +165,6 @@ void publish(Result& result, const SlurmOptions& options, const builder::Listene
 
 void print(const Result& result) {
   const builder::JobStatus& status = result.status;
-  const std::string folder = builder::shell_quoted(result.job.request.folder);
   if (status.phase != builder::JobPhase::kEnded) {
     std::printf("job %s goes on without this terminal: mica build --slurm --attach follows it, --cancel ends it\n",
                 result.job.id.c_str());
@@ -274,8 +279,9 @@ int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& optio
     }
   }
   const builder::Job job = builder::submit_job(wanted);
-  listener.say("job " + job.id + " submitted from " + wanted.folder + ": " + std::to_string(wanted.jobs) +
-               " compilers, " + builder::gigabytes(asked_memory_bytes(wanted)) + " of memory");
+  listener.say("job " + job.id + " submitted from " + wanted.folder + ": " +
+               doctor::counted(std::size_t(wanted.jobs), "compiler") + ", " +
+               builder::gigabytes(asked_memory_bytes(wanted)) + " of memory");
   return finish(follow(job, options, listener), options, json, listener);
 }
 

@@ -63,7 +63,7 @@ std::vector<Verdict> explain_waiting(const Job& job, const JobStatus& status) {
 std::vector<std::string> words_of_slurm(const JobStatus& status) {
   std::vector<std::string> out;
   for (const std::string& line : status.log)
-    if (is_slurms_own(line)) out.push_back(line);
+    if (is_slurms_own(line) && std::find(out.begin(), out.end(), line) == out.end()) out.push_back(line);
   return out;
 }
 
@@ -131,7 +131,7 @@ std::vector<Verdict> explain_job(const Job& job, const JobStatus& status) {
   switch (status.end) {
     case JobEnd::kMemory:
       return {make_verdict("JOB_OUT_OF_MEMORY", subject, said(status),
-                           std::to_string(job.request.jobs) + " compilers at once took more than the " +
+                           doctor::counted(std::size_t(job.request.jobs), "compiler") + " at once took more than the " +
                                (asked ? gigabytes(asked) : "memory") + " that the job had.",
                            "the same command with --mem and more, or with fewer --jobs", words)};
     case JobEnd::kTime:
