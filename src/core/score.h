@@ -39,11 +39,15 @@ MICA_HD Score score_of(const mica::Problem& p) {
   return s;
 }
 
-// Scale and softcap.
+// Scale and softcap, which is not 0.
+template <class M>
+MICA_HD typename M::V capped_score(const Score& s, typename M::V product) {
+  return M::mul(M::tanh(M::mul(product, M::set(s.inverse_cap))), M::set(s.cap_log2));
+}
+// The same, with or without softcap.
 template <class M>
 MICA_HD typename M::V score_of_product(const Score& s, typename M::V product) {
-  if (s.cap_log2 == 0) return M::mul(product, M::set(s.scale_log2));
-  return M::mul(M::tanh(M::mul(product, M::set(s.inverse_cap))), M::set(s.cap_log2));
+  return s.cap_log2 == 0 ? M::mul(product, M::set(s.scale_log2)) : capped_score<M>(s, product);
 }
 
 // d score / d product, the score in natural units.
@@ -52,6 +56,13 @@ MICA_HD typename M::V score_derivative(const Score& s, typename M::V product) {
   if (s.cap_log2 == 0) return M::set(s.scale);
   const typename M::V t = M::tanh(M::mul(product, M::set(s.inverse_cap)));
   return M::mul(M::set(s.scale), M::sub(M::set(1.0f), M::mul(t, t)));
+}
+
+// The same from the score itself (before ALiBi and bias), relative to its value without softcap: 1 - tanh^2.
+template <class M>
+MICA_HD typename M::V capped_slope(const Score& s, typename M::V score_log2) {
+  const typename M::V t = M::mul(score_log2, M::set(1.0f / s.cap_log2));
+  return M::sub(M::set(1.0f), M::mul(t, t));
 }
 
 // distance = i + shift - j; slope_log2 = slope * log2(e).

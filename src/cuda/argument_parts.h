@@ -22,6 +22,8 @@ inline PairsArg pairs_arg(const Tensor& t) {
   a.stride_head = t.stride[1];
   a.stride_row = t.stride[2];
   a.stride_key = t.stride[3];
+  a.in_twos = t.stride[3] == 1 && t.alignment % (2 * dtype_bytes(t.dtype)) == 0 && t.stride[0] % 2 == 0 &&
+              t.stride[1] % 2 == 0 && t.stride[2] % 2 == 0;
   return a;
 }
 

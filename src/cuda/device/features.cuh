@@ -6,6 +6,7 @@
 
 #include "core/random.h"
 #include "device/attend.cuh"
+#include "device/pairs.cuh"
 #include "kernels/params.h"
 
 namespace mica {
@@ -24,49 +25,53 @@ struct FeatureState {
                                 : philox_key(p.dropout.seed, p.dropout.offset);
   }
 
-  // Calls function(element, query, key) for every score of the fragment.
+  // Calls function(element) for every score of the fragment.
   template <int m_blocks, int n_blocks, class Function>
-  static MICA_DEVICE void for_each(float (&scores)[m_blocks][n_blocks][4], i32 query_begin, i32 key_begin,
-                                   Function function) {
-    const i32 lane = threadIdx.x % 32;
+  static MICA_DEVICE void for_each(float (&scores)[m_blocks][n_blocks][4], Function function) {
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const i32 down = m * 16 + e / 2 * 8 + lane / 4, across = n * 8 + lane % 4 * 2 + e % 2;
-          function(scores[m][n][e], query_begin + (transposed ? across : down),
-                   key_begin + (transposed ? down : across));
-        }
+        for (int e = 0; e < 4; ++e) function(scores[m][n][e]);
   }
 
-  // Products to scores in log2 units; the boolean mask hides.
+  // Products to scores in log2 units, as far as scale and softcap go.
+  template <class Params, int m_blocks, int n_blocks>
+  static MICA_DEVICE void scale(float (&scores)[m_blocks][n_blocks][4], const Params& p) {
+    // One branch for all: each score by itself would bring its own.
+    if (p.features & kFeatureSoftcap)
+      for_each(scores, [&](float& x) { x = capped_score<Math>(p.score, x); });
+    else
+      for_each(scores, [&](float& x) { x *= p.score.scale_log2; });
+  }
+
+  // ALiBi and bias; the boolean mask hides.
+  template <class Params, int m_blocks, int n_blocks>
+  MICA_DEVICE void add(float (&scores)[m_blocks][n_blocks][4], const Params& p, const Band& band, i32 batch, i32 head,
+                       i32 query_begin, i32 key_begin) const {
+    if (p.features & kFeatureAlibi) add_alibi_to(scores, query_begin + band.shift - key_begin);
+    if (p.features & kFeatureBias)
+      for_each_line(
+          scores, p.bias, band, batch, head, query_begin, key_begin,
+          [&](auto& row, const PairsLine& line) { add_bias_line(row, p.bias, line); },
+          [&](float& x, i64 index) { x = add_bias<FloatMath>(x, load_one(p.bias.data, index, p.bias.dtype)); },
+          [](float&) {});
+    if (p.features & kFeatureBoolean)
+      for_each_line(
+          scores, p.boolean, band, batch, head, query_begin, key_begin,
+          [&](auto& row, const PairsLine& line) { hide_line(row, p.boolean, line); },
+          [&](float& x, i64 index) {
+            if (!static_cast<const u8*>(p.boolean.data)[index]) x = -infinity();
+          },
+          [](float& x) { x = -infinity(); });
+  }
+
   template <class Params, int m_blocks, int n_blocks>
   MICA_DEVICE void score(float (&scores)[m_blocks][n_blocks][4], const Params& p, const Band& band, i32 batch, i32 head,
                          i32 query_begin, i32 key_begin) const {
-    for_each(scores, query_begin, key_begin, [&](float& x, i32, i32) { x = score_of_product<Math>(p.score, x); });
-    if (p.features & kFeatureAlibi)
-      for_each(scores, query_begin, key_begin, [&](float& x, i32 query, i32 key) {
-        x = add_alibi<FloatMath>(x, slope_log2, float(query + band.shift - key));
-      });
-    if (p.features & kFeatureBias) {
-      const i64 offset = batch * p.bias.stride_batch + head * p.bias.stride_head;
-      for_each(scores, query_begin, key_begin, [&](float& x, i32 query, i32 key) {
-        if (query < min_of(p.bias.rows, band.len_q) && key < min_of(p.bias.keys, band.len_k))
-          x = add_bias<FloatMath>(
-              x,
-              load_as_float(p.bias.data, offset + query * p.bias.stride_row + key * p.bias.stride_key, p.bias.dtype));
-      });
-    }
-    if (p.features & kFeatureBoolean) {
-      const u8* data =
-          static_cast<const u8*>(p.boolean.data) + batch * p.boolean.stride_batch + head * p.boolean.stride_head;
-      for_each(scores, query_begin, key_begin, [&](float& x, i32 query, i32 key) {
-        const bool inside = query < min_of(p.boolean.rows, band.len_q) && key < min_of(p.boolean.keys, band.len_k);
-        if (!inside || !data[query * p.boolean.stride_row + key * p.boolean.stride_key]) x = -infinity();
-      });
-    }
+    scale(scores, p);
+    add(scores, p, band, batch, head, query_begin, key_begin);
   }
 
   // Calls function(m, n, e) for every dropped element. query_begin: a multiple of 16, key_begin: of 32.
@@ -109,6 +114,65 @@ struct FeatureState {
   }
 
  private:
+  // offset: the distance of the fragment's first query and key. Distances are counted on in floats: turning each from
+  // an integer would cost as much as an exponential.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void add_alibi_to(float (&scores)[m_blocks][n_blocks][4], i32 offset) const {
+    const i32 lane = threadIdx.x % 32, down = lane / 4, across = lane % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const i32 row = down + m * 16 + half * 8;
+        const float first = float(transposed ? offset + across - row : offset + row - across);
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = scores[m][n][2 * half + e];
+            x = add_alibi<FloatMath>(x, slope_log2, transposed ? first + float(n * 8 + e) : first - float(n * 8 + e));
+          }
+      }
+  }
+
+  // Walks a tensor of pairs with the fragment, a line of keys of one query at a time: whole(row, line) for a row of a
+  // fragment that is not transposed, inside(score, index) and outside(score) for each score of one that is.
+  template <int m_blocks, int n_blocks, class Whole, class Inside, class Outside>
+  static MICA_DEVICE void for_each_line(float (&scores)[m_blocks][n_blocks][4], const PairsArg& a, const Band& band,
+                                        i32 batch, i32 head, i32 query_begin, i32 key_begin, Whole whole, Inside inside,
+                                        Outside outside) {
+    const i32 lane = threadIdx.x % 32;
+    if constexpr (!transposed) {
+#pragma unroll
+      for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const i32 query = query_begin + m * 16 + half * 8 + lane / 4;
+          FragmentRow<n_blocks> row = {scores[m], half};
+          whole(row, line_of(a, band, batch, head, query, key_begin + lane % 4 * 2));
+        }
+    } else {
+#pragma unroll
+      for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const i32 query = query_begin + n * 8 + lane % 4 * 2 + e;
+          const PairsLine line = line_of(a, band, batch, head, query, key_begin + lane / 4);
+#pragma unroll
+          for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float& x = scores[m][n][2 * half + e];
+              const i32 distance = m * 16 + half * 8;
+              if (distance < line.limit)
+                inside(x, line.index + distance * a.stride_key);
+              else
+                outside(x);
+            }
+        }
+    }
+  }
+
   MICA_DEVICE PhiloxBlock<ScalarWords> block_of(i32 query, i32 key_index, i32 head_index) const {
     const DropoutCell cell = dropout_cell(query, key_index);
     return philox<ScalarWords>(key, cell.row, cell.column, head_index);

@@ -123,17 +123,18 @@ struct BackwardBlock {
   MICA_DEVICE void weigh(float (&s)[2][n_blocks][4], float (&dp)[2][n_blocks][4], i32 first_key, i32 tile,
                          i32 query_in_tile, i32 stage, bool masked, MakeDp make_dp) const {
     const i32 query_begin = tile * tile_q + query_in_tile, lane = threadIdx.x % 32;
-    float slope[2][n_blocks][4];  // d score / d product
+    float slope[2][n_blocks][4];  // d score / d product, over the scale
     if constexpr (full) {
+      features.scale(s, p);
       if (p.features & kFeatureSoftcap) {
 #pragma unroll
         for (int m = 0; m < 2; ++m)
 #pragma unroll
           for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) slope[m][n][e] = score_derivative<Math>(p.score, s[m][n][e]) / p.score.scale;
+            for (int e = 0; e < 4; ++e) slope[m][n][e] = capped_slope<Math>(p.score, s[m][n][e]);
       }
-      features.score(s, p, band, batch_index, head, query_begin, first_key);
+      features.add(s, p, band, batch_index, head, query_begin, first_key);
     }
     if (masked) mask(s, first_key, query_begin);
     const float scale = full ? 1.0f : p.score.scale_log2;

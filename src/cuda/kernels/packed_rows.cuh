@@ -7,6 +7,7 @@
 #include "core/random.h"
 #include "device/attend.cuh"
 #include "device/mma.cuh"
+#include "device/pairs.cuh"
 #include "kernels/params.h"
 
 namespace mica {
@@ -107,32 +108,42 @@ struct PackedRows {
 #pragma unroll
       for (int e = 0; e < 4; ++e) function(scores[n][e], e / 2, key_begin + n * 8 + i32(threadIdx.x % 4) * 2 + e % 2);
   }
-  MICA_DEVICE i64 pair_offset(const PairsArg& a, Row r, i32 key) const {
-    return batch_index * a.stride_batch + r.head * a.stride_head + r.query * a.stride_row + key * a.stride_key;
-  }
-  MICA_DEVICE bool is_inside(const PairsArg& a, Row r, i32 key) const {
-    return r.query < min_of(a.rows, band.len_q) && key < min_of(a.keys, band.len_k);
+  // Calls function(row, line) for the lane's two rows of a tensor of pairs.
+  template <int n_blocks, class Function>
+  MICA_DEVICE void for_each_line(float (&scores)[n_blocks][4], const PairsArg& a, i32 key_begin,
+                                 Function function) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      FragmentRow<n_blocks> fragment = {scores, half};
+      function(fragment,
+               line_of(a, band, batch_index, row[half].head, row[half].query, key_begin + i32(threadIdx.x % 4) * 2));
+    }
   }
 
   // Products to scores in log2 units (plain: the softmax scales); the boolean mask hides.
   template <int n_blocks>
   MICA_DEVICE void score(float (&scores)[n_blocks][4], i32 key_begin) const {
     if constexpr (!full) return;
-    for_each(scores, key_begin, [&](float& x, int, i32) { x = score_of_product<Math>(p.score, x); });
-    if (has(kFeatureAlibi))
-      for_each(scores, key_begin, [&](float& x, int half, i32 j) {
-        x = add_alibi<FloatMath>(x, slope_log2[half], float(row[half].query + band.shift - j));
-      });
+    if (has(kFeatureSoftcap))
+      for_each(scores, key_begin, [&](float& x, int, i32) { x = capped_score<Math>(p.score, x); });
+    else
+      for_each(scores, key_begin, [&](float& x, int, i32) { x *= p.score.scale_log2; });
+    if (has(kFeatureAlibi)) {
+      // Distances are counted on in floats: turning each from an integer would cost as much as an exponential.
+      const i32 first = key_begin + threadIdx.x % 4 * 2;
+      const float distance[2] = {float(row[0].query + band.shift - first), float(row[1].query + band.shift - first)};
+#pragma unroll
+      for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          scores[n][e] = add_alibi<FloatMath>(scores[n][e], slope_log2[e / 2], distance[e / 2] - float(n * 8 + e % 2));
+    }
     if (has(kFeatureBias))
-      for_each(scores, key_begin, [&](float& x, int half, i32 j) {
-        if (is_inside(p.bias, row[half], j))
-          x = add_bias<FloatMath>(x, load_as_float(p.bias.data, pair_offset(p.bias, row[half], j), p.bias.dtype));
-      });
+      for_each_line(scores, p.bias, key_begin,
+                    [&](auto& fragment, const PairsLine& line) { add_bias_line(fragment, p.bias, line); });
     if (has(kFeatureBoolean))
-      for_each(scores, key_begin, [&](float& x, int half, i32 j) {
-        const u8* data = static_cast<const u8*>(p.boolean.data);
-        if (!is_inside(p.boolean, row[half], j) || !data[pair_offset(p.boolean, row[half], j)]) x = -infinity();
-      });
+      for_each_line(scores, p.boolean, key_begin,
+                    [&](auto& fragment, const PairsLine& line) { hide_line(fragment, p.boolean, line); });
   }
 
   // Hides what the band hides; called only for tiles that are not full.

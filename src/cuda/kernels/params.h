@@ -23,6 +23,7 @@ struct PairsArg {
   void* data;  // null: absent
   i32 dtype;
   i32 rows, keys;  // shape[2], shape[3]; 2^31 - 1 where they broadcast
+  i32 in_twos;     // keys 2n and 2n + 1 can be read at once
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
