@@ -52,6 +52,21 @@ void add_aligned_cases(CaseTable& table) {
                          .layout_k = Layout::kHeadsFirst,
                          .layout_v = Layout::kHeadsFirst,
                          .layout_o = Layout::kHeadsFirst});
+    // Masks and biases whose keys can be read two at a time; the last key in use has no neighbour.
+    add("_mask", {.heads_k = 1, .len_q = 70, .len_k = 150, .has_mask = true, .used_k = {150, 77}});
+    add("_bias", {.heads_k = 1,
+                  .len_q = 70,
+                  .len_k = 150,
+                  .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                  .bias_dtype = MICA_FP32,
+                  .used_k = {150, 77},
+                  .gradients = kGradQkv | kGradBias});
+    add("_bias_half_mask", {.heads_k = 1,
+                            .len_q = 5,
+                            .len_k = 150,
+                            .has_mask = true,
+                            .mask_axes = kAxisQuery | kAxisKey,
+                            .bias_dtype = MICA_FP16});
     add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});

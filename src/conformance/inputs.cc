@@ -174,7 +174,7 @@ void make_score_side(Inputs& x, Random& random) {
   }
   if (o.has_mask) {
     pair_shape(x, o.mask_axes, shape);
-    x.mask = make_tensor(MICA_BOOL, shape, o.layout_score, 0);
+    x.mask = make_tensor(MICA_BOOL, shape, o.layout_score, o.alignment);
     for (int64_t b = 0; b < shape[0]; ++b)
       for (int64_t h = 0; h < shape[1]; ++h)
         for (int64_t i = 0; i < shape[2]; ++i)
@@ -189,7 +189,7 @@ void make_score_side(Inputs& x, Random& random) {
   }
   if (o.bias_dtype) {
     pair_shape(x, o.bias_axes, shape);
-    x.bias = make_tensor(o.bias_dtype, shape, o.layout_score, 0);
+    x.bias = make_tensor(o.bias_dtype, shape, o.layout_score, o.alignment);
     fill_all(x.bias, random, 1.0);
     if (o.bias_has_minus_infinity)
       for (int64_t b = 0; b < shape[0]; ++b)
