@@ -20,40 +20,78 @@ constexpr std::size_t kMostListBytes = std::size_t(1) << 30;
 
 json version_json(const Version& version) { return version.known() ? json(version.text()) : json(); }
 
-// What a program could find there: the Python, torch and CUDA libraries, and everything of ld.so.cache.
-ListedLibraries collect(const Environment& target, const Files& files) {
-  ListedLibraries out;
-  std::set<std::string> paths;
-  for (const auto& [soname, path] : target.loader.cache) paths.insert(path);
-  for (const std::string& path : {target.libc_path, target.libstdcxx_path}) paths.insert(path);
-  const auto add_folder = [&](const std::string& folder) {
-    for (const std::string& name : files.list(folder))
-      if (name.find(".so") != name.npos) paths.insert(folder + "/" + name);
-  };
-  for (const std::string& folder : target.loader.library_path) add_folder(folder);
-  if (target.python) {
-    paths.insert(target.python->executable);
-    add_folder(folder_name(folder_name(target.python->executable)) + "/lib");
-    for (const std::string& site : target.python->site_packages)
-      for (const std::string& folder : files.match(site + "/nvidia/*/lib")) add_folder(folder);
+// $ORIGIN is the folder of the file that names it.
+std::string expanded(std::string folder, const std::string& origin) {
+  for (const char* word : {"${ORIGIN}", "$ORIGIN"})
+    for (std::size_t at; (at = folder.find(word)) != folder.npos && origin.find('$') == origin.npos;)
+      folder.replace(at, std::string_view(word).size(), origin);
+  return folder;
+}
+
+// What a program could find there: everything of ld.so.cache, and Python, torch and CUDA with all that they need.
+class Collector {
+ public:
+  Collector(const Environment& target, const Files& files) : target_(target), files_(files) {}
+
+  ListedLibraries run() {
+    for (const auto& [soname, path] : target_.loader.cache) add(path);
+    for (const std::string& path : {target_.libc_path, target_.libstdcxx_path}) add(path);
+    for (const std::string& folder : target_.loader.library_path) add_folder(folder);
+    if (target_.python) {
+      add(target_.python->executable);
+      add_folder(folder_name(folder_name(target_.python->executable)) + "/lib");
+      for (const std::string& site : target_.python->site_packages)
+        for (const std::string& folder : files_.match(site + "/nvidia/*/lib")) add_folder(folder);
+    }
+    if (target_.torch) {
+      for (const std::string& path : target_.torch->libraries) add(path);
+      add_folder(target_.torch->folder + "/lib");
+    }
+    return std::move(out_);
   }
-  if (target.torch) {
-    paths.insert(target.torch->libraries.begin(), target.torch->libraries.end());
-    add_folder(target.torch->folder + "/lib");
+
+ private:
+  static constexpr std::size_t kMostFiles = 10'000;
+
+  void add_folder(const std::string& folder) {
+    for (const std::string& name : files_.list(folder))
+      if (name.find(".so") != name.npos) add(folder + "/" + name);
   }
-  for (const std::string& path : paths) {
-    const auto resolved = path.empty() ? std::nullopt : files.resolve(path);
-    if (!resolved) continue;
-    if (*resolved != path) out.links.emplace(path, *resolved);
-    if (out.files.count(*resolved)) continue;
-    try {
-      out.files.emplace(*resolved, std::make_shared<ElfFile>(read_elf_file(files.on_disk(*resolved))));
-    } catch (const ReadError&) {
-      // A linker script or a broken file: the loader would not take it either.
+
+  void add(const std::string& first) {
+    std::vector<std::string> waiting = {first};
+    while (!waiting.empty()) {
+      const std::string path = waiting.back();
+      waiting.pop_back();
+      const auto resolved = path.empty() ? std::nullopt : files_.resolve(path);
+      if (!resolved || out_.links.size() + out_.files.size() > 2 * kMostFiles) continue;
+      if (*resolved != path) out_.links.emplace(path, *resolved);
+      if (out_.files.count(*resolved)) continue;
+      try {
+        const auto elf = std::make_shared<ElfFile>(read_elf_file(files_.on_disk(*resolved)));
+        out_.files.emplace(*resolved, elf);
+        add_needs(*elf, *resolved, waiting);
+        if (*resolved != path) add_needs(*elf, path, waiting);
+      } catch (const ReadError&) {
+        // A linker script or a broken file: the loader would not take it either.
+      }
     }
   }
-  return out;
-}
+
+  // Its own search path leads to others, as in site-packages/torch.libs.
+  static void add_needs(const ElfFile& elf, const std::string& path, std::vector<std::string>& waiting) {
+    for (const std::string_view folders : {elf.rpath, elf.runpath})
+      for (const std::string& folder : split(folders, ':'))
+        for (const std::string_view name : elf.needed)
+          if (!folder.empty()) waiting.push_back(expanded(folder, folder_name(path)) + "/" + std::string(name));
+  }
+
+  const Environment& target_;
+  const Files& files_;
+  ListedLibraries out_;
+};
+
+ListedLibraries collect(const Environment& target, const Files& files) { return Collector(target, files).run(); }
 
 // One field of the file; the message names it.
 class Fields {
@@ -138,6 +176,7 @@ void read_python(const Fields& all, Environment& out) {
     const Fields python = all.object("python");
     PythonFacts facts;
     facts.executable = python.text("executable");
+    facts.program = python.text("program");
     facts.version = python.version("version");
     facts.soabi = python.text("soabi");
     facts.free_threaded = python.flag("free_threaded");

@@ -135,6 +135,9 @@ void read_disks(const Outlook& outlook, HostFacts& host) {
   const std::string temporary = outlook.variable("TMPDIR").empty() ? "/tmp" : outlook.variable("TMPDIR");
   for (const std::string& folder : {temporary, outlook.folder, outlook.home()}) {
     struct statvfs facts;
+    bool is_known = false;
+    for (const DiskSpace& disk : host.disks) is_known |= disk.folder == folder;
+    if (is_known) continue;
     const auto resolved = folder.empty() ? std::nullopt : outlook.files.resolve(folder);
     if (!resolved || statvfs(outlook.files.on_disk(*resolved).c_str(), &facts) != 0) continue;
     host.disks.push_back(

@@ -141,6 +141,11 @@ TEST(Target, IsTheSameAfterAFile) {
   FakeSystem system;
   make_system(system, kOldError);
   system.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Wed\n");
+  // A library that only torch's own search path reaches.
+  system.library(
+      kSite + "/torch/lib/libtorch_global_deps.so",
+      {.soname = "libtorch_global_deps.so", .needed = {"libblas-1.so"}, .runpath = "$ORIGIN/../../torch.libs"});
+  system.library(kSite + "/torch.libs/libblas-1.so", {.soname = "libblas-1.so"});
   const Survey found = survey(system.outlook());
   const Environment here = environment_of(found, &found.pythons.at(0));
   const std::string text = export_environment(here, found.outlook.files);
@@ -160,6 +165,7 @@ TEST(Target, IsTheSameAfterAFile) {
   ASSERT_TRUE(c10);
   EXPECT_EQ(c10->soname, "libc10.so");
   EXPECT_EQ(c10->symbols.size(), 3u);
+  EXPECT_TRUE(there.libraries->find(kSite + "/torch/lib/../../torch.libs/libblas-1.so"));
   EXPECT_EQ(there.libraries->find("/nowhere.so"), nullptr);
   // The verdict over the same file is the same, word for word.
   const InstalledPackage* package = found.pythons[0].package("flash-attn");
