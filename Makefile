@@ -16,7 +16,7 @@ PARSERS := elf fatbin text wheel
 build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all fuzz bench builder-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
+.PHONY: build demo test test-all fuzz bench builder-truth doctor-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
 
 build: ## build the library with all GPU kernels, the command and the tests into build/
 	@$(BOOTSTRAP) build test
@@ -47,6 +47,11 @@ fuzz: ## libFuzzer over every parser of the doctor, SECONDS_EACH (60) each; what
 	    >out/fuzz/$$parser.log 2>&1 || { tail -40 out/fuzz/$$parser.log; exit 1; }; \
 	  grep -E "^stat::number_of_executed_units|DONE" out/fuzz/$$parser.log; \
 	done
+
+doctor-truth: ## the doctor against real packages in throw-away Pythons (downloads 1 GB); writes docs/doctor-truth.md
+	@$(BOOTSTRAP) build
+	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
+	python3 tools/doctor_truth.py build/bin/mica --output docs/doctor-truth.md
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json
 	@$(BOOTSTRAP) build bench

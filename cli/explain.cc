@@ -71,7 +71,10 @@ std::optional<doctor::Environment> target_of(const Options& options) {
   const doctor::PythonInstall* python =
       options.python.empty() ? default_python(survey) : find_python(survey, options.python);
   if (!options.python.empty() && !python) throw std::runtime_error("--python " + options.python + " is no Python");
-  return environment_of(survey, python);
+  doctor::Environment target = environment_of(survey, python);
+  // Advice names the program that people start; a virtual environment's is a link to another one's.
+  if (python) target.python->executable = python->program;
+  return target;
 }
 
 int run(const Options& options) {

@@ -88,7 +88,9 @@ doctor::PickTarget start_target(const Options& options) {
         options.python.empty() ? default_python(survey) : find_python(survey, options.python);
     if (!options.python.empty() && !python)
       throw std::runtime_error("--python is " + options.python + ", want a version such as 3.12 or a Python's path");
-    return doctor::pick_target(environment_of(survey, python));
+    target = doctor::pick_target(environment_of(survey, python));
+    if (python) target.interpreter = python->program;
+    return target;
   }
   utsname system;
   if (uname(&system) == 0) target.machine = system.machine;

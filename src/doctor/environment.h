@@ -39,7 +39,6 @@ struct LoaderFacts {
 
 struct PythonFacts {
   std::string executable;  // path, links followed; its exports count as loaded
-  std::string program;     // as people start it: /venv/bin/python
   Version version;         // 3.12.4
   std::string implementation = "cpython";
   std::string soabi;  // "cpython-312-x86_64-linux-gnu"

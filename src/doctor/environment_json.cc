@@ -176,7 +176,6 @@ void read_python(const Fields& all, Environment& out) {
     const Fields python = all.object("python");
     PythonFacts facts;
     facts.executable = python.text("executable");
-    facts.program = python.text("program");
     facts.version = python.version("version");
     facts.soabi = python.text("soabi");
     facts.free_threaded = python.flag("free_threaded");

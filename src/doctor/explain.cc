@@ -83,8 +83,9 @@ std::vector<std::string> evidence_of(const LogText& log, const Match& match) {
 }
 
 std::map<std::string, std::string> names_of(const Environment* target) {
-  const bool is_known = target && target->python && !target->python->program.empty();
-  const std::string python = is_known ? target->python->program : std::string("python");
+  const std::string python = target && target->python && !target->python->executable.empty()
+                                 ? target->python->executable
+                                 : std::string("python");
   return {{"python", python}, {"pip", python + " -m pip"}};
 }
 

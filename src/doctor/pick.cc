@@ -151,7 +151,7 @@ PickTarget pick_target(const Environment& environment) {
   if (environment.python) {
     target.python = environment.python->version;
     target.free_threaded = environment.python->free_threaded;
-    if (!environment.python->program.empty()) target.interpreter = environment.python->program;
+    if (!environment.python->executable.empty()) target.interpreter = environment.python->executable;
   }
   if (environment.torch) {
     target.torch = parse_version(environment.torch->version);

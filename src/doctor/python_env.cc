@@ -201,7 +201,6 @@ std::optional<PythonInstall> read_python(const Outlook& outlook, const std::stri
   PythonInstall python;
   python.program = program;
   python.facts.executable = *resolved;
-  python.facts.program = program;
   // A virtual environment is known by a file beside the folder that its (unresolved) program lies in.
   const std::string folder = files.resolve(folder_name(program)).value_or(folder_name(program));
   std::string config_folder = folder_name(folder);

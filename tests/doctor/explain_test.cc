@@ -185,7 +185,7 @@ TEST(Explain, TheTargetDecidesWhichAbi) {
   target.torch->version = "2.5.1+cu124";
   target.torch->cxx_abi = CxxAbi::kOld;
   target.python.emplace();
-  target.python->program = "/v/bin/python";
+  target.python->executable = "/v/bin/python";
   const Explanation other = explain(text, &target);
   EXPECT_EQ(other.verdicts[0].code, "TORCH_CXX11_ABI");
   EXPECT_NE(other.verdicts[0].cause.find("torch 2.5.1+cu124 has the old one"), std::string::npos);

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`mica doctor`, `mica explain` and `mica pick` as a script sees them; and that every verdict has its section in the docs.
+
+Usage: doctor_test.py MICA LIBMICA [unittest arguments]."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MICA = LIBRARY = None
+FIELDS = {"code", "severity", "subject", "message", "cause", "fix", "evidence"}
+
+
+def run(*arguments, text=None):
+    # A home of its own: what lies in the real one is no part of the test.
+    environment = {**os.environ, "HOME": "/nonexistent"}
+    return subprocess.run([MICA, *map(str, arguments)], capture_output=True, text=True, input=text, env=environment)
+
+
+def run_json(*arguments, text=None):
+    result = run(*arguments, "--json", text=text)
+    return result.returncode, json.loads(result.stdout)
+
+
+class Doctor(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+
+    def test_the_environment(self):
+        code, report = run_json("doctor")
+        self.assertIn(code, (0, 1, 2))
+        host = report["environment"]["host"]
+        self.assertEqual(host["machine"], os.uname().machine)
+        self.assertGreater(host["memory_bytes"], 0)
+        self.assertLess(report["environment"]["seconds"], 30)
+        programs = [python["executable"] for python in report["environment"]["pythons"]]
+        self.assertTrue(programs)
+        for verdict in report["verdicts"]:
+            self.assertLessEqual(FIELDS, set(verdict))
+
+    def test_this_python_is_what_it_says_of_itself(self):
+        code, report = run_json("doctor", LIBRARY, "--python", sys.executable)
+        self.assertEqual(code, 0, report["verdicts"])
+        own = [p for p in report["environment"]["pythons"] if p["program"] == sys.executable or
+               os.path.realpath(p["program"]) == os.path.realpath(sys.executable)]
+        self.assertTrue(own)
+        self.assertTrue(sys.version.startswith(own[0]["version"].rsplit(".", 1)[0]), own[0]["version"])
+
+    def test_our_own_library_loads_here_and_in_a_described_target(self):
+        target, page = self.path / "target.json", self.path / "page.html"
+        self.assertEqual(run("doctor", LIBRARY, "--export", target, "--html", page).returncode, 0)
+        self.assertIn("<!doctype html>", page.read_text())
+        code, report = run_json("doctor", LIBRARY, "--target", target)
+        self.assertEqual(code, 0, report["verdicts"])
+        self.assertIn("LOADS", [verdict["code"] for verdict in report["verdicts"]])
+        # The same target with an older C library.
+        described = json.loads(target.read_text())
+        self.assertEqual(described["mica_target"], 1)
+
+    def test_bad_usage_gets_one_line(self):
+        bad = self.path / "bad.json"
+        bad.write_text("{")
+        for arguments in (["/nowhere.so"], ["--python", "/nowhere"], ["--target", bad, LIBRARY], ["--target", "/nowhere", LIBRARY],
+                          ["--export", "/nowhere/x.json"], ["--html", "/nowhere/x.html"], [bad]):
+            result = run("doctor", *arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertEqual(result.stdout, "", arguments)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+
+class Explain(unittest.TestCase):
+    def test_known_unknown_and_well(self):
+        code, report = run_json("explain", "--elsewhere", text="nvcc fatal   : Unsupported gpu architecture 'compute_120'\n")
+        self.assertEqual(code, 1)
+        self.assertEqual(report["verdicts"][0]["code"], "BUILD_ARCH_UNSUPPORTED_BY_NVCC")
+        self.assertLessEqual(FIELDS, set(report["verdicts"][0]))
+        code, report = run_json("explain", "--elsewhere", text="something odd\n")
+        self.assertEqual((code, report["verdicts"][0]["code"]), (2, "NOT_KNOWN"))
+        self.assertEqual(run("explain", "--elsewhere", text="Successfully installed flash-attn-2.8.3\n").returncode, 0)
+
+    def test_bytes_that_are_no_text(self):
+        result = subprocess.run([MICA, "explain", "--elsewhere", "--json"], input=bytes(range(256)) * 4 + b"\nKilled\n",
+                                capture_output=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(json.loads(result.stdout)["verdicts"][0]["code"], "BUILD_OOM")
+
+    def test_from_a_file_and_from_words(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
+            log.write("CUDA error: no kernel image is available for execution on the device\n")
+            log.flush()
+            self.assertEqual(run("explain", "--elsewhere", "--file", log.name).returncode, 1)
+        self.assertIn("TORCH_SIGNATURE", run("explain", "undefined", "symbol:", "_ZN3c104cuda9SetDeviceEa").stdout)
+        self.assertEqual(run("explain", "--file", "/nowhere").returncode, 2)
+
+
+class Pick(unittest.TestCase):
+    TARGET = ["--python", "3.12", "--machine", "x86_64", "--torch"]
+
+    def test_published(self):
+        code, report = run_json("pick", *self.TARGET, "2.8.0+cu128")
+        self.assertEqual((code, report["match"]["file"]),
+                         (0, "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"))
+        code, report = run_json("pick", *self.TARGET, "2.9.0+cu130")
+        self.assertEqual((code, report["match"], len(report["nearest"])), (1, None, 3))
+        self.assertEqual(run("pick", "--machine", "x86_64").returncode, 2)
+
+    def test_from_a_list_and_a_folder(self):
+        name = "flash_attn-2.8.3+cu130torch2.9-cp312-cp312-manylinux_2_28_x86_64.whl"
+        code, report = run_json("pick", "-", *self.TARGET, "2.9.0+cu130", text=f"<a href=\"x/{name}\">and more</a>\n")
+        self.assertEqual((code, report["match"]["file"]), (0, f"x/{name}"))
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, name).touch()
+            self.assertEqual(run("pick", folder, *self.TARGET, "2.9.0+cu130").returncode, 0)
+            self.assertEqual(run("pick", folder, *self.TARGET, "2.8.0+cu130").returncode, 1)
+        self.assertEqual(run("pick", "/nowhere", *self.TARGET, "2.9.0").returncode, 2)
+        self.assertEqual(run("pick", "--python", "many").returncode, 2)
+
+
+class Pages(unittest.TestCase):
+    def test_every_verdict_has_its_section(self):
+        codes = re.findall(r'\{"([A-Z_0-9]+)", k', (ROOT / "src" / "doctor" / "verdicts.cc").read_text())
+        page = (ROOT / "docs" / "doctor.md").read_text()
+        missing = [code for code in codes
+                   if f'<a id="{code.lower().replace("_", "-")}"></a>\n### {code}\n' not in page]
+        self.assertGreater(len(codes), 50)
+        self.assertEqual(missing, [], "without a section in docs/doctor.md")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    MICA, LIBRARY = sys.argv[1], sys.argv[2]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
