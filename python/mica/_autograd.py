@@ -2,7 +2,7 @@
 """Attention in torch's autograd graph: q, k, v, bias and sinks have gradients, o and lse bring them."""
 
 from functools import lru_cache
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.autograd.function import Function
 from . import _abi
 from ._caller import caller
 from ._describe import BINDINGS, Options, options as make_options
+from ._recent import Recent
 from .errors import NotDense, Unsupported
 
 _RANK = {name: rank for rank, name in enumerate(BINDINGS)}
@@ -37,23 +38,25 @@ def _backward_options(given: Options, deterministic: bool) -> Options:
     return make_options(**values)
 
 
-def _gradients(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor] = None) -> Tuple[Optional[Tensor], ...]:
-    q, k, v, o, lse, *middle = ctx.saved_tensors
-    call, places = _backward(ctx.middle, d_lse is not None, ctx.needs_input_grad[:5])
-    options = _backward_options(ctx.options, torch.are_deterministic_algorithms_enabled())
+def _gradients(ctx: Any, options: Options, middle: Tuple[str, ...], needs: Tuple[bool, ...], d_o: Optional[Tensor],
+               d_lse: Optional[Tensor] = None) -> List[Optional[Tensor]]:
+    """Of q, k, v, bias and sinks, None for what is not needed."""
+    gradients: List[Optional[Tensor]] = [None] * 5
+    if d_o is None and d_lse is None:
+        return gradients
+    q, k, v, o, lse, *others = ctx.saved_tensors
+    call, places = _backward(middle, d_lse is not None, needs)
+    options = _backward_options(options, torch.are_deterministic_algorithms_enabled())
     if d_o is None:
-        if d_lse is None:
-            return (None,) * 8
         d_o = torch.zeros_like(o)
-    last = (d_o,) if d_lse is None else (d_o, d_lse)
+    last = () if d_lse is None else (d_lse,)
     try:
-        made = call(options, q, k, v, o, lse, *middle, *last)
+        made = call(options, q, k, v, o, lse, *others, d_o, *last)
     except NotDense:
-        made = call(options, q, k, v, o, lse, *middle, d_o.contiguous(), *last[1:])
-    gradients = [None] * 8
+        made = call(options, q, k, v, o, lse, *others, d_o.contiguous(), *last)
     for place, gradient in zip(places, made if len(places) > 1 else (made,)):
         gradients[place] = gradient
-    return tuple(gradients)
+    return gradients
 
 
 class Final(Function):
@@ -68,23 +71,45 @@ class Final(Function):
         raise Unsupported("attention has no second derivative")
 
 
-_plain_forward = _forward(())
+def _backward_of(ctx: Any, options: Options, middle: Tuple[str, ...], needs: Tuple[bool, ...],
+                 given: Tuple[Optional[Tensor], ...]) -> List[Optional[Tensor]]:
+    if not torch.is_grad_enabled():
+        return _gradients(ctx, options, middle, needs, *given)
+    # create_graph: a second derivative may be asked for. There is none, and it must not be silently 0.
+    with torch.no_grad():
+        results = _gradients(ctx, options, middle, needs, *given)
+    sources = (*ctx.saved_tensors, *(g for g in given if g is not None))
+    return [result if result is None else Final.apply(result, *sources) for result in results]
+
+
+class AttendPlain(Function):
+    """q, k and v alone. Every further argument of a Function costs, be it a tensor or not: hence one for all."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, recent: Recent) -> Any:
+        o, lse = recent.again(recent.entry, q, k, v)
+        ctx.save_for_backward(q, k, v, o, lse)
+        ctx.options = recent.entry.options
+        if not recent.return_lse:
+            return o
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+        needs = (*ctx.needs_input_grad[:3], False, False)
+        return (*_backward_of(ctx, ctx.options, (), needs, gradients)[:3], None)
 
 
 class Attend(Function):
+    """The same with other tensors by name; bias and sinks among them have gradients."""
+
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor],
-                options: Options, middle: Optional[Dict[str, Tensor]], return_lse: bool) -> Any:
-        if middle:
-            names, tensors = tuple(middle), tuple(middle.values())
-            o, lse = _forward(names)(options, q, k, v, *tensors)
-            ctx.save_for_backward(q, k, v, o, lse, *tensors)
-            ctx.middle = names
-        else:
-            o, lse = _plain_forward(options, q, k, v)
-            ctx.save_for_backward(q, k, v, o, lse)
-            ctx.middle = ()
-        ctx.options = options
+                options: Options, middle: Dict[str, Tensor], return_lse: bool) -> Any:
+        ctx.options, ctx.middle, tensors = options, tuple(middle), tuple(middle.values())
+        o, lse = _forward(ctx.middle)(options, q, k, v, *tensors)
+        ctx.save_for_backward(q, k, v, o, lse, *tensors)
         if not return_lse:
             return o
         ctx.set_materialize_grads(False)
@@ -92,25 +117,16 @@ class Attend(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
-        if not torch.is_grad_enabled():
-            return _gradients(ctx, *gradients)
-        # create_graph: a second derivative may be asked for. There is none, and it must not be silently 0.
-        with torch.no_grad():
-            results = _gradients(ctx, *gradients)
-        sources = (*ctx.saved_tensors, *(g for g in gradients if g is not None))
-        return tuple(result if result is None else Final.apply(result, *sources) for result in results)
+        return (*_backward_of(ctx, ctx.options, ctx.middle, ctx.needs_input_grad[:5], gradients), None, None, None)
 
 
 # Function.apply, less its looks at functorch: what is traced does not come here.
+attend_plain = super(Function, AttendPlain).apply
 _apply = super(Function, Attend).apply
-
-
-def attend_plain(options: Options, q: Tensor, k: Tensor, v: Tensor, return_lse: bool) -> Any:
-    """o, or (o, lse), of q, k and v alone, with a gradient."""
-    return _apply(q, k, v, None, None, options, None, return_lse)
+plain_forward = _forward(())
 
 
 def attend(options: Options, q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Tensor], return_lse: bool) -> Any:
-    """The same with other bindings by name; bias and sinks among them have gradients."""
+    """o, or (o, lse), with a gradient."""
     middle = {name: optional[name] for name in sorted(optional, key=_RANK.__getitem__)}
     return _apply(q, k, v, middle.get("bias"), middle.get("sinks"), options, middle, return_lse)

@@ -6,6 +6,8 @@ tensors are (shape, stride, dtype, device, alignment) and by the options' identi
 addresses into a mica_bindings of its own (bytes: nothing that another thread or a finalizer could write to) and
 executes on the current stream. It is straight code, since a loop over names, a dictionary of tensors or a ctypes field
 would each cost more than what it replaces.
+
+call.find(options, *tensors) gives the plan alone, call.again(entry, *tensors) executes a plan that was found before.
 """
 
 import ctypes
@@ -32,10 +34,12 @@ LIKE = {"o": "", "lse": "", "dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "
 
 class Entry:
     """A plan, and what its outputs and workspace look like."""
-    __slots__ = ("plan", "address", "workspace_bytes", "workspace", "o", "lse")
+    __slots__ = ("plan", "address", "workspace_bytes", "workspace", "options", "device", "o", "lse")
 
-    def __init__(self, plan: Plan, device: torch.device, templates: Dict[str, Optional[torch.Tensor]]) -> None:
+    def __init__(self, plan: Plan, options: Options, device: torch.device,
+                 templates: Dict[str, Optional[torch.Tensor]]) -> None:
         self.plan, self.address, self.workspace_bytes = plan, plan.address, plan.workspace_bytes
+        self.options, self.device = options, device.index if device.type == "cuda" else -1  # as get_device says it
         self.o, self.lse = templates.get("o"), templates.get("lse")
         size = self.workspace_bytes
         self.workspace: Callable[[], torch.Tensor]
@@ -119,7 +123,7 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
             views[name] = view_of(name, DTYPES.get(tensor.dtype), tensor.shape, tensor.stride(), rows_aligned,
                                   tensor.dtype)
     where = (_abi.CUDA, device.index) if device.type == "cuda" else (_abi.CPU, 0)
-    return Entry(load().plan(describe(views, options, where), which), device, templates)
+    return Entry(load().plan(describe(views, options, where), which), options, device, templates)
 
 
 def _packer(names: Sequence[str]) -> struct.Struct:
@@ -134,45 +138,53 @@ def _packer(names: Sequence[str]) -> struct.Struct:
 
 
 def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) -> str:
+    """The text of find, call and again."""
     inputs = [name for name in names if name not in made]
     given = [name for name in inputs if name not in VALUES]
-    lines: List[str] = [f"def call(options, {', '.join(inputs)}):", "    device = q.get_device()"]
+    addresses: List[str] = []
     key = []
     for name in given:
         # Most tensors are contiguous, and asking is cheaper than a tuple of strides.
         what = f"{name}.shape, {name}.is_contiguous() or {name}.stride(), {name}.dtype"
         what += "" if name == "q" else f", {name}.get_device()"
         if name in optional:
-            lines += [f"    p_{name} = 0 if {name} is None else {name}.data_ptr()"]
+            addresses += [f"    p_{name} = 0 if {name} is None else {name}.data_ptr()"]
             key += [f"None if {name} is None else ({what})"]
         else:
-            lines += [f"    p_{name} = {name}.data_ptr()"]
+            addresses += [f"    p_{name} = {name}.data_ptr()"]
             key += [what]
-    addresses = " | ".join(f"p_{name}" for name in given if name in ROWS)
-    lines += [f"    key = (options, device, ({addresses}) % {ROW_ALIGNMENT} == 0, {', '.join(key)})",
-              "    entry = entry_of(key)",
-              "    if entry is None:",
-              f"        entry = remember(key, ({', '.join(given)},), options)"]
+    rows = " | ".join(f"p_{name}" for name in given if name in ROWS)
+    finding = ["    device = q.get_device()", *addresses,
+               f"    key = (options, device, ({rows}) % {ROW_ALIGNMENT} == 0, {', '.join(key)})",
+               "    entry = entry_of(key)",
+               "    if entry is None:",
+               f"        entry = remember(key, ({', '.join(given)},), options)"]
+    running: List[str] = []
     for name in made:
         like = LIKE[name] or ("q if entry.o is None else entry.o" if name == "o" else f"entry.{name}")
-        lines += [f"    {name} = empty_like({like})", f"    p_{name} = {name}.data_ptr()"]
+        running += [f"    {name} = empty_like({like})", f"    p_{name} = {name}.data_ptr()"]
     values = ", ".join(name if name in VALUES else f"p_{name}" for name in names)
-    lines += ["    workspace_bytes = entry.workspace_bytes",
-              "    p_workspace = 0",
-              "    if workspace_bytes:",
-              "        workspace = entry.workspace()",
-              "        p_workspace = workspace.data_ptr()",
-              f"    status = execute(entry.address, pack({ctypes.sizeof(_abi.Bindings)}, {_abi.ABI_VERSION}, {values},",
-              "        p_workspace, workspace_bytes, raw_stream(device) if device >= 0 else 0))",
-              "    if status:",
-              "        raise failure(status)"]
+    running += ["    workspace_bytes = entry.workspace_bytes",
+                "    p_workspace = 0",
+                "    if workspace_bytes:",
+                "        workspace = entry.workspace()",
+                "        p_workspace = workspace.data_ptr()",
+                f"    status = execute(entry.address, pack({ctypes.sizeof(_abi.Bindings)}, {_abi.ABI_VERSION}, {values},",
+                "        p_workspace, workspace_bytes, raw_stream(device) if device >= 0 else 0))",
+                "    if status:",
+                "        raise failure(status)"]
     if made:
-        lines += [f"    return {', '.join(made)}"]
-    return "\n".join(lines) + "\n"
+        running += [f"    return {', '.join(made)}"]
+    arguments = ", ".join(inputs)
+    return "\n".join([f"def find(options, {arguments}):", *finding, "    return entry",
+                      f"def call(options, {arguments}):", *finding, *running,
+                      f"def again(entry, {arguments}):", *addresses,
+                      f"    if ({rows}) % {ROW_ALIGNMENT}:", f"        return call(entry.options, {arguments})",
+                      "    device = entry.device", *running]) + "\n"
 
 
 _lock = threading.Lock()  # taken where a plan is made, not where it is found
-_caches: List[Dict[tuple, Entry]] = []  # of every generated function
+_caches: List[Dict[tuple, Any]] = []  # of every generated function, and what others made of their entries
 
 
 def forget_plans() -> None:
@@ -182,13 +194,21 @@ def forget_plans() -> None:
             entries.clear()
 
 
+def kept_with_plans() -> Dict[tuple, Any]:
+    """A dictionary that forget_plans empties too."""
+    with _lock:
+        _caches.append({})
+        return _caches[-1]
+
+
 def _no_stream(device: int) -> int:
     raise NoDevice("this PyTorch has no CUDA")
 
 
 @lru_cache(maxsize=None)
 def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optional: Tuple[str, ...] = ()) -> Callable:
-    """A function call(options, *inputs) for one pass, which returns the tensors of `made`.
+    """A function call(options, *inputs) for one pass, which returns the tensors of `made`; its find and again are the
+    two halves of it.
 
     names are all bindings, in the order of mica_bindings; the inputs are those that are not made, in that order. Those
     that are optional may be None."""
@@ -197,7 +217,7 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
     library = load()
     inputs = tuple(name for name in names if name not in made and name not in VALUES)
 
-    entries: Dict[tuple, Entry] = {}
+    entries: Dict[tuple, Entry] = kept_with_plans()
 
     def remember(key: tuple, tensors: Sequence[torch.Tensor], options: Options) -> Entry:
         given = {name: tensor for name, tensor in zip(inputs, tensors) if tensor is not None}
@@ -213,6 +233,5 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
         execute=library.c.mica_execute, failure=library.failure, empty_like=torch.empty_like,
         raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream))
     exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
-    with _lock:
-        _caches.append(entries)
+    scope["call"].find, scope["call"].again = scope["find"], scope["again"]
     return scope["call"]

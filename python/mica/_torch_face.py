@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """mica.attention* for torch tensors. Eager calls go straight to the library; traced ones to the registered ops.
 
-The order of the checks is the order of their likelihood: a plain call without a gradient pays for two flags, the
-options' look-up and the generated call.
+The order of the checks is the order of their likelihood: a plain call that was made before (mica._recent) pays for one
+flag, one look-up and one guard before the generated call.
 """
 
 from functools import lru_cache
@@ -13,10 +13,11 @@ from torch import Tensor, is_grad_enabled
 
 from . import _abi, _tensors
 from ._arguments import normalise, numbers, window_of
-from ._autograd import attend, attend_plain
+from ._autograd import attend, attend_plain, plain_forward
 from ._caller import caller
 from ._describe import Options
-from ._tracing import is_traced, traced
+from ._recent import Recent, recent, remember
+from ._tracing import is_dynamo_tracing, is_traced, traced
 from .errors import InvalidArgument, NotDense
 
 
@@ -105,24 +106,40 @@ _plain = caller(_abi.FORWARD, ("q", "k", "v", "o"), ("o",))
 _plain_lse = caller(_abi.FORWARD, ("q", "k", "v", "o", "lse"), ("o", "lse"))
 
 
+def _plain_call(key: Optional[tuple], options: Options, q: Tensor, k: Tensor, v: Tensor, return_lse: bool) -> Any:
+    """o, or (o, lse), of q, k and v alone; remembered under the key."""
+    needs_gradient = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    call = plain_forward if needs_gradient else _plain_lse if return_lse else _plain
+    entry = call.find(options, q, k, v)
+    made = Recent(entry, call, needs_gradient, return_lse)
+    if key is not None:
+        remember(key, made, q, k, v)
+    return attend_plain(q, k, v, made) if needs_gradient else call.again(entry, q, k, v)
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: Optional[Tensor],
               bias: Optional[Tensor], scale: Optional[float], softcap: Optional[float], alibi: Optional[Tensor],
               sinks: Optional[Tensor], dropout: float, return_lse: bool, out: Optional[Tensor],
               diagonal: Optional[str], num_splits: int, batch_invariant: bool, seed: Any) -> Any:
     if window is not None:
         window = window_of(window)
+    is_plain = mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout
+    if is_plain and not is_dynamo_tracing():
+        key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled())
+        call = recent(key)
+        if call is not None and call.is_same(q, k, v):
+            return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
     if is_traced(q):
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks),
                       normalise(causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant),
                       return_lse, out, seed)
     if _any_autocast():
         q, k, v = autocast(q, k, v)
+        key = None  # what a guard sees of the arguments is not what is computed with
     options = numbers(causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant)
-    if mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout:
+    if is_plain:
         try:
-            if is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-                return attend_plain(options, q, k, v, return_lse)
-            return _plain_lse(options, q, k, v) if return_lse else _plain(options, q, k, v)
+            return _plain_call(key, options, q, k, v, return_lse)
         except (NotDense, AttributeError):
             pass  # copies, or arrays of another library: below
     return _general(_DENSE, options, q, k, v,

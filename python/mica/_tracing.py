@@ -21,6 +21,10 @@ _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _never)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 
+# True for Dynamo alone, which knows the function, and in eager a constant: cheaper than is_compiling.
+is_dynamo_tracing = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling) if _torch_ops.AVAILABLE else _never
+
+
 def is_traced(q: Tensor) -> bool:
     return (_is_compiling() or _dispatch_modes() or _transforms() or
             type(q) is not Tensor and type(q) is not Parameter)  # type: ignore[return-value]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain calls made again. Most calls repeat an earlier one with other addresses; to see that by one question to torch
+costs a fifth of looking up the plan by shapes, strides, types and devices.
+
+The question is torch's own guard (what torch.compile asks of its inputs at every call): same classes, shapes, strides,
+types, devices and requires_grad, and nothing in this thread that changes what an operator does (autocast, dispatch
+modes, functorch, inference mode) but did not when the guard was made. It refuses a tensor that is given twice. Where a
+PyTorch has no such guard, or one that lets something through, every call looks up its plan.
+"""
+
+from typing import Any, Callable, Dict
+
+import torch
+from torch import Tensor
+
+from ._caller import Entry, kept_with_plans
+
+KEPT = 512
+MOST_GUARDS = 8  # for one plan: where calls keep differing in what a plan does not depend on, guards do not pay
+
+
+def _never(*tensors: Any) -> bool:
+    return False
+
+
+def _guard(*tensors: Tensor) -> Callable[..., bool]:
+    """A function that is true of tensors such as these."""
+    from torch._C._dynamo.guards import TensorGuards
+    return TensorGuards(*tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
+                        dynamic_dims_strides=[list(t.stride()) for t in tensors]).check
+
+
+def _guard_is_right() -> bool:
+    """Whether this PyTorch's guard is there, and sees every difference that matters."""
+    one, two = torch.zeros(2, 3), torch.zeros(2, 3)
+    others = (two[:1], two.t().contiguous().t(), two.half(), two.clone().requires_grad_(), two.to("meta"), None,
+              torch.nn.Parameter(two))
+    try:
+        is_same = _guard(one, two)
+        return is_same(two, one) is True and not any(is_same(one, other) for other in others)
+    except (ImportError, AttributeError, TypeError, RuntimeError):
+        return False
+
+
+_HAS_GUARD = _guard_is_right()
+
+
+class Recent:
+    """A plan of a plain call, and how to see that a call can use it."""
+    __slots__ = ("is_same", "guards_made", "entry", "again", "needs_gradient", "return_lse")
+
+    def __init__(self, entry: Entry, call: Any, needs_gradient: bool, return_lse: bool) -> None:
+        self.is_same: Callable[..., bool] = _never
+        self.guards_made = 0
+        self.entry, self.again = entry, call.again
+        self.needs_gradient, self.return_lse = needs_gradient, return_lse
+
+
+_calls: Dict[tuple, Recent] = kept_with_plans()
+recent = _calls.get
+
+
+def remember(key: tuple, call: Recent, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Notes what the plain arguments of the key led to with these tensors. The second time in succession it gets a
+    guard: where shapes change at every call, each one would be made in vain."""
+    last = recent(key)
+    if last is not None and last.entry is call.entry:
+        call.guards_made = last.guards_made
+        if _HAS_GUARD and call.guards_made < MOST_GUARDS and q is not k and q is not v and k is not v:
+            call.is_same = _guard(q, k, v)
+            call.guards_made += 1
+    elif len(_calls) >= KEPT:
+        _calls.clear()
+    _calls[key] = call

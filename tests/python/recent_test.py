@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call that repeats another one takes the short way, and one that only looks like it does not."""
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import reference  # noqa: E402
+
+import mica  # noqa: E402
+from mica import _recent  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(0)
+    _recent._calls.clear()
+
+
+def qkv(device="cpu", rows=5, dtype=torch.float32):
+    return [torch.randn(2, rows, 4, 32, device=device, dtype=dtype) for _ in range(3)]
+
+
+def settle(tensors, **options):
+    """Makes the call until it takes the short way."""
+    for _ in range(3):
+        mica.attention(*tensors, **options)
+    (call,) = _recent._calls.values()
+    assert call.is_same(*tensors) == _recent._HAS_GUARD
+    return call
+
+
+def close(got, tensors, **options):
+    torch.testing.assert_close(got.double(), reference.attention(*tensors, **options)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_this_pytorch_has_the_guard():
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
+        pytest.skip("PyTorch before 2.4 may have none")
+    assert _recent._HAS_GUARD
+
+
+def test_other_tensors_of_the_same_kind(device):
+    settle(qkv(device), causal=True)
+    for _ in range(2):
+        tensors = qkv(device)
+        close(mica.attention(*tensors, causal=True), tensors, causal=True)
+
+
+@pytest.mark.parametrize("change", [
+    lambda t: t[:, :3], lambda t: t.transpose(1, 2).contiguous().transpose(1, 2), lambda t: t[..., ::2],
+    lambda t: torch.cat([t, t], 1), lambda t: torch.nn.Parameter(t), lambda t: t.clone().requires_grad_()],
+    ids=["fewer keys", "other strides", "sparse rows", "more keys", "a parameter", "a gradient"])
+@pytest.mark.parametrize("which", range(3))
+def test_a_tensor_that_differs(device, change, which):
+    tensors = qkv(device)
+    settle(tensors)
+    changed = list(tensors)
+    for at in ((0, 1, 2) if change(tensors[0]).shape[-1] != 32 else (1, 2) if which else (0,)):
+        changed[at] = change(tensors[at])
+    o = mica.attention(*changed)
+    close(o, changed)
+    assert o.requires_grad == any(t.requires_grad for t in changed)
+
+
+def test_addresses_that_are_not_aligned(device):
+    call = settle(qkv(device))
+    sizes = [t.numel() for t in qkv()]
+    tensors = [torch.randn(size + 1, device=device)[1:].view(2, 5, 4, 32) for size in sizes]
+    assert call.is_same(*tensors) == _recent._HAS_GUARD and tensors[0].data_ptr() % 16
+    close(mica.attention(*tensors), tensors)
+
+
+def test_other_types_and_autocast(device):
+    tensors = qkv(device)
+    settle(tensors)
+    assert mica.attention(*(t.bfloat16() for t in tensors)).dtype == torch.bfloat16
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for _ in range(4):
+            assert mica.attention(*tensors).dtype == torch.bfloat16
+    assert mica.attention(*tensors).dtype == torch.float32
+
+
+def test_grad_mode_and_inference_mode(device):
+    leaves = [t.requires_grad_() for t in qkv(device)]
+    settle(leaves)
+    assert mica.attention(*leaves).requires_grad
+    with torch.no_grad():
+        for _ in range(3):
+            assert not mica.attention(*leaves).requires_grad
+    with torch.inference_mode():
+        for _ in range(3):
+            assert mica.attention(*leaves).is_inference()
+    got = torch.autograd.grad(mica.attention(*leaves).sin().sum(), leaves)
+    want = torch.autograd.grad(reference.attention(*leaves)[0].sin().sum(), leaves)
+    for one, other in zip(got, want):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gradient_of_one_alone_after_all_three(device):
+    leaves = [t.requires_grad_() for t in qkv(device)]
+    settle(leaves)
+    q, k, v = (t.detach() for t in leaves)
+    mica.attention(q, k.requires_grad_(), v).sum().backward()
+    assert q.grad is None and k.grad is not None and v.grad is None
+
+
+def test_dispatch_modes_and_transforms():
+    from mica import _torch_ops
+    if not _torch_ops.AVAILABLE:
+        pytest.skip("tracing wants PyTorch 2.4 or later")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    tensors = qkv()
+    settle(tensors)
+    with Names() as names:
+        mica.attention(*tensors)
+    assert "mica.attention.default" in names.seen
+
+
+def test_options_and_window_are_part_of_it(device):
+    tensors = qkv(device, rows=9)
+    settle(tensors, window=(3, 0))
+    for options in ({}, {"window": (2, 0)}, {"causal": "top-left"}, {"scale": 0.5}, {"softcap": 1.0}):
+        close(mica.attention(*tensors, **options), tensors, **options)
+    left = torch.tensor(3)
+    close(mica.attention(*tensors, window=(left, 0)), tensors, window=(3, 0))
+    left.fill_(1)
+    close(mica.attention(*tensors, window=(left, 0)), tensors, window=(1, 0))
+
+
+def test_the_same_tensor_thrice_and_foreign_arrays():
+    q = torch.randn(1, 4, 2, 32)
+    for _ in range(4):
+        close(mica.attention(q, q, q), (q, q, q))
+    (call,) = _recent._calls.values()
+    assert call.guards_made == 0
+    numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
+    settled = [torch.randn(1, 4, 2, 32) for _ in range(3)]
+    for _ in range(3):
+        mica.attention(*settled)
+    k = numpy.random.default_rng(0).standard_normal((1, 4, 2, 32), dtype=numpy.float32)
+    close(mica.attention(q, k, settled[2]), (q, torch.from_numpy(k), settled[2]))
+
+
+def test_guards_are_given_up_where_calls_alternate():
+    plain, leaves = qkv(), [t.requires_grad_() for t in qkv()]
+    mixed = [plain[0], plain[1], leaves[2].detach()], [plain[0], plain[1], torch.nn.Parameter(leaves[2].detach(), False)]
+    for _ in range(_recent.MOST_GUARDS):
+        for tensors in mixed:
+            mica.attention(*tensors)
+    (call,) = _recent._calls.values()
+    assert call.guards_made == (_recent.MOST_GUARDS if _recent._HAS_GUARD else 0)
+
+
+def test_it_keeps_no_tensor_and_is_bounded():
+    tensors = qkv()
+    settle(tensors)
+    seen = [weakref.ref(t) for t in tensors]
+    del tensors
+    gc.collect()
+    assert not any(ref() is not None for ref in seen)
+    tensors = qkv()
+    for n in range(_recent.KEPT + 5):
+        mica.attention(*tensors, scale=1 + n)
+    assert len(_recent._calls) <= _recent.KEPT
+
+
+def test_new_threads_make_new_plans():
+    tensors, threads = qkv(), mica.get_num_threads()
+    settle(tensors)
+    try:
+        mica.set_num_threads(1)
+        assert not _recent._calls
+    finally:
+        mica.set_num_threads(threads)
+    close(mica.attention(*tensors), tensors)
