@@ -63,7 +63,7 @@ bench: ## time the default suite, then beside PyTorch (from pip); writes out/ben
 	else echo 'bench: no PyTorch here, so there is nothing to compare with'; fi
 
 builder-truth: ## mica build against real projects (CASES="abi causal-conv1d flash-attn"); writes docs/builder-truth.json
-	@$(BOOTSTRAP) build bench
+	@$(BOOTSTRAP) build
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
 	.venv/bin/python tools/builder_truth.py build/bin/mica $(CASES) $(TRUTH_OPTIONS)
 

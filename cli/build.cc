@@ -86,8 +86,13 @@ void print_plan(const builder::PreparedBuild& b) {
                 here.torch->cuda_version.empty() ? "none" : here.torch->cuda_version.c_str(),
                 here.torch->folder.c_str());
   std::printf("target   %s\n", b.inputs.target.name.c_str());
-  if (!b.folder.empty()) std::printf("folder   %s\n", b.folder.c_str());
+  if (!b.folder.empty())
+    std::printf("folder   %s\n", b.folder.c_str());
+  else
+    std::printf("folder   in %s, named when the source is here\n", b.request.work.c_str());
   std::printf("wheel    into %s\n", b.request.out.c_str());
+  std::vector<std::string> tools(b.plan.recipe->imports.begin(), b.plan.recipe->imports.end());
+  std::printf("tools    %s: those that this Python lacks come into the folder\n", doctor::joined(tools, ", ").c_str());
   if (!b.plan.decisions.empty()) {
     Table table({"decided", "", "why"});
     for (const builder::Decision& d : b.plan.decisions) table.add({d.what, d.value, d.why});
@@ -128,7 +133,11 @@ void print_outcome(const builder::PreparedBuild& b, const builder::BuildOutcome&
     std::printf("judged   nothing wrong for %s\n", b.inputs.target.name.c_str());
     std::printf("import   %s\n", out.imported.empty() ? ("not tried: " + out.not_imported).c_str()
                                                       : doctor::joined(out.imported, ", ").c_str());
-    if (out.compared) std::printf("compared results agree with Mica's\n");
+    if (out.compared)
+      std::printf("compared forward and backward agree with Mica's (largest difference %.2g)\n",
+                  out.largest_difference);
+    else if (!out.not_compared.empty())
+      std::printf("compared not with Mica: %s\n", out.not_compared.c_str());
     std::printf("wheel    %s\nsha256   %s\nrecord   %s\n", out.wheel.c_str(), out.sha256.c_str(), out.record.c_str());
   }
   if (!out.log.empty()) std::printf("log      %s\n", out.log.c_str());
@@ -139,10 +148,8 @@ int exit_code(builder::BuildStatus status) {
   return status == builder::BuildStatus::kInterrupted ? kInterrupted : kFailed;
 }
 
-int follow_running(const std::string& folder, const Options& options, Display& display,
-                   const builder::Listener& listener) {
-  display.say("following the build in " + folder);
-  const builder::BuildState state = builder::follow(folder, listener);
+// Of a build that another process runs or ran.
+int print_state(const std::string& folder, const builder::BuildState& state, const Options& options, Display& display) {
   display.clear();
   if (options.json) {
     std::printf("%s", builder::state_json(folder, state).c_str());
@@ -184,11 +191,13 @@ int run(Options options) {
       throw std::runtime_error(options.request.target.empty()
                                    ? "no build is running"
                                    : "no build of " + options.request.target + " is running");
-    return follow_running(folder, options, display, listener);
+    display.say("following the build in " + folder);
+    return print_state(folder, builder::follow(folder, listener), options, display);
   }
   if (options.request.target.empty())
     throw std::runtime_error("want a package, a source archive or a folder (see mica build --help)");
-  builder::PreparedBuild prepared = builder::prepare(options.request, !options.dry_run, listener);
+  builder::PreparedBuild prepared =
+      builder::prepare(options.request, options.dry_run ? builder::Fetch::kNothing : builder::Fetch::kSource, listener);
   if (options.dry_run) {
     if (options.json)
       std::printf("%s", builder::plan_json(prepared).c_str());
@@ -197,8 +206,12 @@ int run(Options options) {
     return prepared.plan.refused() ? kFailed : kOk;
   }
   const auto state = builder::read_state(prepared.folder);
-  if (!prepared.folder.empty() && state && builder::is_running(*state))
-    return follow_running(prepared.folder, options, display, listener);
+  if (!prepared.folder.empty() && state && builder::is_running(*state)) {
+    display.say("following the build in " + prepared.folder);
+    const builder::BuildState end = builder::follow(prepared.folder, listener);
+    if (end.phase != "done") return print_state(prepared.folder, end, options, display);
+    // Built: what follows judges it once more and hands it out where this command wants it.
+  }
   const builder::BuildOutcome outcome = builder::build(prepared, listener);
   display.clear();
   if (options.json)

@@ -260,10 +260,13 @@ int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& optio
     return finish(follow(std::move(job), calm, listener), calm, json, listener);
   }
   if (request.target.empty()) throw std::runtime_error("want a package, a source archive or a folder");
-  const builder::PreparedBuild prepared = builder::prepare(request, !options.print, listener);
+  const builder::PreparedBuild prepared =
+      builder::prepare(request, options.print ? builder::Fetch::kNothing : builder::Fetch::kForAnotherNode, listener);
   const builder::JobRequest wanted = job_request(request, options, prepared);
   if (options.print) {
-    std::printf("%s", builder::job_script(wanted).c_str());
+    const std::string script = builder::job_script(wanted);
+    const nlohmann::json as_json = {{"script", script}, {"folder", wanted.folder}};
+    std::printf("%s", json ? (as_json.dump(2) + "\n").c_str() : script.c_str());
     return kOk;
   }
   for (const doctor::Verdict& verdict : prepared.plan.verdicts)

@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <thread>
 
 #include "builder/build_json.h"
 #include "builder/claim.h"
@@ -44,13 +47,18 @@ void append_line(const std::string& path, const std::string& line) {
 class Build {
  public:
   Build(PreparedBuild& prepared, const Listener& listener)
-      : b_(prepared), listener_(listener), shop_{prepared.folder, prepared.place.program} {}
+      : b_(prepared), listener_(listener), shop_{prepared.folder, prepared.place.program, prepared.wheels()} {}
 
   BuildOutcome run() {
     shop_.open();
     out_.log = shop_.path("build.log");
-    const Claim claim(b_.folder);
-    if (!claim.held())
+    auto claim = std::make_unique<Claim>(b_.folder);
+    // One that has finished still tidies up for a moment.
+    for (int tenths = 0; !claim->held() && tenths < 600 && has_ended(); ++tenths) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      claim = std::make_unique<Claim>(b_.folder);
+    }
+    if (!claim->held())
       throw std::runtime_error("another process builds this already in " + b_.folder +
                                " (mica build --attach follows it)");
     begin_state();
@@ -64,6 +72,11 @@ class Build {
   }
 
  private:
+  bool has_ended() const {
+    const auto state = read_state(b_.folder);
+    return state && state->finished();
+  }
+
   void begin_state() {
     if (const auto before = read_state(b_.folder)) {
       before_ = *before;
@@ -106,7 +119,7 @@ class Build {
 
   void prepare_folder() {
     shop_.bring_source(b_.source, b_.plan);
-    tools_ = shop_.bring_tools(b_.plan, b_.inputs.here.torch->version);
+    tools_ = shop_.bring_tools(b_.plan, *b_.inputs.here.torch);
     if (!tools_.empty())
       listener_.say("for this build alone: " + doctor::joined(tools_, ", ") + " in " + shop_.path("tools"));
     fs::remove_all(shop_.path("wheel"));
@@ -233,6 +246,8 @@ class Build {
     if (ended.ok() && result.understood && result.failed.empty()) {
       out_.imported = result.imported;
       if (result.compared) out_.compared = result.equal;
+      out_.largest_difference = result.largest_difference;
+      out_.not_compared = result.not_compared;
       if (result.compared && !result.equal)
         reject("its results differ from Mica's by " + std::to_string(result.largest_difference));
     } else {

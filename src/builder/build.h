@@ -45,6 +45,9 @@ struct PreparedBuild {
   PlanInputs inputs;
   Plan plan;
   std::string folder;  // of this build; empty until the source is known
+
+  // Wheels of build tools, shared by all builds of a work folder.
+  std::string wheels() const { return request.work + "/wheels"; }
 };
 
 enum class BuildStatus { kBuilt, kRefused, kFailed, kInterrupted };
@@ -58,7 +61,9 @@ struct BuildOutcome {
   std::vector<doctor::Verdict> verdicts;  // of the wheel, or of the failure
   std::vector<std::string> imported;      // modules that were imported in a process of their own
   std::string not_imported;               // why that was not tried
-  std::optional<bool> compared;           // with Mica's attention
+  std::optional<bool> compared;           // with Mica's attention, forward and backward
+  double largest_difference = 0;          // if compared
+  std::string not_compared;               // why that was not tried; empty for what is no attention
   double seconds = 0;
   uint64_t peak_bytes = 0;
   int attempts = 0, jobs = 0;
@@ -66,8 +71,17 @@ struct BuildOutcome {
 
 std::string default_work_folder();
 
-// Looks around and plans; with `fetch` also brings the source. Throws std::runtime_error with one line.
-PreparedBuild prepare(const BuildRequest& request, bool fetch, const Listener& listener);
+// What prepare() brings besides the plan.
+enum class Fetch {
+  kNothing,
+  kSource,  // for a build here
+  // Source, and wheels of what setup.py imports, whatever the plan says: a node that may have no network, and has what
+  // is missing here, builds. What cannot be fetched is said, and left to that node.
+  kForAnotherNode,
+};
+
+// Looks around and plans. Throws std::runtime_error with one line.
+PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& listener);
 
 // Takes stop signals (process.h) into account. Throws std::runtime_error with one line for what is no build failure.
 BuildOutcome build(PreparedBuild& prepared, const Listener& listener);

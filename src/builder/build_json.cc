@@ -110,7 +110,8 @@ CheckResult parse_check(const std::string& text) {
     const Json json = last_object(text);
     json.at("imported").get_to(out.imported);
     json.at("failed").get_to(out.failed);
-    if (json.at("compared").is_object()) {
+    if (json.at("compared").is_string()) json["compared"].get_to(out.not_compared);
+    if (json["compared"].is_object()) {
       json["compared"].at("equal").get_to(out.equal);
       json["compared"].at("largest_difference").get_to(out.largest_difference);
       out.compared = true;
@@ -169,6 +170,7 @@ std::string build_record(const PreparedBuild& b, const BuildOutcome& outcome, co
                  {"jobs_at_the_end", outcome.jobs},
                  {"imported", outcome.imported},
                  {"compared_with_mica", outcome.compared ? Json(*outcome.compared) : Json()},
+                 {"largest_difference", outcome.compared ? Json(outcome.largest_difference) : Json()},
                  {"verdicts", verdicts_json(outcome.verdicts)},
                  {"matrix", Json::parse(to_json_line(line))}});
 }
@@ -207,6 +209,8 @@ std::string outcome_json(const PreparedBuild& b, const BuildOutcome& outcome) {
        {"imported", outcome.imported},
        {"not_imported", outcome.not_imported},
        {"compared_with_mica", outcome.compared ? Json(*outcome.compared) : Json()},
+       {"largest_difference", outcome.compared ? Json(outcome.largest_difference) : Json()},
+       {"not_compared", outcome.not_compared},
        {"seconds", outcome.seconds},
        {"peak_bytes", outcome.peak_bytes},
        {"attempts", outcome.attempts},

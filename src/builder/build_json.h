@@ -30,6 +30,7 @@ struct CheckResult {
   std::string failed;
   bool compared = false, equal = false;
   double largest_difference = 0;
+  std::string not_compared;  // why that was not tried
 };
 CheckResult parse_check(const std::string& text);  // the last line is the answer
 

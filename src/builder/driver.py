@@ -248,11 +248,13 @@ def check(settings):
 
 
 def compare_attention():
-    """flash-attn against Mica, forward and backward, on one small case; None where there is no GPU or no Mica."""
+    """flash-attn against Mica, forward and backward, on one small case; else a word why not."""
     import torch
 
-    if not torch.cuda.is_available() or importlib.util.find_spec("mica") is None:
-        return None
+    if not torch.cuda.is_available():
+        return "torch sees no GPU here"
+    if importlib.util.find_spec("mica") is None:
+        return "Mica's Python package is not in this Python"
     import mica
     from flash_attn import flash_attn_func
 

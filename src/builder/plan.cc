@@ -272,6 +272,8 @@ class Planner {
     set("CXX", plan_.compiler.cxx, "see host compiler");
     set("MAX_JOBS", std::to_string(plan_.jobs), "see jobs");
     set("NINJA_STATUS", "[%f/%t] ", "progress is read from it");
+    set("PYTHONUNBUFFERED", "1", "the log shows each line when it is printed");
+    remove("PYTHONHOME", "another Python's modules would be loaded");
   }
 
   const PlanInputs& in_;

@@ -76,6 +76,34 @@ Plan bare_plan(const PreparedBuild& b) {
   return plan;
 }
 
+Workshop unpack(PreparedBuild& b, const std::string& folder) {
+  const Workshop shop{folder, b.place.program, b.wheels()};
+  shop.open();
+  shop.bring_source(b.source, bare_plan(b));
+  see_source(b, shop.source_root());
+  return shop;
+}
+
+// A package's archive, from the index.
+void fetch_source(PreparedBuild& b, const Listener& listener) {
+  const std::string folder = b.request.work + "/downloads/" + b.source.package;
+  const Workshop shop{folder, b.place.program, b.wheels()};
+  shop.open();
+  listener.say("fetching the source of " + b.source.requirement);
+  shop.bring_tools(b.plan, *b.inputs.here.torch);
+  b.source.path = fetch_package(b.source, shop, b.plan, *b.inputs.here.torch, folder + "/archives");
+  b.source.sha256 = file_sha256(b.source.path);
+  std::string package;
+  parse_archive_name(b.source.path, &package, &b.source.version);
+}
+
+void fetch_for_another_node(PreparedBuild& b, const Listener& listener) {
+  if (!b.inputs.here.torch) throw std::runtime_error("this Python has no torch");
+  if (b.source.kind == SourceKind::kPackage) fetch_source(b, listener);
+  b.folder = b.request.work + "/" + folder_name_of(b);
+  unpack(b, b.folder).keep_tools(b.plan, *b.inputs.here.torch);
+}
+
 }  // namespace
 
 std::string default_work_folder() {
@@ -85,7 +113,7 @@ std::string default_work_folder() {
   return (home.empty() ? fs::temp_directory_path().string() : home + "/.cache") + "/mica/build";
 }
 
-PreparedBuild prepare(const BuildRequest& request, bool fetch, const Listener& listener) {
+PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& listener) {
   PreparedBuild b;
   b.request = request;
   if (b.request.work.empty()) b.request.work = default_work_folder();
@@ -102,33 +130,27 @@ PreparedBuild prepare(const BuildRequest& request, bool fetch, const Listener& l
   b.inputs.architectures = request.architectures;
   b.inputs.jobs = request.jobs;
   if (b.source.kind == SourceKind::kFolder) see_source(b, b.source.path);
-  if (b.source.kind == SourceKind::kPackage) {
+  b.plan = make_plan(b.inputs);
+  if (fetch == Fetch::kForAnotherNode) {
+    try {
+      fetch_for_another_node(b, listener);
+    } catch (const std::runtime_error& error) {
+      listener.say("not fetched here, so the node will try: " + std::string(error.what()));
+    }
     b.plan = make_plan(b.inputs);
-    if (!fetch || b.plan.refused()) return b;
-    const std::string folder = b.request.work + "/downloads/" + b.source.package;
-    const Workshop shop{folder, b.place.program};
-    shop.open();
-    listener.say("fetching the source of " + b.source.requirement);
-    shop.bring_tools(b.plan, b.inputs.here.torch->version);
-    b.source.path = fetch_package(b.source, shop, b.plan, folder + "/archives");
-    b.source.sha256 = file_sha256(b.source.path);
-    std::string package;
-    parse_archive_name(b.source.path, &package, &b.source.version);
+    return b;
+  }
+  if (b.source.kind == SourceKind::kPackage) {
+    if (fetch == Fetch::kNothing || b.plan.refused()) return b;
+    fetch_source(b, listener);
   }
   b.folder = b.request.work + "/" + folder_name_of(b);
-  if (b.source.kind != SourceKind::kFolder && !b.plan.refused()) {
-    if (fetch) {
-      const Workshop shop{b.folder, b.place.program};
-      shop.open();
-      shop.bring_source(b.source, bare_plan(b));
-      see_source(b, shop.source_root());
-    } else {
-      const TemporaryFolder peek(b.request.work);
-      const Workshop shop{peek.path(), b.place.program};
-      shop.open();
-      shop.bring_source(b.source, bare_plan(b));
-      see_source(b, shop.source_root());
-    }
+  if (b.source.kind == SourceKind::kFolder) return b;
+  if (fetch == Fetch::kSource) {
+    unpack(b, b.folder);
+  } else {
+    const TemporaryFolder peek(b.request.work);
+    unpack(b, peek.path());
   }
   b.plan = make_plan(b.inputs);
   return b;

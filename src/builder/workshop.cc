@@ -71,8 +71,7 @@ Variables Workshop::variables(const Plan& plan) const {
     else
       out[setting.name] = setting.value;
   }
-  out["PYTHONUNBUFFERED"] = "1";
-  out.erase("PYTHONHOME");
+  out.erase("PYTHONHOME");  // also where nothing is planned yet
   return out;
 }
 
@@ -97,43 +96,69 @@ void Workshop::bring_source(const Source& source, const Plan& plan) const {
   replace_file(path("source.root"), root + "\n");
 }
 
-std::vector<std::string> Workshop::bring_tools(const Plan& plan, const std::string& torch_version) const {
-  const auto probe = [&] {
-    std::vector<std::string> words = {"probe", source_root().empty() ? "-" : source_root()};
-    for (const char* module : plan.recipe->imports) words.emplace_back(module);
-    const Probe answer = parse_probe(run_or_throw(driver(words, plan), kShortSeconds, python + " does not start"));
-    if (!answer.understood) throw std::runtime_error(python + " gives no answer that makes sense");
-    std::vector<std::string> missing;
-    for (const auto& [module, there] : answer.modules)
-      if (module == "ninja" ? answer.ninja.empty() : !there) missing.push_back(requirement_of(module, torch_version));
-    for (const std::string& requirement : answer.requires_) missing.push_back(requirement);
-    return missing;
-  };
-  const std::vector<std::string> missing = probe();
-  if (missing.empty()) return {};
-  Command install = driver({}, plan);
-  install.words = {python,       "-m",        "pip",      "install",     "--disable-pip-version-check",
-                   "--no-input", "--no-deps", "--target", path("tools"), "--upgrade"};
-  install.words.insert(install.words.end(), missing.begin(), missing.end());
-  std::string ignored;
-  Command ask = install;
-  ask.words = {python, "-m", "pip", "--version"};
-  if (!run_collected(ask, kShortSeconds, &ignored, &ignored).ok()) {
-    // A Python without pip (uv makes such environments): one of its own, with the same version.
+Command Workshop::pip(std::vector<std::string> words, const Plan& plan, const doctor::TorchFacts& torch) const {
+  Command command = driver({}, plan);
+  command.words = {python, "-m", "pip", "--version"};
+  std::string ignored, program = python;
+  if (!run_collected(command, kShortSeconds, &ignored, &ignored).ok()) {
     const std::string own = path("pip");
-    Command make = install;
-    make.words = {python, "-m", "venv", own};
-    run_or_throw(make, kShortSeconds, "this Python has no pip, and no environment with one can be made");
-    install.words[0] = own + "/bin/python";
+    program = own + "/bin/python";
+    command.words = {python, "-m", "venv", own};
+    run_or_throw(command, kShortSeconds, "this Python has no pip, and no environment with one can be made");
+    command.variables["PYTHONPATH"] += ":" + doctor::folder_name(torch.folder);  // setup.py imports torch
   }
-  run_or_throw(install, kPipSeconds, "cannot fetch " + doctor::joined(missing, ", ") + ", which setup.py imports");
-  const std::vector<std::string> still = probe();
+  words.insert(words.begin(), {program, "-m", "pip"});
+  words.insert(words.begin() + 4, {"--disable-pip-version-check", "--no-input", "--no-deps"});
+  command.words = std::move(words);
+  return command;
+}
+
+std::vector<std::string> Workshop::missing_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
+  std::vector<std::string> words = {"probe", source_root().empty() ? "-" : source_root()};
+  for (const char* module : plan.recipe->imports) words.emplace_back(module);
+  const Probe answer = parse_probe(run_or_throw(driver(words, plan), kShortSeconds, python + " does not start"));
+  if (!answer.understood) throw std::runtime_error(python + " gives no answer that makes sense");
+  std::vector<std::string> missing;
+  for (const auto& [module, there] : answer.modules)
+    if (module == "ninja" ? answer.ninja.empty() : !there) missing.push_back(requirement_of(module, torch.version));
+  for (const std::string& requirement : answer.requires_) missing.push_back(requirement);
+  return missing;
+}
+
+std::vector<std::string> Workshop::bring_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
+  const std::vector<std::string> missing = missing_tools(plan, torch);
+  if (missing.empty()) return {};
+  Command install = pip({"install", "--upgrade", "--target", path("tools")}, plan, torch);
+  install.words.insert(install.words.end(), missing.begin(), missing.end());
+  std::error_code error;
+  bool is_there = false;
+  if (!wheels.empty() && fs::exists(wheels, error)) {
+    Command without_network = install;
+    without_network.words.insert(without_network.words.end(), {"--no-index", "--find-links", wheels});
+    std::string ignored;
+    is_there = run_collected(without_network, kPipSeconds, &ignored, &ignored).ok();
+  }
+  const std::string names = doctor::joined(missing, ", ");
+  if (!is_there)
+    run_or_throw(
+        install, kPipSeconds,
+        "cannot fetch " + names + ", which setup.py imports (without a network: put wheels into " + wheels + ")");
+  const std::vector<std::string> still = missing_tools(plan, torch);
   if (!still.empty())
     throw std::runtime_error("setup.py needs " + doctor::joined(still, ", ") + ", which cannot be had");
   return missing;
 }
 
-std::string fetch_package(const Source& source, const Workshop& workshop, const Plan& plan, const std::string& into) {
+void Workshop::keep_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
+  const std::vector<std::string> missing = missing_tools(plan, torch);
+  if (missing.empty()) return;
+  Command keep = pip({"wheel", "--wheel-dir", wheels}, plan, torch);
+  keep.words.insert(keep.words.end(), missing.begin(), missing.end());
+  run_or_throw(keep, kPipSeconds, "cannot fetch " + doctor::joined(missing, ", ") + ", which setup.py imports");
+}
+
+std::string fetch_package(const Source& source, const Workshop& workshop, const Plan& plan,
+                          const doctor::TorchFacts& torch, const std::string& into) {
   make_folders(into);
   const auto fetched = [&]() -> std::string {
     std::string newest, package, version;
@@ -150,21 +175,10 @@ std::string fetch_package(const Source& source, const Workshop& workshop, const 
   // A version that is named and here already needs no network.
   if (!source.version.empty())
     if (const std::string path = fetched(); !path.empty()) return path;
-  Command download = workshop.driver({}, plan);
   // NOTE: pip runs setup.py for the metadata, in this environment and not in an empty one of its own.
-  download.words = {workshop.python,
-                    "-m",
-                    "pip",
-                    "download",
-                    "--disable-pip-version-check",
-                    "--no-input",
-                    "--no-deps",
-                    "--no-build-isolation",
-                    "--no-binary",
-                    ":all:",
-                    "--dest",
-                    into,
-                    source.requirement};
+  Command download = workshop.pip(
+      {"download", "--no-build-isolation", "--no-binary", ":all:", "--dest", into, source.requirement}, plan, torch);
+  if (*plan.recipe->skip) download.variables[plan.recipe->skip] = "TRUE";  // metadata needs no nvcc
   try {
     run_or_throw(download, kPipSeconds, "cannot fetch the source of " + source.requirement);
   } catch (const std::runtime_error&) {

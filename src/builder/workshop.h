@@ -22,6 +22,7 @@ namespace builder {
 struct Workshop {
   std::string folder;
   std::string python;  // program
+  std::string wheels;  // where wheels of tools may lie, so that no network is needed; empty: nowhere
 
   std::string path(const char* name) const { return folder + "/" + name; }
   std::string source_root() const;  // the folder below source/ that holds setup.py; empty if there is none yet
@@ -31,14 +32,21 @@ struct Workshop {
   // The environment of the plan on top of this process's.
   Variables variables(const Plan& plan) const;
   Command driver(std::vector<std::string> words, const Plan& plan) const;
+  // pip of that Python; where it has none (uv makes such environments), pip of an environment of this folder.
+  Command pip(std::vector<std::string> words, const Plan& plan, const doctor::TorchFacts& torch) const;
 
   // Copies or unpacks the source unless that was done. Throws std::runtime_error.
   void bring_source(const Source& source, const Plan& plan) const;
-  // Names of packages that were missing and are in tools/ now. Throws std::runtime_error.
-  std::vector<std::string> bring_tools(const Plan& plan, const std::string& torch_version) const;
+  // What setup.py imports and the Python does not have, as pip takes it. Throws std::runtime_error.
+  std::vector<std::string> missing_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
+  // The same, and it is in tools/ now. Throws std::runtime_error.
+  std::vector<std::string> bring_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
+  // Puts wheels of them into `wheels`, for a machine without a network. Throws std::runtime_error.
+  void keep_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
 };
 
 // A package's source archive, by pip; returns its path. Throws std::runtime_error.
-std::string fetch_package(const Source& source, const Workshop& workshop, const Plan& plan, const std::string& into);
+std::string fetch_package(const Source& source, const Workshop& workshop, const Plan& plan,
+                          const doctor::TorchFacts& torch, const std::string& into);
 
 }  // namespace builder

@@ -185,20 +185,26 @@ class Interrupted(Build):
             [build_command_test.MICA, "build", "--attach", "--work", str(self.folder / "work")],
             stdout=subprocess.PIPE, text=True,
         )
+        wanted, self.out = self.out, self.folder / "another"
         second = self.start(source)
         outputs = [process.communicate()[0] for process in (first, second, attached)]
         self.assertEqual([p.returncode for p in (first, second, attached)], [0, 0, 0], outputs)
         self.assertIn("following the build", outputs[1])
         self.assertIn("wheel ", outputs[2])
         self.assertEqual(self.log().count("mica: attempt"), 1)
+        names = [[p.name for p in folder.glob("*.whl")] for folder in (wanted, self.out)]
+        self.assertEqual(len(names[0]), 1)
+        self.assertEqual(names[0], names[1])  # each where its command wants it
 
 
 @unittest.skipUnless(HAS_TORCH, "torch is not in this Python")
 class BarePython(Build):
-    def test_what_setup_py_imports_comes_for_this_build_alone(self):
-        """A Python that has torch and none of packaging, wheel, setuptools, pip: as build isolation leaves one."""
+    """A Python that has torch and none of packaging, wheel, setuptools, pip: as build isolation leaves one."""
+
+    def setUp(self):
         import torch
 
+        super().setUp()
         environment = self.folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
         site = next(environment.glob("lib/python*/site-packages"))
@@ -207,18 +213,41 @@ class BarePython(Build):
             if not re.match(r"(packaging|wheel|setuptools|pip|psutil|ninja|pkg_resources|_distutils_hack)\b", path.name):
                 if path.suffix != ".pth":
                     (site / path.name).symlink_to(path)
-        before = sorted(p.name for p in site.iterdir() if p.name != "__pycache__")
-        command = self.command(self.host_only(), "--json", "--keep")
-        command[command.index("--python") + 1] = str(environment / "bin" / "python")
-        result = subprocess.run(command, capture_output=True, text=True, env=self.environment())
+        self.site, self.python, self.source = site, environment / "bin" / "python", self.host_only()
+
+    def run_bare(self, *before, **variables):
+        command = self.command(self.source, "--json", "--keep")
+        command[command.index("--python") + 1] = str(self.python)
+        variables = self.environment(**variables)
+        return subprocess.run([*before, *command], capture_output=True, text=True, env=variables)
+
+    def names(self):
+        return sorted(p.name for p in self.site.iterdir() if p.name != "__pycache__")
+
+    def test_what_setup_py_imports_comes_for_this_build_alone(self):
+        before = self.names()
+        result = self.run_bare()
         if result.returncode == 2 and "cannot fetch" in result.stderr:
             self.skipTest("no package index can be reached: " + result.stderr)
         out = json.loads(result.stdout)
         self.assertEqual((result.returncode, out["status"]), (0, "built"), (out["error"], result.stderr))
-        after = sorted(p.name for p in site.iterdir() if p.name != "__pycache__")
-        self.assertEqual(before, after)
+        self.assertEqual(before, self.names())
         tools = [p.name for p in (pathlib.Path(out["folder"]) / "tools").iterdir()]
         self.assertIn("packaging", tools)
+
+    def test_without_a_network(self):
+        if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode != 0:
+            self.skipTest("no network can be taken away here")
+        result = self.run_bare("unshare", "-n", PIP_RETRIES=0)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        wheels = self.folder / "work" / "wheels"
+        self.assertIn(f"put wheels into {wheels}", result.stderr)
+        fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(wheels)]
+        if subprocess.run([*fetch, "setuptools", "wheel", "packaging", "ninja"]).returncode != 0:
+            self.skipTest("no package index can be reached")
+        result = self.run_bare("unshare", "-n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["imported"], ["hungry_extension._C"])
 
 
 @unittest.skipUnless(HAS_TORCH, "torch is not in this Python")

@@ -50,6 +50,8 @@ class BuildInSlurm(unittest.TestCase):
         self.assertTrue((shelf / wheel.name).is_file())
         provenance = json.loads(next((shelf / "provenance").glob("*.json")).read_text())
         self.assertTrue(provenance["build"], "the record of the build is part of it")
+        if importlib.util.find_spec("wheel") is None:
+            self.assertTrue(list((self.folder / "work/wheels").glob("wheel-*.whl")), "for nodes without a network")
 
     def test_the_terminal_closes_and_another_one_attaches(self):
         words = self.command("--slurm", "--jobs", "1", "--mem", "1200M")
@@ -83,6 +85,8 @@ class BuildInSlurm(unittest.TestCase):
         for line in ("#SBATCH --partition=build\n", "#SBATCH --time=2:00:00\n", "#SBATCH --mem=13048M\n"):
             self.assertIn(line, result.stdout)
         self.assertFalse((self.folder / "work/jobs").exists())
+        as_json = json.loads(self.run_mica("--slurm", "--print", "--json").stdout)
+        self.assertTrue(as_json["script"].startswith("#!/bin/bash\n"))
 
     def test_refused(self):
         result = self.run_mica("--slurm", "--partition", "nowhere")
