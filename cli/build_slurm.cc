@@ -97,6 +97,8 @@ class Follower {
                 (verdict.severity == doctor::Severity::kNote ? "" : " " + verdict.fix);
     if (status.phase != builder::JobPhase::kEnded && line != last_) listener_.say(line);
     last_ = line;
+    for (const std::string& words : new_lines(status.log))
+      if (!is_progress(words)) listener_.say("  | " + words);
     if (status.phase == builder::JobPhase::kRunning && status.build) {
       const builder::BuildState& b = *status.build;
       const double left = b.files_done > 0 ? b.seconds / b.files_done * (b.files_total - b.files_done) : -1;
@@ -107,8 +109,26 @@ class Follower {
   }
 
  private:
+  // The lines behind those that the last look saw at the end of the log.
+  std::vector<std::string> new_lines(const std::vector<std::string>& log) {
+    std::size_t known = std::min(log.size(), seen_.size());
+    while (known > 0 &&
+           !std::equal(log.begin(), log.begin() + std::ptrdiff_t(known), seen_.end() - std::ptrdiff_t(known)))
+      --known;
+    seen_ = log;
+    return {log.begin() + std::ptrdiff_t(known), log.end()};
+  }
+
+  // What the build says about files and memory is shown from its own notes.
+  static bool is_progress(const std::string& line) {
+    int done = 0, total = 0, end = 0;
+    return line.starts_with("configuring, ") ||
+           (std::sscanf(line.c_str(), "%d of %d files, %n", &done, &total, &end) == 2 && end > 0);
+  }
+
   const builder::Listener& listener_;
   std::string last_;
+  std::vector<std::string> seen_;
 };
 
 struct Result {
@@ -172,7 +192,6 @@ void print(const Result& result) {
   }
   if (!succeeded(result)) {
     std::printf("job %s ended: %s\n", result.job.id.c_str(), builder::end_name(status.end));
-    for (const std::string& line : status.log) std::printf("  | %s\n", line.c_str());
     for (const doctor::Verdict& verdict : result.verdicts)
       std::printf("%s", doctor::verdict_text(verdict, false).c_str());
   }

@@ -65,6 +65,8 @@ class BuildInSlurm(unittest.TestCase):
         first.stdout.close()
         result = self.run_mica("--slurm", "--attach")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("  | judged   nothing wrong", result.stdout)  # the build's own words
+        self.assertEqual(result.stdout.count("  | import   hungry_extension._C"), 1)
         self.assertEqual(len(list((self.folder / "dist").glob("*.whl"))), 1)
 
     def test_cancel(self):
