@@ -2,160 +2,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs finished wheels into fresh environments, one after the other, uses them there, and prints a table.
 
-Usage: wheel_matrix.py [--only REGEX] [--resume] [--report docs/wheel-matrix.md] WHEEL...
+Usage: wheel_matrix.py [--only REGEX] [--again] [--report docs/wheel-matrix.md] WHEEL...
+       wheel_matrix.py --fetch          only fetches Pythons and packages, so that a run needs no network
 
-For this machine's architecture: virtual environments of every Python that is found here, and Pythons of Debian and
-Ubuntu unpacked into .cache/pythons (tools/fetch_python.sh), each with several PyTorch versions and with none. For the
-other architecture: the unpacked Pythons under qemu-user, without PyTorch. Environments are deleted after use. A Python
-or PyTorch that cannot be had is a row that says so; exit status 1 if one that was had failed.
+For this machine's architecture: every Python of ROWS, with several PyTorch versions and with none; virtual environments
+where it is installed here, else Pythons of Debian and Ubuntu in .cache/pythons (tools/fetch_python.sh). For the other
+architecture: those under qemu-user, without PyTorch. Environments are deleted after use. A row that worked is kept in
+out/wheel-matrix.json for the same wheel, so that a run that was stopped goes on where it stood. A Python or PyTorch that
+cannot be had is a row that says so; exit status 1 if one that was had failed.
 """
 
 import argparse
 import datetime
 import hashlib
 import json
-import os
 import pathlib
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import time
 
 import summary
-import torch_index
 import wheel_check
+from wheel_places import NEWEST, ROOT, WORK, Unavailable, Unpacked, Venv, Wrong, interpreters, run
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SMOKE = ROOT / "tools" / "wheel_smoke.py"
-PYTHONS = ROOT / ".cache" / "pythons"
-WORK = ROOT / "out" / "wheel-env"
 RESULTS = ROOT / "out" / "wheel-matrix.json"
 MAX_IMPORT_MS = 50
 CHECK = "^plain_"
-NEWEST = ""
-# Python, PyTorch versions (None: NumPy alone). 2.0 is the oldest supported; 2.5 and before have the old C++ ABI.
+# Python, PyTorch versions (None: NumPy alone). 2.0 is the oldest supported; 2.5 and before have the old C++ ABI. 3.14t
+# is free-threaded. The newest PyTorch comes with the Python that runs this.
 ROWS = {
     "3.9": (None, "2.0.1", "2.8.0"),
     "3.10": (None, "2.1.2"),
-    "3.11": (None, "2.0.1", "2.4.1", "2.6.0", NEWEST),
-    "3.12": (None, "2.2.2", "2.5.1"),
+    "3.11": (None, "2.2.2", "2.4.1", "2.6.0"),
+    "3.12": (None, "2.3.1", "2.5.1"),
     "3.13": (None, "2.7.1"),
     "3.14": (None, "2.10.0"),
+    "3.14t": (None, "2.10.0"),
     "3.15": (None,),
 }
-
-
-class Unavailable(Exception):
-    """This environment cannot be had here; the message says why."""
-
-
-class Wrong(Exception):
-    """The wheel did not do what it should."""
-
-
-BASE = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MICA_"))}
-
-
-def run(command, wrong=Wrong, **environment):
-    try:
-        result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=1800,
-                                env={**BASE, "PYTHONNOUSERSITE": "1", **environment}, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise wrong(str(error)) from error
-    if result.returncode:
-        lines = (result.stdout + result.stderr).strip().splitlines() or ["no output"]
-        raise wrong(next((line for line in lines if line.startswith("ERROR: No matching")), lines[-1]))
-    return result.stdout
-
-
-def requirements(torch):
-    if torch is None:
-        return ["numpy"]
-    old = torch and tuple(map(int, torch.split(".")))[:2] < (2, 3)
-    return ["numpy<2" if old else "numpy", f"torch=={torch}" if torch else "torch"]
-
-
-class Venv:
-    """A virtual environment of an interpreter that is installed here."""
-
-    def __init__(self, interpreter):
-        self.interpreter, self.kind = interpreter, "venv"
-
-    def create(self, wheel, torch):
-        run([self.interpreter, "-m", "venv", WORK], Unavailable)
-        pip = [WORK / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        run([*pip, *torch_index.options(), *requirements(torch)], Unavailable)
-        run([*pip, "--no-index", "--no-deps", wheel])
-        self.python, self.mica, self.environment = [WORK / "bin" / "python"], [WORK / "bin" / "mica"], {}
-
-
-class Unpacked:
-    """A Python of a distribution, run by its own loader (or by qemu) on a folder that pip installed into."""
-
-    def __init__(self, version, machine):
-        self.version, self.machine = version, machine
-        self.native = machine == platform.machine()
-        self.kind = "folder" if self.native else "folder, qemu"
-
-    def create(self, wheel, torch):
-        root = PYTHONS / f"{self.version}-{self.machine}"
-        if not root.exists():
-            partial = PYTHONS / f"{root.name}.partial"
-            shutil.rmtree(partial, ignore_errors=True)
-            run([ROOT / "tools" / "fetch_python.sh", self.version, self.machine, partial], Unavailable)
-            if self.native:  # as the package's own script does after its installation
-                compile_all = [*self.interpreter_of(partial), "-m", "compileall", "-qq"]
-                library = partial / "usr" / "lib" / f"python{self.version}"
-                run([*compile_all, library], Unavailable, PYTHONHOME=str(partial / "usr"))
-            partial.rename(root)
-        # NOTE: pip install takes no notice of --python-version when it reads Requires-Python; pip download does.
-        downloads = WORK / "downloads"
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-        target = ["--implementation", "cp", "--python-version", self.version, "--only-binary=:all:"]
-        for abi in (f"cp{self.version.replace('.', '')}", "abi3", "none"):
-            target += ["--abi", abi]
-        for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014"):
-            target += ["--platform", f"{tag}_{self.machine}"]
-        wanted = [*torch_index.options(), *requirements(torch)]
-        run([*pip, "download", "--quiet", "--dest", downloads, *target, *wanted], Unavailable)
-        run([*pip, "install", "--quiet", "--target", WORK, *target, "--no-index", "--no-deps",
-             "--ignore-requires-python", *downloads.glob("*.whl"), wheel])
-        shutil.rmtree(downloads)
-        self.python, self.mica = self.interpreter_of(root), [WORK / "bin" / "mica"]
-        if not self.native:  # the launcher would ask the kernel to run the command, which needs qemu again
-            self.mica = [*self.emulator(root), WORK / "mica/bin/mica"]
-        self.environment = {"PYTHONPATH": str(WORK), "PYTHONHOME": str(root / "usr")}
-
-    def emulator(self, root):
-        found = shutil.which(f"qemu-{self.machine}-static") or shutil.which(f"qemu-{self.machine}")
-        if not found:
-            raise Unavailable(f"no qemu-{self.machine} (qemu-user-static has it)")
-        return [found, "-L", root]
-
-    def interpreter_of(self, root):
-        interpreter = root / "usr" / "bin" / f"python{self.version}"
-        if not self.native:
-            return [*self.emulator(root), interpreter]
-        folders = [root / prefix / "lib" / f"{self.machine}-linux-gnu" for prefix in ("", "usr")]
-        (loader, *_) = folders[0].glob("ld-linux-*.so.*")
-        return [loader, "--library-path", ":".join(map(str, folders)), interpreter]
-
-
-def interpreters():
-    """{version: path} of the CPythons that are installed: on the PATH, of pyenv, of uv."""
-    found = {}
-    home = pathlib.Path.home()
-    candidates = [shutil.which(f"python{version}") for version in ROWS] + [sys._base_executable]
-    for pattern in (".pyenv/versions/*/bin/python", ".local/share/uv/python/*/bin/python3"):
-        candidates += sorted(home.glob(pattern))
-    for candidate in filter(None, candidates):
-        ask = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
-        result = subprocess.run([candidate, "-c", ask], capture_output=True, text=True)
-        if result.returncode == 0:
-            found.setdefault(result.stdout.strip(), candidate)
-    return found
+THIS_PYTHON = "%d.%d" % sys.version_info[:2]
+ROWS[THIS_PYTHON] = (*ROWS.get(THIS_PYTHON, (None,)), NEWEST)
 
 
 def use(place, wheel, is_fast):
@@ -193,28 +82,32 @@ def one_row(place, wheel, python, torch):
 
 
 def cells(row):
-    torch = "newest" if row["torch"] == NEWEST else row["torch"]
+    python = row["python"] + ("t" if row.get("free_threaded") and not row["python"].endswith("t") else "")
     abi = {True: "new", False: "old"}.get(row.get("cxx11_abi"), "")
     errors = ", ".join(f"{row[key]:.0e}" for key in ("error_float32", "error_bfloat16", "error_numpy") if key in row)
     is_timed = "import_ms" in row and "qemu" not in row["kind"]
     import_ms = f"{row['import_ms']:.0f} ms" if is_timed else ""
-    return [row["python"], row.get("libc", "").replace("glibc ", ""), row["machine"], row["kind"], torch or "none", abi,
+    return [python, row.get("libc", "").replace("glibc ", ""), row["machine"], row["kind"], row["torch"] or "none", abi,
             row.get("numpy") or "", import_ms, errors, str(row.get("checked", "")), row["verdict"]]
 
 
-def environments(wheels):
-    """Every row there is: the other architecture's without PyTorch."""
-    for wheel in wheels:
+def environments(machines, here):
+    """(place, Python, machine, PyTorch) of every row there is; the other architecture's are without PyTorch."""
+    for machine in machines:
+        is_native = machine == platform.machine()
         for python, torches in ROWS.items():
-            for torch in torches if wheel.machine == platform.machine() else (None,):
-                yield wheel, python, torch
+            for torch in torches if is_native else (None,):
+                if not is_native and python.endswith("t"):
+                    continue  # in no distribution, and compiled for this machine alone
+                place = Venv(here[python], python) if is_native and python in here else Unpacked(python, machine)
+                yield place, python, machine, torch
 
 
 HEADER = ["Python", "glibc", "machine", "environment", "PyTorch", "C++ ABI", "NumPy", "import", "errors", "cases",
           "verdict"]
 
 
-def report(rows, wheels):
+def report(rows, wheels, missing):
     def line(values):
         return "| " + " | ".join(values) + " |"
 
@@ -223,46 +116,78 @@ def report(rows, wheels):
     text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.1f} MB" for wheel in wheels]
     text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (CPU time, the best of six),",
              "attention runs forward and backward beside the formula written out in PyTorch (largest errors in fp32,",
-             f"bf16) and forward beside NumPy, then `mica info`, then `mica check --filter {CHECK}` (cases passed).",
-             "*venv*: `python -m venv` and `pip install`. *folder*: `pip install --target`, with a Python and a C library",
-             "of Debian or Ubuntu; under qemu-user where the machine is another one.", ""]
+             "bf16) and forward beside NumPy, also in four threads at once, then `mica info`, then",
+             f"`mica check --filter {CHECK}` (cases passed). *venv*: `python -m venv` and `pip install`. *folder*:",
+             "`pip install --target`, with a Python and a C library of Debian or Ubuntu; under qemu-user where the machine",
+             "is another one; *compiled*: with a Python compiled here from the distribution's source. A t after the Python:",
+             "free-threaded, and it stayed so.", ""]
     text += [line(HEADER), line(["---"] * len(HEADER)), *(line(cells(row)) for row in rows)]
     notes = [f"- Python {row['python']} on {row['machine']}, PyTorch {cells(row)[4]}: {row['why']}"
              for row in rows if "why" in row]
     if notes:
         text += ["", "What was not at hand, or failed:", "", *notes]
+    if missing:
+        text += ["", f"Not run: {', '.join(missing)}."]
     return "\n".join(text) + "\n"
+
+
+def fetch(places, only):
+    """Only brings what the rows need; returns how many could not be had."""
+    lacking = 0
+    for place, python, machine, torch in places:
+        if not re.search(only, f"{python} {machine} {torch}"):
+            continue
+        print(f"Python {python} on {machine}, PyTorch {torch or 'none'}: ", end="", flush=True)
+        shutil.rmtree(WORK, ignore_errors=True)
+        try:
+            place.fetch(torch)
+            print("here", flush=True)
+        except Unavailable as error:
+            lacking += 1
+            print(error, flush=True)
+    shutil.rmtree(WORK, ignore_errors=True)
+    return lacking
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheels", nargs="+", type=pathlib.Path)
+    parser.add_argument("wheels", nargs="*", type=pathlib.Path)
+    parser.add_argument("--fetch", action="store_true", help="only fetch what the rows need")
     parser.add_argument("--only", default="", help="rows whose 'python machine torch' matches this regular expression")
-    parser.add_argument("--resume", action="store_true", help="keep the rows that the same files had in an earlier run")
-    parser.add_argument("--report", type=pathlib.Path, help="write the table here")
+    parser.add_argument("--again", action="store_true", help="run rows again that worked in an earlier run")
+    parser.add_argument("--report", type=pathlib.Path, help="write the table here, after every row")
     arguments = parser.parse_args()
-    wheels = [wheel_check.Wheel(path.resolve()) for path in arguments.wheels]
-    here, done = interpreters(), json.loads(RESULTS.read_text()) if arguments.resume and RESULTS.exists() else {}
+    if bool(arguments.wheels) == arguments.fetch:
+        parser.error("want wheels, or --fetch")
+    here = interpreters(ROWS)
     print("Pythons installed here:", *(f"{version} ({path})" for version, path in sorted(here.items())), flush=True)
-    rows = []
-    for wheel, python, torch in environments(wheels):
-        key = f"{python} {wheel.machine} {torch}"
-        stored = f"{key} {hashlib.sha256(wheel.path.read_bytes()).hexdigest()}"
+    if arguments.fetch:
+        return 1 if fetch(environments(("aarch64", "x86_64"), here), arguments.only) else 0
+
+    wheels = {wheel.machine: wheel for wheel in (wheel_check.Wheel(path.resolve()) for path in arguments.wheels)}
+    hashes = {machine: hashlib.sha256(wheel.path.read_bytes()).hexdigest() for machine, wheel in wheels.items()}
+    done = json.loads(RESULTS.read_text()) if RESULTS.exists() and not arguments.again else {}
+    rows, missing, every = [], [], list(environments(wheels, here))
+    for number, (place, python, machine, torch) in enumerate(every, 1):
+        key = f"{python} {machine} {torch}"
+        stored = f"{key} {hashes[machine]}"
         if stored not in done:
             if not re.search(arguments.only, key):
+                missing.append(f"Python {python} on {machine} with PyTorch {torch or 'none'}")
                 continue
-            is_here = python in here and wheel.machine == platform.machine()
-            place = Venv(here[python]) if is_here else Unpacked(python, wheel.machine)
-            row = one_row(place, wheel, python, torch)
-            print(" | ".join(cells(row)) + f" | {row['seconds']:.0f} s", row.get("why", ""), flush=True)
+            print(f"[{number}/{len(every)}] Python {python} on {machine}, PyTorch {torch or 'none'} ...", flush=True)
+            row = one_row(place, wheels[machine], python, torch)
+            print("    " + " | ".join(cells(row)) + f" | {row['seconds']:.0f} s", row.get("why", ""), flush=True)
             done[stored] = row
             RESULTS.parent.mkdir(exist_ok=True)
             kept = {name: one for name, one in done.items() if one["verdict"] == "works"}
             RESULTS.write_text(json.dumps(kept, indent=1))
         rows.append(done[stored])
         if arguments.report:
-            arguments.report.write_text(report(rows, wheels))
-    print("\n" + report(rows, wheels))
+            arguments.report.write_text(report(rows, wheels.values(), missing))
+    if arguments.report:
+        arguments.report.write_text(report(rows, wheels.values(), missing))
+    print("\n" + report(rows, wheels.values(), missing))
     failed = sum(row["verdict"] == "FAILS" for row in rows)
     works = sum(row["verdict"] == "works" for row in rows)
     print(f"{works} environments work, {failed} fail, {len(rows) - works - failed} not at hand")

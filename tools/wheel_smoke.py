@@ -71,15 +71,27 @@ def with_numpy(numpy):
     want = numpy.einsum("bhij,bjhd->bihd", weights / weights.sum(-1, keepdims=True), v)
     error = float(numpy.abs(out - want).max())
     assert error < MAX_ERROR["float32"], error
+    assert all((one == out).all() for one in in_threads(lambda: mica.attention(q, k, v, causal=True)))
     return {"numpy": numpy.__version__, "error_numpy": float("%.2g" % error)}
+
+
+def is_free_threaded():
+    return not getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def in_threads(function, threads=4):
+    """What the function gives in each of several threads that call it at once."""
+    import concurrent.futures  # not above: the time of `import mica` is measured in this process
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        return [future.result() for future in [pool.submit(function) for _ in range(4 * threads)]]
 
 
 def main():
     if sys.argv[1:] == ["--import-only"]:
         print(json.dumps(import_only()))
         return
-    found = {"python": platform.python_version(), "free_threaded": not getattr(sys, "_is_gil_enabled", lambda: True)()}
-    found.update(libc=" ".join(platform.libc_ver()), machine=platform.machine())
+    found = {"python": platform.python_version(), "libc": " ".join(platform.libc_ver()), "machine": platform.machine()}
+    found["free_threaded"] = is_free_threaded()
     import mica
     found["mica"] = mica.__version__
     try:
@@ -94,6 +106,7 @@ def main():
     else:
         found.update(with_torch(torch, "cuda" if torch.cuda.is_available() else "cpu"))
     assert found["numpy"] or found["torch"], "neither NumPy nor PyTorch is here"
+    assert is_free_threaded() == found["free_threaded"], "something brought the global lock back"
     print(json.dumps(found))
 
 
