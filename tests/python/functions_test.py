@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """mica.attention, attention_varlen and attention_with_cache with torch tensors, against the formula in double."""
 
+import pathlib
+import re
 import threading
 
 import pytest
@@ -155,6 +157,18 @@ def test_autocast(device):
     with torch.autocast(device, dtype=torch.bfloat16):
         mica.attention(q, k, v).sum().backward()
     assert q.grad.dtype == torch.float32
+
+
+def test_autocast_of_packed_sequences_and_caches(device):
+    q, k, v = qkv(device)
+    cu = torch.tensor([0, 5], dtype=torch.int32, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        packed = mica.attention_varlen(q[0], k[0, :5], v[0, :5], cu, cu)
+        cached = mica.attention_with_cache(q, k.bfloat16(), v.bfloat16())
+        assert mica.attention_with_cache(q.bfloat16(), k, v).dtype == torch.float32  # a cache keeps its type
+    assert packed.dtype == cached.dtype == torch.bfloat16
+    close(packed, reference.attention(q[:1], k[:1, :5], v[:1, :5])[0][0], 3e-2)
+    close(cached, reference.attention(q, k, v)[0], 3e-2)
 
 
 def test_deterministic_follows_torch(device):
@@ -349,3 +363,14 @@ def test_no_sequences(device):
     q = torch.randn(0, 4, 32, device=device)
     cu_seqlens = torch.zeros(1, dtype=torch.int32, device=device)
     assert mica.attention_varlen(q, q, q, cu_seqlens, cu_seqlens).shape == (0, 4, 32)
+
+
+@pytest.mark.parametrize("function", [mica.attention, mica.attention_varlen, mica.attention_with_cache])
+def test_typed_and_documented(function):
+    import inspect
+    parameters = inspect.signature(function).parameters
+    words = set(re.findall(r"[a-z_]+", function.__doc__ + mica.attention.__doc__))
+    for name, parameter in parameters.items():
+        assert parameter.annotation is not inspect.Parameter.empty and name in words, name
+    package = pathlib.Path(mica.__file__).parent
+    assert (package / "py.typed").is_file()  # without it a type checker looks at none of these

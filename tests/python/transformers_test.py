@@ -92,7 +92,7 @@ def twice_eager(config, ids, device="cpu", **given):
     return [(logits.double() - exact).abs().max().item() for logits in rounded]
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma2: softcap, windows"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma2: softcap, windows", "gpt-oss: sinks, windows"])
 def test_bf16_logits_within_twice_the_error_of_eager(device, name):
     ids, _ = batch_with_padding("none", device, length=40)
     mine, eagers = twice_eager(CAUSAL[name], ids, device)
