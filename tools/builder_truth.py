@@ -100,8 +100,7 @@ def summary(out: Dict[str, Any]) -> Dict[str, Any]:
         return {"status": out["status"], **{k: out[k] for k in ("error", "progress") if k in out}, "verdicts": codes}
     wheel = pathlib.Path(out["wheel"])
     record = json.loads(pathlib.Path(out["record"]).read_text())  # of the start that finished it
-    costs = ("seconds", "peak_bytes", "attempts", "jobs_at_the_end")
-    kept = (*costs, "imported", "compared_with_mica", "largest_difference")
+    kept = ("peak_bytes", "attempts", "jobs_at_the_end", "imported", "compared_with_mica", "largest_difference")
     return {
         "status": "built",
         "wheel": wheel.name,
@@ -110,7 +109,8 @@ def summary(out: Dict[str, Any]) -> Dict[str, Any]:
         "nvcc": record["plan"].get("toolkit", {}).get("version"),
         "compiler": record["plan"]["compiler"]["version"],
         "gpu": record["matrix"].get("gpu"),
-        **{name: round(record[name], 6) if isinstance(record[name], float) else record[name] for name in kept},
+        **{name: record[name] for name in kept},
+        "seconds": round(record["seconds"], 1),
         "not_compared": out["not_compared"],
         "verdicts": [f"{verdict['severity']} {verdict['code']}" for verdict in record["verdicts"]],
     }
