@@ -252,12 +252,26 @@ class BarePython(Build):
 
 @unittest.skipUnless(HAS_TORCH, "torch is not in this Python")
 class Device(Build):
-    def test_the_architecture_is_the_one_asked_for(self):
-        result = self.run_mica(EXTENSION, "--arch", "9.0", "--jobs", "2", "--json", HUNGRY_CUDA="TRUE")
+    def test_toolkit_architecture_and_abi_are_the_right_ones(self):
+        """Whatever comes first on PATH, whatever setup.py says."""
+        wrong = self.folder / "cuda-9.2"
+        (wrong / "bin").mkdir(parents=True)
+        nvcc = wrong / "bin" / "nvcc"
+        nvcc.write_text("#!/bin/sh\n# Cuda compilation tools, release 9.2, V9.2.148\nexit 1\n")
+        nvcc.chmod(0o755)
+        variables = {"HUNGRY_CUDA": "TRUE", "CUDA_HOME": str(wrong), "PATH": f"{wrong}/bin:{os.environ['PATH']}"}
+        result = self.run_mica(EXTENSION, "--arch", "9.0", "--jobs", "2", "--json", **variables)
         out = json.loads(result.stdout)
         if out["status"] == "refused":
             self.skipTest(out["error"])
         self.assertEqual((result.returncode, out["status"]), (0, "built"), (out["error"], out["verdicts"]))
+        import torch
+
+        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+        commands = [line for line in self.log().splitlines() if re.match(r"\[\d+/\d+\] .*nvcc .*\.cu ", line)]
+        self.assertEqual(len(commands), 2)
+        for line in commands:
+            self.assertIn(abi, line)
         text = subprocess.run([build_command_test.MICA, "inspect", out["wheel"]], capture_output=True, text=True).stdout
         self.assertIn("sm_90", text)
         self.assertNotIn("sm_80", text)  # what setup.py says itself
@@ -276,6 +290,25 @@ class Empty(Build):
         self.assertEqual(result.returncode, 1, result.stdout)
         self.assertIn("WHEEL_NO_EXTENSION", result.stdout)
         self.assertFalse(self.out.exists())
+
+
+@unittest.skipUnless(HAS_TORCH, "torch is not in this Python")
+class SmallDisk(Build):
+    def test_a_full_disk_and_the_same_command_with_more_room(self):
+        work = self.folder / "work"
+        work.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "none", str(work)]
+        if subprocess.run(mount, capture_output=True).returncode != 0:
+            self.skipTest("nothing can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", str(work)], check=True)
+        source = self.host_only()
+        result = self.run_mica(source, "--jobs", "1", HUNGRY_PIECES=2)
+        self.assertIn(result.returncode, (1, 2), result.stdout)
+        self.assertIn("No space left on device", result.stdout + result.stderr)
+        self.assertFalse(self.out.exists())
+        subprocess.run(["mount", "-o", "remount,size=100m", str(work)], check=True)
+        code, out = self.run_json(source, "--jobs", "1", HUNGRY_PIECES=2)
+        self.assertEqual((code, out["status"]), (0, "built"), out["error"])
 
 
 class Storage(unittest.TestCase):
