@@ -44,6 +44,11 @@ void append_line(const std::string& path, const std::string& line) {
   std::ofstream(path, std::ios::app) << "mica: " << line << "\n";
 }
 
+std::string files_so_far(const BuildState& state) {
+  if (state.files_total == 0) return "before the first file was compiled";
+  return "with " + std::to_string(state.files_done) + " of " + std::to_string(state.files_total) + " files compiled";
+}
+
 class Build {
  public:
   Build(PreparedBuild& prepared, const Listener& listener)
@@ -101,8 +106,7 @@ class Build {
 
   // The last start was ended without a word, as the kernel does when memory is short: begin with less.
   void begin_after_death() {
-    listener_.say("the last start was ended from outside, with " + std::to_string(before_.files_done) + " of " +
-                  std::to_string(before_.files_total) + " files compiled; going on from there");
+    listener_.say("the last start was ended from outside, " + files_so_far(before_) + "; going on from there");
     const bool was_short = b_.inputs.memory_bytes > 0 && before_.peak_bytes > b_.inputs.memory_bytes / 20 * 17;
     if (was_short && b_.request.jobs == 0 && before_.jobs > 1)
       state_.jobs = std::max(1, std::min(b_.plan.jobs, fewer_jobs(before_.jobs)));
@@ -172,8 +176,7 @@ class Build {
       const Ended ended = attempt(&log_begin);
       if (ended.stopped) {
         out_.status = BuildStatus::kInterrupted;
-        out_.error = "stopped with " + std::to_string(state_.files_done) + " of " + std::to_string(state_.files_total) +
-                     " files compiled; the same command goes on from there";
+        out_.error = "stopped " + files_so_far(state_) + "; the same command goes on from there";
         return false;
       }
       if (ended.ok()) return find_wheel();

@@ -18,6 +18,12 @@ auto subject(const MatrixLine& l) {
                     l.machine, l.gpu, l.architectures);
 }
 
+// 0: it fails, or is not known.
+std::ptrdiff_t strength(const MatrixLine& line) {
+  const auto found = std::find(std::begin(kStatuses), std::end(kStatuses), line.status);
+  return found == std::end(kStatuses) ? 0 : found - std::begin(kStatuses);
+}
+
 }  // namespace
 
 std::vector<MatrixLine> latest_lines(std::vector<MatrixLine> lines) {
@@ -25,10 +31,18 @@ std::vector<MatrixLine> latest_lines(std::vector<MatrixLine> lines) {
     const auto left = subject(a), right = subject(b);
     return left != right ? left < right : a.time > b.time;
   });
-  const auto end = std::unique(lines.begin(), lines.end(),
-                               [](const MatrixLine& a, const MatrixLine& b) { return subject(a) == subject(b); });
-  lines.erase(end, lines.end());
-  return lines;
+  std::vector<MatrixLine> out;
+  bool is_open = false;  // whether older lines may still say more about out.back()
+  for (MatrixLine& line : lines) {
+    if (out.empty() || subject(out.back()) != subject(line)) {
+      is_open = strength(line) > 0;
+      out.push_back(std::move(line));
+    } else if (is_open && line.sha256 == out.back().sha256) {
+      is_open = strength(line) > 0;
+      if (strength(line) > strength(out.back())) out.back() = std::move(line);
+    }
+  }
+  return out;
 }
 
 std::vector<std::string> matrix_headers() {

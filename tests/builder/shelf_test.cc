@@ -12,6 +12,7 @@
 #include <fstream>
 #include <set>
 
+#include "builder/matrix.h"
 #include "builder/shelf_files.h"
 #include "doctor/bytes.h"
 
@@ -302,6 +303,23 @@ TEST_F(Shelf, LinesComeBackAsTheyWere) {
   line.peak_bytes = 7e9;
   EXPECT_EQ(matrix_line_from_json(to_json_line(line), "test"), line);
   EXPECT_EQ(to_json_line(line).find('\n'), std::string::npos);
+}
+
+TEST(Matrix, AJudgementDoesNotHideAnImportOfTheSameBytes) {
+  const auto line = [](const char* status, const char* time, const char* sha256) {
+    MatrixLine out;
+    out.package = "flash-attn";
+    out.status = status;
+    out.time = time;
+    out.sha256 = sha256;
+    return out;
+  };
+  const auto status = [](std::vector<MatrixLine> lines) { return latest_lines(std::move(lines)).at(0).status; };
+  const MatrixLine imported = line("imported", "2026-01-01", "a"), judged = line("judged", "2026-01-03", "a");
+  EXPECT_EQ(status({imported, judged}), "imported");
+  EXPECT_EQ(status({imported, line("judged", "2026-01-03", "b")}), "judged");
+  EXPECT_EQ(status({imported, line("fails", "2026-01-02", "a"), judged}), "judged");
+  EXPECT_EQ(status({imported, judged, line("fails", "2026-01-04", "a")}), "fails");
 }
 
 TEST(ProjectName, IsNormalised) {
