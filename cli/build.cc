@@ -183,6 +183,7 @@ int run(Options options) {
     display.clear();
     return code;
   };
+  options.slurm.print |= options.dry_run;  // of a job, the script is what would be done
   if (options.slurm.slurm) return as_job();
   if (options.attach) {
     const std::string folder = builder::find_running(options.request.work, options.request.target);

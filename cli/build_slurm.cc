@@ -245,7 +245,7 @@ void add_slurm_flags(CLI::App& verb, SlurmOptions& options) {
       ->capture_default_str()
       ->check(CLI::Range(0, 20))
       ->needs(slurm);
-  verb.add_flag("--print", options.print, "only show the job's script")->group(group)->needs(slurm);
+  verb.add_flag("--print", options.print, "only show the job's script (so does --dry-run)")->group(group)->needs(slurm);
   verb.add_flag("--cancel", options.cancel, "end the job of TARGET")->group(group)->needs(slurm);
 }
 

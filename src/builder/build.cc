@@ -124,8 +124,8 @@ class Build {
   void prepare_folder() {
     shop_.bring_source(b_.source, b_.plan);
     tools_ = shop_.bring_tools(b_.plan, *b_.inputs.here.torch);
-    if (!tools_.empty())
-      listener_.say("for this build alone: " + doctor::joined(tools_, ", ") + " in " + shop_.path("tools"));
+    if (!tools_.missing.empty())
+      listener_.say("for this build alone: " + doctor::joined(tools_.missing, ", ") + " in " + shop_.path("tools"));
     fs::remove_all(shop_.path("wheel"));
     replace_file(shop_.path("build_settings.json"),
                  build_settings(b_.plan, shop_.source_root(), shop_.path("wheel"), !b_.request.allow_downloads));
@@ -277,7 +277,7 @@ class Build {
     const std::string record = shop_.path("record.json");
     std::error_code error;
     if (!built_before_ || !fs::exists(record, error))
-      replace_file(record, build_record(b_, out_, matrix_line(b_, out_), tools_));
+      replace_file(record, build_record(b_, out_, matrix_line(b_, out_), tools_.versions));
     copy_file(record, out_.record);
     copy_file(state_.wheel, out_.wheel);
   }
@@ -307,7 +307,7 @@ class Build {
   Workshop shop_;
   BuildState state_, before_;
   BuildOutcome out_;
-  std::vector<std::string> tools_;
+  Tools tools_;
   bool built_before_ = false;
 };
 

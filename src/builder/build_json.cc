@@ -83,7 +83,6 @@ Probe parse_probe(const std::string& text) {
     const Json json = last_object(text);
     json.at("modules").get_to(out.modules);
     json.at("requires").get_to(out.requires_);
-    if (json.at("ninja").is_string()) json.at("ninja").get_to(out.ninja);
     out.understood = true;
   } catch (const nlohmann::json::exception&) {
   }
@@ -154,7 +153,7 @@ MatrixLine matrix_line(const PreparedBuild& b, const BuildOutcome& outcome) {
 }
 
 std::string build_record(const PreparedBuild& b, const BuildOutcome& outcome, const MatrixLine& line,
-                         const std::vector<std::string>& tools) {
+                         const std::map<std::string, std::string>& tools) {
   return dumped({{"wheel", doctor::base_name(outcome.wheel)},
                  {"sha256", outcome.sha256},
                  {"mica_version", b.request.mica_version},

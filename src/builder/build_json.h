@@ -12,9 +12,8 @@
 namespace builder {
 
 struct Probe {
-  std::map<std::string, bool> modules;  // is it there
-  std::vector<std::string> requires_;   // of pyproject.toml's build system, that are not there
-  std::string ninja;                    // path; empty: none that works
+  std::map<std::string, std::string> modules;  // and versions; empty: it is not there
+  std::vector<std::string> requires_;          // of pyproject.toml's build system, that are not there
   bool understood = false;
 };
 Probe parse_probe(const std::string& text);
@@ -37,7 +36,7 @@ CheckResult parse_check(const std::string& text);  // the last line is the answe
 MatrixLine matrix_line(const PreparedBuild& prepared, const BuildOutcome& outcome);
 // The record that lies beside the wheel: source, environment, plan, verdicts, what it took.
 std::string build_record(const PreparedBuild& prepared, const BuildOutcome& outcome, const MatrixLine& line,
-                         const std::vector<std::string>& tools);
+                         const std::map<std::string, std::string>& tools);
 // The plan for `--dry-run --json`.
 std::string plan_json(const PreparedBuild& prepared);
 std::string state_json(const std::string& folder, const BuildState& state);

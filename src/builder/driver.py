@@ -2,7 +2,7 @@
 """What `mica build` runs in the Python that the wheel is for. The command carries this file and writes it into the
 build folder; nothing is installed into that Python, and no file of the project is edited.
 
-Usage: driver.py probe FOLDER MODULE...  which modules, build requirements and which ninja are there, as JSON
+Usage: driver.py probe FOLDER MODULE...  versions of modules and of ninja, missing build requirements, as JSON
        driver.py unpack ARCHIVE FOLDER   a source archive; prints the folder that holds setup.py or pyproject.toml
        driver.py build SETTINGS.json     the wheel, by the project's own build backend
        driver.py check SETTINGS.json     unpacks the wheel, imports its modules, compares results; prints JSON
@@ -47,15 +47,26 @@ def is_installed(requirement):
         return True
 
 
+def version_of(module):
+    """Of a module, or of the program ninja; empty where it is not there (or does not start)."""
+    if module == "ninja":
+        ninja = shutil.which("ninja")
+        said = subprocess.run([ninja, "--version"], capture_output=True, text=True) if ninja else None
+        return said.stdout.strip() if said and said.returncode == 0 else ""
+    if importlib.util.find_spec(module) is None:
+        return ""
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
 def probe(folder, modules):
-    ninja = shutil.which("ninja")
-    if ninja and subprocess.run([ninja, "--version"], capture_output=True).returncode != 0:
-        ninja = None
-    here = {module: importlib.util.find_spec(module) is not None for module in modules}
+    here = {module: version_of(module) for module in modules}
     wanted = [] if folder == "-" else build_system_of(folder).get("requires", [])
     # torch is the one thing that must be there already, and setup.py's modules are counted above.
     missing = [r for r in wanted if not is_installed(r) and re.match(r"[\w.-]*", r).group() not in (*modules, "torch")]
-    print(json.dumps({"modules": here, "requires": missing, "ninja": ninja}))
+    print(json.dumps({"modules": here, "requires": missing}))
 
 
 def inside(folder, name):

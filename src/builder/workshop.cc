@@ -113,21 +113,26 @@ Command Workshop::pip(std::vector<std::string> words, const Plan& plan, const do
   return command;
 }
 
-std::vector<std::string> Workshop::missing_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
+Tools Workshop::look_at_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
   std::vector<std::string> words = {"probe", source_root().empty() ? "-" : source_root()};
   for (const char* module : plan.recipe->imports) words.emplace_back(module);
   const Probe answer = parse_probe(run_or_throw(driver(words, plan), kShortSeconds, python + " does not start"));
   if (!answer.understood) throw std::runtime_error(python + " gives no answer that makes sense");
-  std::vector<std::string> missing;
-  for (const auto& [module, there] : answer.modules)
-    if (module == "ninja" ? answer.ninja.empty() : !there) missing.push_back(requirement_of(module, torch.version));
-  for (const std::string& requirement : answer.requires_) missing.push_back(requirement);
-  return missing;
+  Tools out;
+  for (const auto& [module, version] : answer.modules) {
+    if (version.empty())
+      out.missing.push_back(requirement_of(module, torch.version));
+    else
+      out.versions[module] = version;
+  }
+  out.missing.insert(out.missing.end(), answer.requires_.begin(), answer.requires_.end());
+  return out;
 }
 
-std::vector<std::string> Workshop::bring_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
-  const std::vector<std::string> missing = missing_tools(plan, torch);
-  if (missing.empty()) return {};
+Tools Workshop::bring_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
+  const Tools before = look_at_tools(plan, torch);
+  const std::vector<std::string>& missing = before.missing;
+  if (missing.empty()) return before;
   Command install = pip({"install", "--upgrade", "--target", path("tools")}, plan, torch);
   install.words.insert(install.words.end(), missing.begin(), missing.end());
   std::error_code error;
@@ -143,14 +148,14 @@ std::vector<std::string> Workshop::bring_tools(const Plan& plan, const doctor::T
     run_or_throw(
         install, kPipSeconds,
         "cannot fetch " + names + ", which setup.py imports (without a network: put wheels into " + wheels + ")");
-  const std::vector<std::string> still = missing_tools(plan, torch);
-  if (!still.empty())
-    throw std::runtime_error("setup.py needs " + doctor::joined(still, ", ") + ", which cannot be had");
-  return missing;
+  const Tools after = look_at_tools(plan, torch);
+  if (!after.missing.empty())
+    throw std::runtime_error("setup.py needs " + doctor::joined(after.missing, ", ") + ", which cannot be had");
+  return {missing, after.versions};
 }
 
 void Workshop::keep_tools(const Plan& plan, const doctor::TorchFacts& torch) const {
-  const std::vector<std::string> missing = missing_tools(plan, torch);
+  const std::vector<std::string> missing = look_at_tools(plan, torch).missing;
   if (missing.empty()) return;
   Command keep = pip({"wheel", "--wheel-dir", wheels}, plan, torch);
   keep.words.insert(keep.words.end(), missing.begin(), missing.end());

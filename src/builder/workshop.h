@@ -10,6 +10,7 @@
 //   state.json      where it stands
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,11 @@
 #include "builder/source.h"
 
 namespace builder {
+
+struct Tools {
+  std::vector<std::string> missing;             // what setup.py imports and the Python does not have, as pip takes it
+  std::map<std::string, std::string> versions;  // of those that are there
+};
 
 struct Workshop {
   std::string folder;
@@ -37,11 +43,11 @@ struct Workshop {
 
   // Copies or unpacks the source unless that was done. Throws std::runtime_error.
   void bring_source(const Source& source, const Plan& plan) const;
-  // What setup.py imports and the Python does not have, as pip takes it. Throws std::runtime_error.
-  std::vector<std::string> missing_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
-  // The same, and it is in tools/ now. Throws std::runtime_error.
-  std::vector<std::string> bring_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
-  // Puts wheels of them into `wheels`, for a machine without a network. Throws std::runtime_error.
+  // Asks the Python. Throws std::runtime_error.
+  Tools look_at_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
+  // The same, and what was missing is in tools/ now. Throws std::runtime_error.
+  Tools bring_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
+  // Puts wheels of what is missing into `wheels`, for a machine without a network. Throws std::runtime_error.
   void keep_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
 };
 

@@ -173,6 +173,7 @@ class Builds(Build):
         self.assertEqual(record["sha256"], out["sha256"])
         self.assertEqual(record["environment"]["torch"]["version"], torch.__version__)
         self.assertGreater(record["peak_bytes"], 10e6)
+        self.assertRegex(record["tools"]["setuptools"], r"^\d")  # also what was there already
         self.assertEqual(record["matrix"]["status"], "imported")
 
         code, again = self.run_json(source)

@@ -82,6 +82,7 @@ class BuildInSlurm(unittest.TestCase):
         self.assertEqual(first.wait(120), 1)
 
     def test_print_submits_nothing(self):
+        self.assertTrue(self.run_mica("--slurm", "--dry-run").stdout.startswith("#!/bin/bash\n"))
         result = self.run_mica("--slurm", "--print", "--partition", "build", "--time", "2:00:00")
         self.assertEqual(result.returncode, 0, result.stderr)
         for line in ("#SBATCH --partition=build\n", "#SBATCH --time=2:00:00\n", "#SBATCH --mem=13048M\n"):
