@@ -9,8 +9,8 @@
 
 namespace builder {
 
-// Of lines about the same package, versions, machine and GPU the newest; sorted by those. What was found out before about
-// the same bytes stays known: a mere judgement does not hide an import.
+// Of lines about the same package, versions, machine and GPU the newest; sorted by those. What was found out before
+// about the same bytes stays known: a mere judgement does not hide an import.
 std::vector<MatrixLine> latest_lines(std::vector<MatrixLine> lines);
 
 std::vector<std::string> matrix_headers();

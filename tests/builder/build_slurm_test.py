@@ -81,6 +81,18 @@ class BuildInSlurm(unittest.TestCase):
         self.assertEqual((result.returncode, json.loads(result.stdout)["end"]), (1, "cancelled"), result.stdout)
         self.assertEqual(first.wait(120), 1)
 
+    def test_what_is_refused_here_is_fetched_for_the_node_that_decides(self):
+        self.source = "causal-conv1d"
+        result = self.run_mica("--slurm", "--arch", "1.0", "--mem", "800M", "--retries", "0")
+        if "not fetched here" in result.stdout:
+            self.skipTest(result.stdout)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn("here it could not be built (GPU_TOO_OLD); the job's node decides", result.stdout)
+        self.assertIn("  | refused  ", result.stdout)
+        archive = next((self.folder / "work/downloads/causal-conv1d/archives").glob("causal_conv1d-*.tar.gz"))
+        job = json.loads((self.folder / "work/jobs/causal-conv1d/job.json").read_text())
+        self.assertIn(str(archive), json.dumps(job))
+
     def test_print_submits_nothing(self):
         self.assertTrue(self.run_mica("--slurm", "--dry-run").stdout.startswith("#!/bin/bash\n"))
         result = self.run_mica("--slurm", "--print", "--partition", "build", "--time", "2:00:00")
