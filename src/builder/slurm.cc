@@ -190,7 +190,9 @@ JobEnd end_by_log(const std::string& text) {
   // A job that was put back into the queue goes on in the same log.
   const std::size_t start = text.rfind("\nmica: job ");
   for (const std::string& line : lines_of(start == text.npos ? text : text.substr(start))) {
-    // Only Slurm's own lines count: a compiler may print anything.
+    if (line.starts_with("error BUILD_OOM "))
+      return JobEnd::kMemory;  // the build's own verdict, with one compiler left
+    // Else only Slurm's own lines count: a command may print anything.
     if (!is_slurms_own(line)) continue;
     for (const Sign& sign : kSigns)
       if (line.find(sign.words) != line.npos) return sign.end;
@@ -295,9 +297,11 @@ JobStatus look_at_job(const Job& job) {
     return status;
   }
   const std::string text = log_tail(job.log());
-  std::vector<std::string> lines = lines_of(text);
-  if (lines.size() > kLogLines) lines.erase(lines.begin(), lines.end() - kLogLines);
-  for (const std::string& line : lines) status.log.push_back(doctor::printable(line));
+  for (std::string line : doctor::split(text, '\n')) {
+    line.erase(line.find_last_not_of(" \t\r") + 1);  // the end only: verdicts are indented
+    if (!line.empty()) status.log.push_back(doctor::printable(line));
+  }
+  if (status.log.size() > kLogLines) status.log.erase(status.log.begin(), status.log.end() - kLogLines);
 
   status.build = build_state(job);
   const bool known = ask_queue(job, &status);

@@ -86,6 +86,14 @@ std::string said(const JobStatus& status) {
   return state + ": " + words.back();
 }
 
+// The one line of `mica build` in which it says why there is no wheel, as in "refused: no nvcc is here".
+std::string said_by_build(const JobStatus& status) {
+  for (auto line = status.log.rbegin(); line != status.log.rend(); ++line)
+    for (const std::string word : {"refused", "failed"})
+      if (line->starts_with(word + "  ")) return word + ": " + std::string(doctor::trimmed(line->substr(word.size())));
+  return "";
+}
+
 // "--jobs 4" in the command becomes "--jobs N".
 void set_jobs(JobRequest& request, int jobs) {
   request.jobs = jobs;
@@ -157,10 +165,12 @@ std::vector<Verdict> explain_job(const Job& job, const JobStatus& status) {
                            "read " + shell_quoted(log), status.log)};
     default: break;
   }
+  const std::string reason = said_by_build(status);
   std::vector<Verdict> out = {make_verdict(
       "JOB_FAILED", subject,
       said(status) + (status.exit_code >= 0 ? ", exit code " + std::to_string(status.exit_code) : std::string()),
-      "The command in the job failed.", "read " + shell_quoted(log), words)};
+      reason.empty() ? "The command in the job failed." : "The build was " + reason, "read " + shell_quoted(log),
+      words)};
   // The log may hold the reason.
   const doctor::Explanation explanation = doctor::explain(whole_log(job));
   if (explanation.cause_found) out.insert(out.end(), explanation.verdicts.begin(), explanation.verdicts.begin() + 1);

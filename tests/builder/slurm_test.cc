@@ -306,6 +306,22 @@ TEST_F(Slurm, AFailedBuildIsExplainedFromItsLog) {
   EXPECT_EQ(verdicts[1].code, "BUILD_CUDA_MAJOR_MISMATCH");
 }
 
+TEST_F(Slurm, TheBuildsOwnWordsCount) {
+  queue("17|FAILED|NonZeroExitCode|vm|0:01|0:00");
+  write("job/job-17.end", "1\n");
+  write("job/job-17.log",
+        "mica: job 17 on vm\nrefused  no nvcc is here\nerror BUILD_NVCC_MISSING  x: no nvcc is here\n  fix  y\n");
+  JobStatus status = look_at_job(job());
+  EXPECT_EQ(status.log.back(), "  fix  y");
+  EXPECT_EQ(explain_job(job(), status)[0].cause, "The build was refused: no nvcc is here");
+  EXPECT_FALSE(retry_of(job(), status, 0));
+  write("job/job-17.log",
+        "mica: job 17 on vm\nfailed   g++: fatal error: Killed\nerror BUILD_OOM  x: a compiler was killed\n");
+  status = look_at_job(job());
+  EXPECT_EQ(status.end, JobEnd::kMemory) << "one compiler alone needs more";
+  EXPECT_TRUE(retry_of(job(), status, 0));
+}
+
 TEST_F(Slurm, WhatSlurmHasForgotten) {
   forgotten();
   EXPECT_EQ(look_at_job(job()).end, JobEnd::kForgotten);
