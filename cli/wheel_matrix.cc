@@ -65,7 +65,8 @@ int run(const Options& options) {
 Verb wheel_matrix_verb(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("matrix", "Which builds work with which PyTorch, CUDA, Python and GPU");
-  verb->add_option("paths", options->paths, "shared folders, or files with one line of JSON per build")
+  verb->add_option("paths", options->paths,
+                   "shared folders, what mica build --out filled, or files with one line of JSON per build")
       ->required()
       ->type_name("DIR|FILE");
   verb->add_option("--format", options->form, "what to print")

@@ -45,7 +45,8 @@ void record_line(const std::string& folder, const MatrixLine& line);
 // Makes simple/ and matrix.jsonl from what is there.
 void rebuild_derived(const std::string& folder);
 
-// Every line there, oldest first. `path`: a shelf or a .jsonl file. Lines that are none are named in `problems`.
+// Every line there, oldest first. `path`: a shelf, a folder of finished builds, or a .jsonl file. Lines that are none
+// are named in `problems`.
 std::vector<MatrixLine> read_matrix(const std::string& path, std::vector<std::string>* problems);
 
 struct ShelfEntry {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "builder/html.h"
 #include "builder/shelf.h"
@@ -92,6 +93,21 @@ void write_matrix(const std::string& shelf, const std::vector<std::string>& name
   if (!text.empty()) replace_file(shelf + "/matrix.jsonl", text);
 }
 
+// What `mica build` wrote beside wheels that nobody published yet.
+void add_build_records(const std::string& folder, std::vector<MatrixLine>* lines, std::vector<std::string>* problems) {
+  for (const std::string& name : file_names(folder, ".whl.build.json")) {
+    std::optional<MatrixLine> line;
+    try {
+      line = matrix_line_of_build(doctor::read_text_file(folder + "/" + name));
+    } catch (const std::exception&) {
+    }
+    if (line)
+      lines->push_back(*line);
+    else if (problems)
+      problems->push_back(folder + "/" + name + " is no record of a build");
+  }
+}
+
 }  // namespace
 
 void rebuild_derived(const std::string& folder) {
@@ -112,6 +128,7 @@ std::vector<MatrixLine> read_matrix(const std::string& path, std::vector<std::st
   const bool is_shelf = std::filesystem::is_directory(path, error);
   const std::string file = is_shelf ? path + "/matrix.jsonl" : path;
   std::vector<MatrixLine> lines;
+  if (is_shelf) add_build_records(path, &lines, problems);
   if (is_shelf && !std::filesystem::exists(file, error)) return lines;
   int number = 0;
   for (const std::string& text : doctor::split(doctor::read_text_file(file, uint64_t(64) << 20), '\n')) {

@@ -176,6 +176,8 @@ class Builds(Build):
         self.assertRegex(record["tools"]["setuptools"], r"^\d")  # also what was there already
         self.assertEqual(record["matrix"]["status"], "imported")
 
+        beside = subprocess.run([MICA, "matrix", str(self.out)], capture_output=True, text=True)
+        self.assertIn("imported", beside.stdout)  # before anything is published
         code, again = self.run_json(source)
         self.assertEqual((code, again["sha256"], again["attempts"]), (0, out["sha256"], 0))  # nothing was compiled
 
