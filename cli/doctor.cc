@@ -7,12 +7,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/judging.h"
 #include "cli/verbs.h"
 #include "doctor/build_verdicts.h"
 #include "doctor/environment_json.h"
 #include "doctor/inspect.h"
 #include "doctor/installed.h"
 #include "doctor/json.h"
+#include "doctor/package.h"
 #include "doctor/report.h"
 #include "doctor/text.h"
 
@@ -34,12 +36,17 @@ void write_file(const char* flag, const std::string& path, const std::string& te
 
 bool is_source_package(const std::string& path) { return path.ends_with(".tar.gz") || path.ends_with(".tgz"); }
 
-// A file, or else the name of a package that is installed in that Python.
+// A file, or a package that is installed: its name, or a folder of it.
 doctor::Judged judge_one(const std::string& given, const doctor::Environment& target, const std::string& target_name,
                          const doctor::Survey* survey, const doctor::PythonInstall* python) {
-  if (access(given.c_str(), F_OK) != 0 && survey && python && given.find('/') == given.npos)
-    if (const auto* package = python->package(doctor::normalized_package(given)))
-      return judge_package(*survey, *python, *package, target);
+  if (survey && python) {
+    const bool exists = access(given.c_str(), F_OK) == 0;
+    const auto* named = exists ? nullptr : python->package(doctor::normalized_package(given));
+    if (named) return judge_package(*survey, *python, *named, target);
+    const doctor::Outlook& outlook = survey->outlook;
+    const auto package = doctor::package_at(outlook.files, doctor::join_path(outlook.folder, given));
+    if (package) return judge_package(*survey, *python, *package, target);
+  }
   doctor::Judged judged{given, target_name, {}};
   if (is_source_package(given)) {
     if (access(given.c_str(), R_OK) != 0) throw std::runtime_error(given + " cannot be read");
@@ -47,7 +54,8 @@ doctor::Judged judge_one(const std::string& given, const doctor::Environment& ta
       throw std::runtime_error(given + " is a source package: a build is judged on its own machine");
     judged.verdicts = judge_build(*survey, *python);
   } else {
-    judged.verdicts = judge(doctor::inspect(given), target);
+    ProgressLine progress;
+    judged.verdicts = judge(doctor::inspect(given, progress.callback()), target);
   }
   return judged;
 }
@@ -56,29 +64,36 @@ struct Outcome {
   std::vector<doctor::ReportSection> sections;
   std::vector<doctor::Judged> judged;
   nlohmann::json environment;
+  std::vector<doctor::Judged> unread;  // could not be looked at
+
+  void judge_all(const std::vector<std::string>& files, const doctor::Environment& target, const std::string& name,
+                 const doctor::Survey* survey, const doctor::PythonInstall* python) {
+    for (const std::string& file : files) try {
+        judged.push_back(judge_one(file, target, name, survey, python));
+      } catch (const std::exception& e) {
+        unread.push_back({file, name, {unreadable(file, e)}});
+      }
+  }
 };
 
 Outcome in_described_target(const Options& options) {
   const doctor::Environment target = doctor::read_environment(options.target);
   if (options.files.empty()) throw std::runtime_error("--target wants files to judge");
-  Outcome out{describe(target), {}, {{"target", options.target}}};
-  for (const std::string& file : options.files)
-    out.judged.push_back(judge_one(file, target, options.target, nullptr, nullptr));
+  Outcome out{describe(target), {}, {{"target", options.target}}, {}};
+  out.judge_all(options.files, target, options.target, nullptr, nullptr);
   return out;
 }
 
 Outcome here(const Options& options) {
   doctor::Survey survey = doctor::survey(doctor::outlook_here());
-  const doctor::PythonInstall* python =
-      options.python.empty() ? default_python(survey) : find_python(survey, options.python);
-  if (!options.python.empty() && !python) throw std::runtime_error("--python " + options.python + " is no Python");
+  const doctor::PythonInstall* python = wanted_python(survey, options.python);
   const doctor::Environment target = environment_of(survey, python);
   Outcome out;
   out.sections = describe(survey);
   out.environment = as_json(survey);
   if (!options.export_file.empty()) write_file("--export", options.export_file, export_environment(target));
   const std::string name = python ? python->program : target.name;
-  for (const std::string& file : options.files) out.judged.push_back(judge_one(file, target, name, &survey, python));
+  out.judge_all(options.files, target, name, &survey, python);
   if (options.files.empty() && python) out.judged = judge_installed(survey, *python, target);
   if (options.build) {
     if (!python) throw std::runtime_error("--build wants a Python, and none was found");
@@ -87,34 +102,33 @@ Outcome here(const Options& options) {
   return out;
 }
 
-int exit_code(const std::vector<doctor::Judged>& judged) {
-  int code = kOk;
-  for (const doctor::Judged& item : judged)
-    for (const doctor::Verdict& verdict : item.verdicts) {
-      if (verdict.severity == doctor::Severity::kError) return kFailed;
-      if (verdict.code == "CANNOT_TELL" || verdict.code == "TORCH_OTHER_RELEASE") code = kCannotTell;
-    }
-  return code;
+std::vector<doctor::Verdict> all_verdicts(const std::vector<doctor::Judged>& judged) {
+  std::vector<doctor::Verdict> out;
+  for (const doctor::Judged& item : judged) out.insert(out.end(), item.verdicts.begin(), item.verdicts.end());
+  return out;
 }
 
 int run(const Options& options) {
-  const Outcome outcome = options.target.empty() ? here(options) : in_described_target(options);
+  Outcome outcome = options.target.empty() ? here(options) : in_described_target(options);
+  std::vector<doctor::Judged> all = outcome.judged;
+  all.insert(all.end(), outcome.unread.begin(), outcome.unread.end());
+  const std::vector<doctor::Verdict> verdicts = all_verdicts(all);
   // With files, the answer is about them; the environment is in --json and --html.
   const bool brief = !options.files.empty();
-  if (!options.html.empty())
-    write_file("--html", options.html, report_html("mica doctor", outcome.sections, outcome.judged));
+  if (!options.html.empty()) write_file("--html", options.html, report_html("mica doctor", outcome.sections, all));
   if (options.json) {
-    nlohmann::json verdicts = nlohmann::json::array();
-    for (const doctor::Judged& item : outcome.judged)
-      for (const doctor::Verdict& verdict : item.verdicts) verdicts.push_back(doctor::as_json(verdict));
-    const nlohmann::json out = {
-        {"environment", outcome.environment}, {"judged", as_json(outcome.judged)}, {"verdicts", verdicts}};
+    const nlohmann::json out = {{"environment", outcome.environment},
+                                {"judged", as_json(all)},
+                                {"verdicts", doctor::as_json(verdicts)},
+                                {"exit_code", int(exit_code(verdicts))}};
     std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     const std::vector<doctor::ReportSection> none;
     std::printf("%s", report_text(brief ? none : outcome.sections, outcome.judged, isatty(STDOUT_FILENO)).c_str());
+    for (const doctor::Verdict& verdict : all_verdicts(outcome.unread))
+      std::fprintf(stderr, "mica doctor: %s\n", verdict.message.c_str());
   }
-  return exit_code(outcome.judged);
+  return exit_code(verdicts);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/judging.h"
 #include "cli/verbs.h"
 #include "doctor/environment_json.h"
 #include "doctor/json.h"
@@ -68,9 +69,7 @@ std::optional<doctor::Environment> target_of(const Options& options) {
   if (options.elsewhere) return std::nullopt;
   if (!options.target.empty()) return doctor::read_environment(options.target);
   doctor::Survey survey = doctor::survey(doctor::outlook_here());
-  const doctor::PythonInstall* python =
-      options.python.empty() ? default_python(survey) : find_python(survey, options.python);
-  if (!options.python.empty() && !python) throw std::runtime_error("--python " + options.python + " is no Python");
+  const doctor::PythonInstall* python = wanted_python(survey, options.python);
   doctor::Environment target = environment_of(survey, python);
   // Advice names the program that people start; a virtual environment's is a link to another one's.
   if (python) target.python->executable = python->program;
@@ -84,10 +83,12 @@ int run(const Options& options) {
   const bool is_known = !explanation.verdicts.empty();
   if (!is_known && !explanation.success_seen) explanation.verdicts.push_back(not_known(text));
   const bool is_success = explanation.success_seen && !explanation.cause_found;
+  const int code = explanation.cause_found ? kFailed : is_success ? kOk : kCannotTell;
   if (options.json) {
     const nlohmann::json out = {{"verdicts", doctor::as_json(explanation.verdicts)},
                                 {"cause_found", explanation.cause_found},
-                                {"success_seen", explanation.success_seen}};
+                                {"success_seen", explanation.success_seen},
+                                {"exit_code", code}};
     std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     const bool colour = isatty(STDOUT_FILENO);
@@ -97,7 +98,7 @@ int run(const Options& options) {
     }
     if (is_success) std::printf("the text ends well: there is nothing to explain\n");
   }
-  return explanation.cause_found ? kFailed : is_success ? kOk : kCannotTell;
+  return code;
 }
 
 }  // namespace

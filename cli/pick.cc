@@ -157,12 +157,14 @@ int run(const Options& options) {
   doctor::PickTarget target = start_target(options);
   describe_by_flags(options, target);
   const doctor::Pick pick = doctor::pick(target, wheels_of(options));
+  const int code = !pick.unknown.empty() ? kCannotTell : pick.fits() ? kOk : kFailed;
   if (options.json) {
     nlohmann::json out = {{"target", target_json(target)},
                           {"unknown", pick.unknown},
                           {"match", pick.fits() ? candidate_json(pick.candidates[0]) : nlohmann::json()},
                           {"nearest", nlohmann::json::array()},
-                          {"verdicts", doctor::as_json(pick.verdicts)}};
+                          {"verdicts", doctor::as_json(pick.verdicts)},
+                          {"exit_code", code}};
     if (!pick.fits())
       for (std::size_t i = 0; i < std::min<std::size_t>(3, pick.candidates.size()); ++i)
         out["nearest"].push_back(candidate_json(pick.candidates[i]));
@@ -170,8 +172,7 @@ int run(const Options& options) {
   } else {
     print_text(target, pick);
   }
-  if (!pick.unknown.empty()) return kCannotTell;
-  return pick.fits() ? kOk : kFailed;
+  return code;
 }
 
 }  // namespace

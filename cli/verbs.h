@@ -5,14 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
-namespace cli {
+#include "cli/exit_code.h"
 
-// What `mica` returns to the shell.
-enum ExitCode : int {
-  kOk = 0,
-  kFailed = 1,      // the answer is no: a case failed, no kernel runs the problem
-  kCannotTell = 2,  // bad usage, or something was missing to find out
-};
+namespace cli {
 
 struct Verb {
   CLI::App* app;             // its flags; set when the verb was given

@@ -86,6 +86,10 @@ std::vector<Compiler> read_compilers(const Outlook& outlook) {
       if (const std::string llvm = base_name(prefix); llvm.rfind("llvm-", 0) == 0)
         compiler.version = parse_version(llvm.substr(5));
     }
+    // It compiles with the headers of the newest g++ of the system.
+    if (compiler.kind == "clang")
+      if (const Version gcc = installed_version(files, "/usr", {}); gcc.known())
+        compiler.cxx_abi = default_abi(files, "/usr", gcc);
     if (!has_first && (name == "g++" || name == "c++")) compiler.is_first = has_first = true;
     compilers.push_back(std::move(compiler));
   }

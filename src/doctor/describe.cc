@@ -66,13 +66,13 @@ std::string torch_text(const BinaryFacts& facts) {
   return out;
 }
 
-std::string abi_text(const BinaryFacts& facts) {
-  std::string out = cxx_abi_name(facts.cxx_abi.abi);
-  switch (facts.cxx_abi.abi) {
-    case CxxAbi::kOld: return out + " (_GLIBCXX_USE_CXX11_ABI=0): " + printable(facts.cxx_abi.old_symbols[0]);
-    case CxxAbi::kNew: return out + " (_GLIBCXX_USE_CXX11_ABI=1): " + printable(facts.cxx_abi.new_symbols[0]);
+std::string abi_text(const CxxAbiFacts& facts) {
+  std::string out = cxx_abi_name(facts.abi);
+  switch (facts.abi) {
+    case CxxAbi::kOld: return out + " (_GLIBCXX_USE_CXX11_ABI=0): " + printable(facts.old_symbols[0]);
+    case CxxAbi::kNew: return out + " (_GLIBCXX_USE_CXX11_ABI=1): " + printable(facts.new_symbols[0]);
     case CxxAbi::kMixed:
-      return out + ": " + printable(facts.cxx_abi.old_symbols[0]) + " and " + printable(facts.cxx_abi.new_symbols[0]);
+      return out + ": " + printable(facts.old_symbols[0]) + " and " + printable(facts.new_symbols[0]);
     default: return out;
   }
 }
@@ -155,7 +155,7 @@ std::string binary_text(const Binary& binary, bool all) {
     if (!binary.elf.runpath.empty()) out += line("runpath", printable(binary.elf.runpath));
     if (facts.glibc.known()) out += line("glibc", facts.glibc.text("GLIBC_"));
     if (facts.glibcxx.known()) out += line("libstdc++", facts.glibcxx.text("GLIBCXX_"));
-    if (facts.uses_torch) out += line("C++ ABI", abi_text(facts));
+    out += line("C++ ABI", abi_text(facts.cxx_abi));
     if (const std::string text = python_text(facts); !text.empty()) out += line("Python", text);
     if (const std::string text = torch_text(facts); !text.empty()) out += line("torch", text);
     if (facts.cuda_major > 0) out += line("CUDA", std::to_string(facts.cuda_major) + " (" + facts.cuda_evidence + ")");
@@ -163,12 +163,15 @@ std::string binary_text(const Binary& binary, bool all) {
   return out + gpu_text(facts.gpu, all);
 }
 
-std::string wheel_text(const Wheel& wheel) {
-  std::string out = printable(wheel.file_name) + "\n";
+std::string wheel_text(const Inspection& inspection) {
+  const Wheel& wheel = *inspection.wheel;
+  const bool is_installed = inspection.kind == FileKind::kPackage;
+  std::string out = printable(is_installed ? inspection.path : wheel.file_name) + "\n";
   const std::string name = wheel.metadata.first("Name"), version = wheel.metadata.first("Version");
-  out += line("wheel", (name.empty() ? "no METADATA" : printable(name) + " " + printable(version)) + ", " +
-                           size_text(wheel.size) + ", " + counted(wheel.entries.size(), "file") + ", " +
-                           std::to_string(wheel.binaries.size()) + " compiled");
+  out += line(is_installed ? "package" : "wheel",
+              (name.empty() ? "no METADATA" : printable(name) + " " + printable(version)) + ", " +
+                  size_text(wheel.size) + ", " + counted(wheel.entries.size(), "file") + ", " +
+                  std::to_string(wheel.binaries.size()) + " compiled");
   if (wheel.name) {
     std::vector<std::string> tags;
     for (const WheelTag& tag : wheel.name->tags) tags.push_back(tag.text());
@@ -196,8 +199,8 @@ std::string size_text(uint64_t bytes) {
 
 std::string describe(const Inspection& inspection, bool all) {
   std::string out;
-  const std::vector<Binary>& binaries = inspection.wheel ? inspection.wheel->binaries : inspection.binaries;
-  if (inspection.wheel) out += wheel_text(*inspection.wheel);
+  const std::vector<Binary>& binaries = binaries_of(inspection);
+  if (inspection.wheel) out += wheel_text(inspection);
   if (inspection.kind == FileKind::kFolder)
     out += printable(inspection.path) + "\n" + line("folder", counted(binaries.size(), "compiled file"));
   for (std::size_t i = 0; i < binaries.size(); ++i) {

@@ -105,6 +105,7 @@ BinaryFacts facts_of(const Binary& binary) {
     if (!symbol.defined && is_torch_stable_name(symbol.name)) ++stable;
   out.uses_torch = out.cxx_abi.torch_symbols > 0 || stable > 0;
   out.torch_stable = out.cxx_abi.torch_symbols == 0 && stable > 0;
+  if (!out.uses_torch) out.cxx_abi = cxx_abi_of_strings(elf);
   out.torch = torch_range_of_imports(elf);
   out.torch_stable_need = stable_need_of_imports(elf);
   const auto see = [&](std::string_view library) {

@@ -37,7 +37,7 @@ struct GpuFacts {
 
 struct BinaryFacts {
   VersionFloor glibc, glibcxx, cxxabi;
-  CxxAbiFacts cxx_abi;
+  CxxAbiFacts cxx_abi;  // towards torch; of a file that does not use it, of its strings
   PythonAbiFacts python;
   ModuleName module;
   bool uses_torch = false, torch_stable = false;

@@ -17,6 +17,17 @@ std::string_view word_at(std::string_view text) {
   return text.substr(0, end);
 }
 
+constexpr std::size_t kMostNames = 10'000;
+
+template <class Action>
+void each_line(std::string_view text, Action action) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    action(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
 // Names that extensions of the flash-attn family have; torch's and numpy's own are not meant.
 bool looks_compiled(std::string_view module) {
   const std::string name(module);
@@ -31,10 +42,8 @@ bool looks_compiled(std::string_view module) {
 
 std::vector<std::string> compiled_imports(std::string_view source) {
   std::vector<std::string> out;
-  for (std::size_t begin = 0; begin < source.size();) {
-    const std::size_t end = std::min(source.find('\n', begin), source.size());
-    const std::string_view line = trimmed(source.substr(begin, end - begin));
-    begin = end + 1;
+  each_line(source, [&](std::string_view whole) {
+    const std::string_view line = trimmed(whole);
     if (line.starts_with("import ")) {
       for (const std::string& part : split(line.substr(7), ',')) {
         const std::string_view module = word_at(trimmed(part));
@@ -44,8 +53,41 @@ std::vector<std::string> compiled_imports(std::string_view source) {
       const std::string_view module = word_at(trimmed(line.substr(5)));
       if (looks_compiled(module)) out.emplace_back(module);
     }
-  }
+  });
   return out;
+}
+
+void collect_words(std::string_view source, PythonWords& out) {
+  const auto add = [&](std::string_view module) {
+    const std::string_view name = module.substr(module.rfind('.') + 1);
+    if (!name.empty() && out.certain_imports.size() < kMostNames) out.certain_imports.emplace(name);
+  };
+  for (std::size_t at = 0; (at = source.find("lib", at)) != source.npos; at += 3) {
+    const std::string_view word = word_at(source.substr(at));
+    const bool begins = at == 0 || !is_word(source[at - 1]);
+    if (begins && word.size() > 3 && out.libraries.size() < kMostNames)
+      out.libraries.emplace(word.substr(0, word.find('.')));
+  }
+  bool in_brackets = false;  // from pkg import (a,\n    b)
+  each_line(source, [&](std::string_view line) {
+    std::string_view names;
+    if (in_brackets) {
+      names = line;
+    } else if (line.starts_with("import ")) {
+      names = line.substr(7);
+    } else if (line.starts_with("from ")) {
+      const std::size_t at = line.find(" import ");
+      add(word_at(trimmed(line.substr(5))));
+      if (at == line.npos) return;
+      names = trimmed(line.substr(at + 8));
+      if (names.starts_with("(")) in_brackets = true, names.remove_prefix(1);
+    } else {
+      return;
+    }
+    const std::size_t end = names.find_first_of(")#");
+    if (end != names.npos && names[end] == ')') in_brackets = false;
+    for (const std::string& part : split(names.substr(0, end), ',')) add(word_at(trimmed(part)));
+  });
 }
 
 }  // namespace doctor

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,5 +11,15 @@ namespace doctor {
 // Modules that a Python file imports and that, by their names, are compiled: flash_attn_2_cuda, fused_dense_lib,
 // pkg._C. The text is only looked at, line by line; strings and comments that look like imports count too.
 std::vector<std::string> compiled_imports(std::string_view python_source);
+
+// What a package's Python files say about its compiled ones.
+struct PythonWords {
+  // Imported whenever the file is: by a line that begins at the left margin, so in no function, `if` or `try`. Last
+  // parts of the names: `from pkg.lib import _C, other` gives lib, _C and other.
+  std::set<std::string> certain_imports;
+  // Words that name a library, as in load_library("libpkg"); of f"libpkg{number}" the part before the brace.
+  std::set<std::string> libraries;
+};
+void collect_words(std::string_view python_source, PythonWords& out);
 
 }  // namespace doctor

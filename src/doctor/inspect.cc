@@ -20,12 +20,13 @@ bool may_be_binary(const fs::path& path) {
 }
 
 // Binaries below a folder. Links are not followed: they could lead anywhere, and what they name is found by itself.
-void read_folder(Inspection& out, const Progress& progress) {
+void read_folder(Inspection& out, const Progress& progress, const Stopwatch& stopwatch) {
   std::vector<std::string> paths;
   std::error_code error;
   std::size_t files = 0;
   for (fs::recursive_directory_iterator it(out.path, fs::directory_options::skip_permission_denied, error), end;
        it != end && !error; it.increment(error)) {
+    stopwatch.check();
     if (++files > kMaxFolderFiles) {
       out.problems.push_back(
           make_verdict("CANNOT_TELL", out.path, "more than 200000 files: only the first were looked at"));
@@ -38,6 +39,7 @@ void read_folder(Inspection& out, const Progress& progress) {
   std::sort(paths.begin(), paths.end());
   for (std::size_t i = 0; i < paths.size(); ++i) {
     if (progress) progress(paths[i], i, paths.size());
+    stopwatch.check();
     try {
       if (auto binary = read_binary(paths[i], out.problems)) out.binaries.push_back(std::move(*binary));
     } catch (const ReadError& e) {
@@ -54,7 +56,7 @@ Inspection inspect(const std::string& path, const Progress& progress, const Read
   std::error_code error;
   if (fs::is_directory(path, error)) {
     out.kind = FileKind::kFolder;
-    read_folder(out, progress);
+    read_folder(out, progress, Stopwatch(limits.seconds));
     return out;
   }
   FileSource source(path);
@@ -65,6 +67,8 @@ Inspection inspect(const std::string& path, const Progress& progress, const Read
     out.kind = FileKind::kWheel;
     try {
       out.wheel = read_wheel(source, path, progress, limits);
+    } catch (const TimeError&) {
+      throw;
     } catch (const ReadError& e) {
       // A wheel by its name, and broken: that is an answer.
       out.wheel.emplace();

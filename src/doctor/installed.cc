@@ -5,7 +5,7 @@
 
 #include "doctor/facts.h"
 #include "doctor/gpu_rules.h"
-#include "doctor/inspect.h"
+#include "doctor/package.h"
 #include "doctor/text.h"
 #include "doctor/torch_claim.h"
 
@@ -42,9 +42,7 @@ PackageFiles files_of(const Files& files, const InstalledPackage& package) {
     out.has_cute |= row.path.rfind("flash_attn/cute/", 0) == 0;
     if (!is_binary || out.binaries.size() >= kMostBinaries) continue;
     // A record is only text: what leads out of site-packages is left alone.
-    const auto path = files.resolve(join_path(package.site, row.path));
-    if (row.path.empty() || row.path[0] == '/' || !path) continue;
-    if (path->rfind(files.resolve(package.site).value_or(package.site) + "/", 0) == 0) out.binaries.push_back(*path);
+    if (const auto path = recorded_file(files, package, row.path)) out.binaries.push_back(*path);
   }
   return out;
 }
@@ -148,6 +146,7 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
   Inspection inspection;
   inspection.path = package.site;
   inspection.kind = FileKind::kFolder;
+  inspection.words = [&] { return words_of_package(survey.outlook.files, package); };
   for (const std::string& path : found.binaries) {
     try {
       auto binary = read_binary(survey.outlook.files.on_disk(path), inspection.problems);

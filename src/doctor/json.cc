@@ -104,24 +104,24 @@ json binary_json(const Binary& binary) {
 }  // namespace
 
 json as_json(const Inspection& inspection) {
-  const char* kinds[] = {"wheel", "elf", "cubin", "fatbin", "folder"};
+  const char* kinds[] = {"wheel", "elf", "cubin", "fatbin", "folder", "package"};
   json out = {{"path", inspection.path}, {"kind", kinds[int(inspection.kind)]}, {"binaries", json::array()}};
   if (inspection.wheel) {
     const Wheel& wheel = *inspection.wheel;
     json tags = json::array();
     if (wheel.name)
       for (const WheelTag& tag : wheel.name->tags) tags.push_back(tag.text());
-    out["wheel"] = {{"file_name", wheel.file_name},
-                    {"name", wheel.metadata.first("Name")},
-                    {"version", wheel.metadata.first("Version")},
-                    {"tags", tags},
-                    {"requires_python", wheel.metadata.first("Requires-Python")},
-                    {"requires_dist", wheel.metadata.all("Requires-Dist")},
-                    {"files", wheel.entries.size()},
-                    {"size", wheel.size}};
+    out[inspection.kind == FileKind::kPackage ? "package" : "wheel"] = {
+        {"file_name", wheel.file_name},
+        {"name", wheel.metadata.first("Name")},
+        {"version", wheel.metadata.first("Version")},
+        {"tags", tags},
+        {"requires_python", wheel.metadata.first("Requires-Python")},
+        {"requires_dist", wheel.metadata.all("Requires-Dist")},
+        {"files", wheel.entries.size()},
+        {"size", wheel.size}};
   }
-  for (const Binary& binary : inspection.wheel ? inspection.wheel->binaries : inspection.binaries)
-    out["binaries"].push_back(binary_json(binary));
+  for (const Binary& binary : binaries_of(inspection)) out["binaries"].push_back(binary_json(binary));
   return out;
 }
 

@@ -46,7 +46,7 @@ void judge_python(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
 void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Verdict>& out) {
   if (binary.cubin || binary.bare_fatbin) return;
   judge_python(binary, facts, out);
-  if (facts.cxx_abi.abi == CxxAbi::kMixed)
+  if (facts.cxx_abi.torch_symbols > 0 && facts.cxx_abi.abi == CxxAbi::kMixed)
     out.push_back(make_verdict(
         "TORCH_CXX11_ABI", printable(binary.path), "imports symbols of torch in both C++ ABIs: no torch has both",
         "Parts of it were compiled with _GLIBCXX_USE_CXX11_ABI=0 and parts with 1.",

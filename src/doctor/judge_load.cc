@@ -8,9 +8,11 @@
 namespace doctor {
 namespace {
 
-bool is_torch_library(std::string_view name) {
-  return name.starts_with("libtorch") || name.starts_with("libc10") || name.starts_with("libshm.so") ||
-         name.starts_with("libcaffe2");
+// Packages whose wheels say in their names which C++ ABI they are for.
+bool names_its_abi(std::string_view file) {
+  for (const char* prefix : {"flash_attn", "causal_conv1d", "selective_scan", "rotary_emb", "dropout_layer_norm"})
+    if (file.starts_with(prefix)) return true;
+  return false;
 }
 
 std::string import_error(const std::string& text) { return "ImportError: " + text; }
@@ -23,6 +25,8 @@ class LoadJudge {
         target_(target),
         subject_(printable(binary.path)),
         result_(resolve(request, target)) {}
+
+  const Resolution& result() const { return result_; }
 
   Verdict verdict() const {
     switch (result_.failure) {
@@ -148,7 +152,12 @@ class LoadJudge {
                   std::string("It was compiled with the ") + cxx_abi_name(theirs) +
                       " C++ ABI (_GLIBCXX_USE_CXX11_ABI=" + (theirs == CxxAbi::kNew ? "1" : "0") + "), " +
                       torch_text() + " with the " + cxx_abi_name(ours) + " one.",
-                  std::string("take the wheel with cxx11abi") + flag + " in its name", std::move(evidence));
+                  names_its_abi(base_name(binary_.path))
+                      ? std::string("take the wheel with cxx11abi") + flag + " in its name"
+                      : "install the release that was made for torch " + torch_minor() +
+                            " (torchvision and torchaudio: name torch and them in one pip install), or build it here "
+                            "from source: pip install --no-build-isolation --no-binary :all: PACKAGE",
+                  std::move(evidence));
     }
     const TorchSignature* row = find_torch_signature(first.name);
     if (row) evidence.push_back(std::string(row->what) + ": " + torch_range_text(*row));
@@ -156,9 +165,9 @@ class LoadJudge {
         "TORCH_SIGNATURE",
         row ? "It was built for " + torch_range_text(*row) + "; here is " + torch_text() + "."
             : "It was built for another release of torch than " + torch_text() + ": this one has no such function.",
-        target_.torch
-            ? "take the wheel for torch" + torch_minor() + ", or install the torch that the wheel's name gives"
-            : "install torch",
+        target_.torch ? "take the release that was made for torch " + torch_minor() +
+                            ", or install the torch that it was made for"
+                      : "install torch",
         std::move(evidence));
   }
 
@@ -248,16 +257,24 @@ void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environm
 
 }  // namespace
 
-void judge_load(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request, const Environment& target,
-                std::vector<Verdict>& out) {
-  if (binary.cubin || binary.bare_fatbin) return;
+bool is_torch_library(std::string_view name) {
+  for (const char* prefix : {"libtorch.so", "libtorch_", "libc10.so", "libc10_", "libshm.so", "libcaffe2"})
+    if (name.starts_with(prefix)) return true;
+  return false;
+}
+
+std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request,
+                                     const Environment& target, std::vector<Verdict>& out) {
+  if (binary.cubin || binary.bare_fatbin) return std::nullopt;
   const std::size_t before = out.size();
   judge_suffix(binary, facts, target, out);
   // A file that Python does not even look at is not loaded.
   if (std::any_of(out.begin() + std::ptrdiff_t(before), out.end(),
                   [](const Verdict& v) { return v.code == "SO_SOABI"; }))
-    return;
-  out.push_back(LoadJudge(binary, facts, request, target).verdict());
+    return std::nullopt;
+  const LoadJudge judge(binary, facts, request, target);
+  out.push_back(judge.verdict());
+  return judge.result();
 }
 
 }  // namespace doctor

@@ -275,6 +275,15 @@ void judge_wheel(const Wheel& wheel, std::vector<Verdict>& out) {
   judge_requirements(wheel, out);
 }
 
+void judge_recorded(const Wheel& package, std::vector<Verdict>& out) {
+  if (!package.wheel.fields.empty()) judge_name(package, out);
+  if (package.name && !package.name->tags.empty()) {
+    judge_contents(package, out);
+    judge_promises(package, out);
+  }
+  if (!package.record.empty()) judge_record(package, out);
+}
+
 void judge_wheel(const Wheel& wheel, const Environment& target, std::vector<Verdict>& out) {
   if (!wheel.name) return;
   const auto& tags = wheel.name->tags;

@@ -53,11 +53,19 @@ std::span<const KnownFailure> known_run_failures() {
        "https://download.pytorch.org/whl/cu128"},
       {"GPU_TOO_OLD",
        Role::kCause,
-       {"FlashAttention only supports Ampere GPUs or newer", "FlashAttention only support fp16 and bf16 data type"},
+       {"FlashAttention only supports Ampere GPUs or newer"},
        {},
-       "flash-attn 2 runs on compute capability 8.0 and later only (not on V100, T4 or RTX 20), in fp16 and bf16. An "
+       "flash-attn 2 runs on compute capability 8.0 and later only (not on V100, T4 or RTX 20). An "
        "old copy inside xformers says the same of GPUs it does not know yet.",
        "use attn_implementation=\"sdpa\" in transformers; on a new GPU: {pip} install -U xformers flash-attn"},
+      {"FLASH_ATTN_DTYPE",
+       Role::kCause,
+       {"FlashAttention only support fp16 and bf16 data type", "FlashAttention only supports fp16 and bf16 data type",
+        "Flash Attention 2 only supports torch.float16 and torch.bfloat16 dtypes"},
+       {},
+       "The tensors that reach flash-attn are fp32 (or another type); nothing is wrong with the installation.",
+       "load the model in bf16 (transformers: torch_dtype=torch.bfloat16), or run it under "
+       "torch.autocast(\"cuda\", torch.bfloat16)"},
       {"GPU_OUT_OF_MEMORY",
        Role::kCause,
        {"CUDA out of memory. Tried to allocate {amount*}."},

@@ -186,6 +186,13 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
   return out;
 }
 
+void Process::try_open(const std::string& path, const ElfFile* elf) {
+  const std::size_t before = objects_.size();
+  Opened opened = open(path, elf);
+  if (opened.failure.failure == LoadFailure::kNone) relocate(opened, true);
+  if (opened.failure.failure != LoadFailure::kNone) objects_.resize(before);
+}
+
 void Process::make_global(const std::vector<LoadedObject*>& scope) {
   for (LoadedObject* object : scope)
     if (std::find(global_.begin(), global_.end(), object) == global_.end()) global_.push_back(object);

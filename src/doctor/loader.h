@@ -32,6 +32,8 @@ class Process {
     std::vector<LoadedObject*> fresh;
   };
   Opened open(const std::string& path, const ElfFile* elf);
+  // The same, and what cannot be loaded leaves no trace.
+  void try_open(const std::string& path, const ElfFile* elf);
 
   // Symbols of these objects are seen by everyone from now on.
   void make_global(const std::vector<LoadedObject*>& scope);

@@ -88,8 +88,8 @@ template <class Wanted>
 CxxAbiFacts judge_symbols(const ElfFile& elf, Wanted wanted) {
   CxxAbiFacts out;
   for (const ElfSymbol& symbol : elf.symbols) {
-    if (!wanted(symbol) || !is_torch_name(symbol.name)) continue;
-    ++out.torch_symbols;
+    if (!wanted(symbol)) continue;
+    out.torch_symbols += is_torch_name(symbol.name);
     const StringAbi abi = string_abi_of(symbol.name);
     if (abi == StringAbi::kNeutral) continue;
     auto& list = abi == StringAbi::kOld ? out.old_symbols : out.new_symbols;
@@ -103,11 +103,15 @@ CxxAbiFacts judge_symbols(const ElfFile& elf, Wanted wanted) {
 }  // namespace
 
 CxxAbiFacts cxx_abi_of_imports(const ElfFile& elf) {
-  return judge_symbols(elf, [](const ElfSymbol& s) { return !s.defined && !s.weak(); });
+  return judge_symbols(elf, [](const ElfSymbol& s) { return !s.defined && !s.weak() && is_torch_name(s.name); });
+}
+
+CxxAbiFacts cxx_abi_of_strings(const ElfFile& elf) {
+  return judge_symbols(elf, [](const ElfSymbol& s) { return !s.defined && s.version.starts_with("GLIBCXX_"); });
 }
 
 CxxAbiFacts cxx_abi_of_exports(const ElfFile& elf) {
-  CxxAbiFacts out = judge_symbols(elf, [](const ElfSymbol& s) { return s.defined; });
+  CxxAbiFacts out = judge_symbols(elf, [](const ElfSymbol& s) { return s.defined && is_torch_name(s.name); });
   if (out.abi != CxxAbi::kMixed) return out;
   // A library may define a few symbols for callers of the other ABI: the constructors of c10::Error decide.
   std::size_t has_old = 0, has_new = 0;

@@ -29,6 +29,8 @@ struct CxxAbiFacts {
 
 // Of an extension: from the torch symbols it imports.
 CxxAbiFacts cxx_abi_of_imports(const ElfFile& elf);
+// Of any other file: from the strings of libstdc++ that it imports.
+CxxAbiFacts cxx_abi_of_strings(const ElfFile& elf);
 // Of torch: from the symbols that libc10.so (or another of its libraries) exports.
 CxxAbiFacts cxx_abi_of_exports(const ElfFile& elf);
 

@@ -26,6 +26,7 @@ Resolution resolve(const LoadRequest& request, const Environment& target) {
         if (base_name(path) == "libtorch_global_deps.so") process.make_global(opened.scope);
         process.relocate(opened, false);
       }
+  for (const PlacedFile& file : request.before) process.try_open(file.path, file.elf);
   auto opened = process.open(request.file.path, request.file.elf);
   if (opened.failure.failure == LoadFailure::kNone) process.relocate(opened, true);
   return std::move(opened.failure);

@@ -38,6 +38,7 @@ struct PlacedFile {
 struct LoadRequest {
   PlacedFile file;
   std::vector<PlacedFile> beside;  // others that are installed with it
+  std::vector<PlacedFile> before;  // of those, what its package opens first
   bool torch_first = true;         // after `import torch`, where the target has it
 };
 

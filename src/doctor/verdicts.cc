@@ -82,6 +82,7 @@ constexpr VerdictKind kCatalogue[] = {
     {"BUILD_NO_ARCH", kError, "The build does not know which GPU it is for"},
     {"BUILD_FAILED", kWarning, "A build failed; the text does not say why"},
     {"GPU_TOO_OLD", kError, "The GPU is older than the package supports"},
+    {"FLASH_ATTN_DTYPE", kError, "flash-attn computes in fp16 and bf16 only"},
     {"GPU_OUT_OF_MEMORY", kError, "The memory of the GPU is full"},
     {"IMPORT_FAILED", kWarning, "An import failed; the text does not say why"},
     {"PICK_MATCH", kNote, "A published wheel fits"},

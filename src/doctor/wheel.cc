@@ -6,7 +6,6 @@
 
 #include "doctor/binary.h"
 #include "doctor/entry_source.h"
-#include "doctor/imports.h"
 #include "doctor/sha256.h"
 #include "doctor/text.h"
 #include "doctor/zip.h"
@@ -21,7 +20,10 @@ constexpr std::size_t kMaxImports = 1000;
 class WheelReader {
  public:
   WheelReader(ByteSource& source, Wheel& wheel, const Progress& progress, const ReadLimits& limits)
-      : archive_(source, {limits.entries, limits.plain_bytes, limits.ratio}), wheel_(wheel), progress_(progress) {
+      : archive_(source, {limits.entries, limits.plain_bytes, limits.ratio}),
+        wheel_(wheel),
+        progress_(progress),
+        stopwatch_(limits.seconds) {
     for (const std::string& text : archive_.problems()) problem(text);
     for (const ZipEntry& entry : archive_.entries()) total_bytes_ += entry.readable ? entry.plain : 0;
   }
@@ -70,6 +72,7 @@ class WheelReader {
         probe.feed(piece);
         if (keep) text.append(piece.begin(), piece.end());
         done_bytes_ += piece.size();
+        stopwatch_.check();
         if (progress_) progress_(entry.name, done_bytes_, total_bytes_);
       });
       if (wrong.empty())
@@ -98,19 +101,35 @@ class WheelReader {
       wheel_.wheel = parse_metadata(text);
     else if (is_info(entry, "RECORD"))
       record_ = std::move(text);
-    else if (imports_.size() < kMaxImports)
-      for (std::string& name : compiled_imports(text)) imports_.insert(std::move(name));
+    else {
+      collect_words(text, wheel_.words);
+      if (imports_.size() < kMaxImports)
+        for (std::string& name : compiled_imports(text)) imports_.insert(std::move(name));
+    }
   }
 
   ZipArchive archive_;
   Wheel& wheel_;
   const Progress& progress_;
+  Stopwatch stopwatch_;
   std::string record_;
   std::set<std::string> imports_;
   uint64_t done_bytes_ = 0, total_bytes_ = 0;
 };
 
 }  // namespace
+
+TimeError::TimeError(double seconds)
+    : ReadError("not read to its end within " + std::to_string(int64_t(seconds)) + " s") {}
+
+Stopwatch::Stopwatch(double seconds)
+    : end_(std::chrono::steady_clock::now() +
+           std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds))),
+      seconds_(seconds) {}
+
+void Stopwatch::check() const {
+  if (std::chrono::steady_clock::now() > end_) throw TimeError(seconds_);
+}
 
 Wheel read_wheel(ByteSource& source, const std::string& file_name, const Progress& progress, const ReadLimits& limits) {
   Wheel wheel;

@@ -2,6 +2,7 @@
 // A wheel: its name, its metadata and what is inside, read in one pass over the archive without unpacking it to disk.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "doctor/binary.h"
+#include "doctor/imports.h"
 #include "doctor/verdict.h"
 
 namespace doctor {
@@ -58,7 +60,8 @@ struct Wheel {
   std::vector<WheelEntry> entries;
   std::vector<Binary> binaries;
   std::vector<std::string> imports;  // compiled modules that its Python files import, by name ("flash_attn_2_cuda")
-  std::vector<Verdict> problems;     // of the archive itself; what could be read still stands above
+  PythonWords words;
+  std::vector<Verdict> problems;  // of the archive itself; what could be read still stands above
 };
 
 // Called now and then with how much of the file is behind; may be empty.
@@ -68,6 +71,24 @@ struct ReadLimits {
   uint64_t entries = 200'000;
   uint64_t plain_bytes = uint64_t(16) << 30;  // of all entries together
   uint64_t ratio = 200;                       // plain to stored of a whole archive, above a few MiB
+  double seconds = 300;                       // for one wheel or folder
+};
+
+// Reading took longer than the limit.
+class TimeError : public ReadError {
+ public:
+  explicit TimeError(double seconds);
+};
+
+// Throws TimeError once the time is over.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double seconds);
+  void check() const;
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+  double seconds_;
 };
 
 // Throws ReadError if it is no zip archive at all.

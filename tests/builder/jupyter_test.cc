@@ -6,6 +6,7 @@
 
 #include "builder/quote.h"
 #include "tests/doctor/fake_system.h"
+#include "tests/verdict_notes.h"
 
 namespace builder {
 namespace {
@@ -89,6 +90,7 @@ TEST_F(Jupyter, EveryPlaceThatJupyterLooksInto) {
   EXPECT_EQ(kernels[0].scope, "JUPYTER_PATH");
   EXPECT_EQ(kernels[5].scope, "environment /home/user/venv");
   EXPECT_EQ(codes(kernels[0]), Codes()) << "the first of a name wins";
+  expect_covered("JUPYTER_KERNEL_SHADOWED", kernels[1].verdicts, kernels[0].verdicts);
   for (int i = 1; i < 5; ++i) EXPECT_EQ(codes(kernels[std::size_t(i)]), Codes({"JUPYTER_KERNEL_SHADOWED"})) << i;
   EXPECT_EQ(codes(kernels[5]), Codes()) << "another Jupyter's";
 }
@@ -119,6 +121,9 @@ TEST_F(Jupyter, StaleOnes) {
     EXPECT_EQ(doctor::exit_code_of(kernel.verdicts), 1);
     EXPECT_NE(kernel.verdicts[0].fix.find("rm "), std::string::npos);
   }
+  system_.library("/home/user/old/bin/python", {});
+  for (const Kernel& kernel : list())
+    if (kernel.name == "removed") expect_covered("JUPYTER_KERNEL_STALE", kernels[2].verdicts, kernel.verdicts);
   EXPECT_EQ(kernels[0].name, "linked");
   EXPECT_NE(kernels[0].verdicts[0].cause.find("/home/user/gone/folder"), std::string::npos);
   EXPECT_EQ(kernels[2].verdicts[0].message, "its interpreter /home/user/old/bin/python is gone");
@@ -135,6 +140,7 @@ TEST_F(Jupyter, WithoutIpykernel) {
   system_.write("/home/user/more/ipykernel_launcher.py", "");
   add(user_ + "bare", kernel_json("/home/user/venv/bin/python", R"(, "env": {"PYTHONPATH": "${HOME}/more"})"));
   EXPECT_EQ(codes(only()), Codes()) << "found by its own PYTHONPATH";
+  expect_covered("JUPYTER_NO_IPYKERNEL", kernel.verdicts, only().verdicts);
 }
 
 TEST_F(Jupyter, TheCommandThatInstallsIpykernel) {
@@ -152,7 +158,8 @@ TEST_F(Jupyter, TheCommandThatInstallsIpykernel) {
 
 TEST_F(Jupyter, WhateverPythonJupyterRunsIn) {
   add(user_ + "python3", kernel_json("python"));
-  EXPECT_EQ(codes(only()), Codes({"JUPYTER_PYTHON_VARIES"}));
+  const Kernel varies = only();
+  EXPECT_EQ(codes(varies), Codes({"JUPYTER_PYTHON_VARIES"}));
   EXPECT_EQ(doctor::exit_code_of(only().verdicts), 0);
   system_.remove("/home/user/.local");
   add("/home/user/venv/share/jupyter/kernels/python3", kernel_json("python3"));
@@ -160,6 +167,7 @@ TEST_F(Jupyter, WhateverPythonJupyterRunsIn) {
   const Kernel kernel = only();
   EXPECT_EQ(kernel.program, "/home/user/venv/bin/python") << "that of its environment";
   EXPECT_EQ(codes(kernel), Codes());
+  expect_covered("JUPYTER_PYTHON_VARIES", varies.verdicts, kernel.verdicts);
 }
 
 TEST_F(Jupyter, BehindOtherWords) {
@@ -209,7 +217,11 @@ TEST_F(Jupyter, HostileDescriptions) {
   EXPECT_TRUE(list().empty()) << "Jupyter takes no notice of such a folder either";
   system_.link(user_ + "bad/kernel.json", "/nowhere");
   EXPECT_EQ(codes(only()), Codes({"JUPYTER_KERNEL_SPEC"}));
+  const Kernel linked = only();
   system_.remove(user_ + "bad");
+  add(user_ + "good", kernel_json("/home/user/venv/bin/python"));
+  expect_covered("JUPYTER_KERNEL_SPEC", linked.verdicts, only().verdicts);
+  system_.remove(user_ + "good");
   add(user_ + "sp ace", kernel_json("/home/user/venv/bin/python"));
   EXPECT_EQ(codes(only()), Codes({"JUPYTER_KERNEL_SPEC"}));
 }

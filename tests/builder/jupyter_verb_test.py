@@ -168,7 +168,10 @@ class Imitated(Verb):
             self.assertIn(about, out["verdicts"][0]["message"])
             self.assertEqual(self.traces(), [])
         self.assertIn("libzmq", self.install(self.python, MODE="fails").stdout)
-        self.install(self.python)
+        started = json.loads(self.install(self.python, "--json").stdout)
+        self.assertNotIn("JUPYTER_KERNEL_DEAD", [verdict["code"] for verdict in started["verdicts"]])
+        if "MICA_VERDICT_NOTES" in os.environ:  # tests/verdict_notes.h
+            pathlib.Path(os.environ["MICA_VERDICT_NOTES"], "jupyter_verb").write_text("JUPYTER_KERNEL_DEAD\n")
         before = (self.kernels / "one/kernel.json").read_text()
         self.install(self.python, "--env", "A=b", "--replace", MODE="fails")
         self.assertEqual((self.kernels / "one/kernel.json").read_text(), before, "the old one is there again")

@@ -15,6 +15,7 @@
 #include "builder/matrix.h"
 #include "builder/shelf_files.h"
 #include "doctor/bytes.h"
+#include "tests/verdict_notes.h"
 
 namespace builder {
 namespace {
@@ -234,6 +235,7 @@ TEST_F(Shelf, AWriteThatFailsLeavesNothing) {
 TEST_F(Shelf, VerifyNamesWhatChanged) {
   publish(request(wheel(kWheel, "abc")));
   publish(request(wheel("other-1.0-py3-none-any.whl", "abc")));
+  const ShelfReport good = verify(shelf_, nothing_wrong, false);
   std::ofstream(shelf_ + "/" + kWheel) << "ab";
   std::ofstream(shelf_ + "/stray-1.0-py3-none-any.whl") << "stray";
   const ShelfReport report = verify(shelf_, nothing_wrong, false);
@@ -247,6 +249,11 @@ TEST_F(Shelf, VerifyNamesWhatChanged) {
   ASSERT_EQ(report.verdicts.size(), 1u);
   EXPECT_EQ(report.verdicts[0].code, "SHARE_INDEX_STALE");
   EXPECT_EQ(report.verdicts[0].evidence.size(), 2u);  // the altered one has another hash now
+  expect_covered("SHARE_ALTERED", report.entries[0].verdicts, good.entries[0].verdicts);
+  expect_covered("SHARE_UNRECORDED", report.entries[2].verdicts, good.entries[1].verdicts);
+  expect_covered("SHARE_INDEX_STALE", report.verdicts, good.verdicts);
+  std::ofstream(shelf_ + "/.half.whl.1.tmp") << "half";
+  expect_covered("SHARE_LEFTOVER", verify(shelf_, nothing_wrong, false).verdicts, report.verdicts);
   EXPECT_THROW(verify(shelf_ + "/nowhere", nothing_wrong, false), doctor::ReadError);
 }
 

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "doctor/bytes.h"
+#include "tests/verdict_notes.h"
 
 namespace builder {
 namespace {
@@ -206,8 +207,9 @@ TEST_F(Slurm, WhereItStands) {
   JobStatus status = look_at_job(job());
   EXPECT_EQ(status.phase, JobPhase::kQueued);
   EXPECT_EQ(status.reason, "Resources");
-  EXPECT_EQ(explain_job(job(), status)[0].code, "JOB_WAITS");
-  EXPECT_EQ(doctor::exit_code_of(explain_job(job(), status)), 0);
+  const auto waiting = explain_job(job(), status);
+  EXPECT_EQ(waiting[0].code, "JOB_WAITS");
+  EXPECT_EQ(doctor::exit_code_of(waiting), 0);
   queue("17|RUNNING|None|node3|5:01|54:59");
   write("job/job-17.log", "one\ntwo \x1b[31mred\n\n[3/9] three\n");
   status = look_at_job(job());
@@ -216,6 +218,7 @@ TEST_F(Slurm, WhereItStands) {
   EXPECT_EQ(status.elapsed, "5:01");
   EXPECT_EQ(status.log, std::vector<std::string>({"one", "two \\x1b[31mred", "[3/9] three"}));
   EXPECT_TRUE(explain_job(job(), status).empty());
+  expect_covered("JOB_WAITS", waiting, explain_job(job(), status));
   std::string long_log;
   for (int i = 0; i < 100'000; ++i) long_log += "line " + std::to_string(i) + "\n";
   write("job/job-17.log", long_log);
@@ -257,6 +260,7 @@ TEST_F(Slurm, EndsThatSlurmNames) {
       {"CANCELLED", JobEnd::kCancelled, "JOB_CANCELLED"},
       {"FAILED", JobEnd::kFailed, "JOB_FAILED"},
   };
+  std::vector<doctor::Verdict> before;  // of the case before: another end is the near miss
   for (const auto& [state, end, code] : cases) {
     queue("17|" + state + "|None|node3|5:01|0:00");
     const JobStatus status = look_at_job(job());
@@ -264,6 +268,8 @@ TEST_F(Slurm, EndsThatSlurmNames) {
     EXPECT_EQ(status.end, end) << state;
     const auto verdicts = explain_job(job(), status);
     EXPECT_EQ(verdicts.empty() ? "" : verdicts[0].code, code) << state;
+    if (!code.empty() && state != "PREEMPTED") expect_covered(code, verdicts, before);
+    before = verdicts;
   }
 }
 

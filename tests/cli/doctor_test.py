@@ -25,8 +25,23 @@ def run(*arguments, text=None):
 
 
 def run_json(*arguments, text=None):
+    """Checks on the way what every verb promises of --json: its verdicts, and the exit code."""
     result = run(*arguments, "--json", text=text)
-    return result.returncode, json.loads(result.stdout)
+    report = json.loads(result.stdout)
+    assert report["exit_code"] == result.returncode, (arguments, result.returncode)
+    for verdict in report["verdicts"]:
+        assert FIELDS <= set(verdict), verdict
+        assert verdict["severity"] in ("error", "warning", "note"), verdict
+        assert isinstance(verdict["evidence"], list) and verdict["message"], verdict
+    if any(verdict["severity"] == "error" for verdict in report["verdicts"]):
+        assert result.returncode == 1, arguments
+    return result.returncode, report
+
+
+def note_covered(code):
+    """As tests/verdict_notes.h does: a fixture and a near miss of this code were seen."""
+    if "MICA_VERDICT_NOTES" in os.environ:
+        pathlib.Path(os.environ["MICA_VERDICT_NOTES"], "cli_doctor").write_text(code + "\n")
 
 
 class Doctor(unittest.TestCase):
@@ -44,8 +59,6 @@ class Doctor(unittest.TestCase):
         self.assertLess(report["environment"]["seconds"], 30)
         programs = [python["executable"] for python in report["environment"]["pythons"]]
         self.assertTrue(programs)
-        for verdict in report["verdicts"]:
-            self.assertLessEqual(FIELDS, set(verdict))
 
     def test_this_python_is_what_it_says_of_itself(self):
         code, report = run_json("doctor", LIBRARY, "--python", sys.executable)
@@ -62,9 +75,55 @@ class Doctor(unittest.TestCase):
         code, report = run_json("doctor", LIBRARY, "--target", target)
         self.assertEqual(code, 0, report["verdicts"])
         self.assertIn("LOADS", [verdict["code"] for verdict in report["verdicts"]])
-        # The same target with an older C library.
+        # The same target with another machine in it.
         described = json.loads(target.read_text())
         self.assertEqual(described["mica_target"], 1)
+        target.write_text(json.dumps({**described, "machine": "riscv64"}))
+        code, report = run_json("doctor", LIBRARY, "--target", target)
+        self.assertEqual((code, [verdict["code"] for verdict in report["verdicts"]]), (1, ["ELF_MACHINE"]))
+
+    def test_what_cannot_be_read_does_not_hide_the_rest(self):
+        for verb in ("doctor", "inspect"):
+            code, report = run_json(verb, "/nowhere.so", LIBRARY)
+            self.assertEqual(code, 2, verb)
+            codes = [verdict["code"] for verdict in report["verdicts"]]
+            self.assertEqual(codes.count("CANNOT_TELL"), 1, verb)
+            self.assertEqual(len(report["judged" if verb == "doctor" else "files"]), 2)
+            result = run(verb, "/nowhere.so", LIBRARY)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+            self.assertIn("libmica", result.stdout)
+        # What will fail outweighs what is not known.
+        bad = self.path / "bad-1.0-py3-none-any.whl"
+        bad.write_text("no archive")
+        for verb in ("doctor", "inspect"):
+            self.assertEqual(run_json(verb, "/nowhere.so", bad)[0], 1, verb)
+
+    def test_an_installed_package(self):
+        """By its name, by a folder of it; nothing of it is executed."""
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.path / "venv"], check=True)
+        site = next((self.path / "venv" / "lib").glob("python3*")) / "site-packages"
+        record = "demo/__init__.py,,\ndemo/libdemo.so,,\ndemo-1.0.dist-info/METADATA,,\ndemo-1.0.dist-info/WHEEL,,\n"
+        for name, text in {"demo/__init__.py": "raise SystemExit(9)\n",
+                           "demo-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
+                           "demo-1.0.dist-info/WHEEL": f"Wheel-Version: 1.0\nTag: py3-none-linux_{os.uname().machine}\n",
+                           "demo-1.0.dist-info/RECORD": record}.items():
+            (site / name).parent.mkdir(exist_ok=True)
+            (site / name).write_text(text)
+        (site / "demo/libdemo.so").write_bytes(pathlib.Path(LIBRARY).read_bytes())
+        python = ["--python", self.path / "venv"]
+        for given in (["demo", *python], [site / "demo"], [site / "demo-1.0.dist-info"]):
+            code, report = run_json("inspect", *given)
+            found = report["files"][0]
+            self.assertEqual((code, found["kind"], found["package"]["version"]), (0, "package", "1.0"), given)
+            self.assertEqual([binary["path"] for binary in found["binaries"]], ["demo/libdemo.so"])
+        for given in ("demo", site / "demo"):
+            code, report = run_json("doctor", given, *python)
+            self.assertEqual((code, [verdict["code"] for verdict in report["verdicts"]]), (0, ["LOADS"]), given)
+            self.assertEqual(report["judged"][0]["subject"], "demo 1.0")
+        result = run("inspect", "no-such-package", *python)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+        (site / "demo/__init__.py").unlink()
+        self.assertEqual(run_json("inspect", "demo", *python)[0], 1, "a recorded file is gone")
 
     def test_bad_usage_gets_one_line(self):
         bad = self.path / "bad.json"
@@ -85,7 +144,9 @@ class Explain(unittest.TestCase):
         self.assertLessEqual(FIELDS, set(report["verdicts"][0]))
         code, report = run_json("explain", "--elsewhere", text="something odd\n")
         self.assertEqual((code, report["verdicts"][0]["code"]), (2, "NOT_KNOWN"))
-        self.assertEqual(run("explain", "--elsewhere", text="Successfully installed flash-attn-2.8.3\n").returncode, 0)
+        code, report = run_json("explain", "--elsewhere", text="Successfully installed flash-attn-2.8.3\n")
+        self.assertEqual((code, report["verdicts"]), (0, []))
+        note_covered("NOT_KNOWN")
 
     def test_bytes_that_are_no_text(self):
         result = subprocess.run([MICA, "explain", "--elsewhere", "--json"], input=bytes(range(256)) * 4 + b"\nKilled\n",
@@ -111,7 +172,7 @@ class Pick(unittest.TestCase):
                          (0, "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"))
         code, report = run_json("pick", *self.TARGET, "2.9.0+cu130")
         self.assertEqual((code, report["match"], len(report["nearest"])), (1, None, 3))
-        self.assertEqual(run("pick", "--machine", "x86_64").returncode, 2)
+        self.assertEqual(run_json("pick", "--machine", "x86_64")[0], 2)
 
     def test_from_a_list_and_a_folder(self):
         name = "flash_attn-2.8.3+cu130torch2.9-cp312-cp312-manylinux_2_28_x86_64.whl"

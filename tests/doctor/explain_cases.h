@@ -250,6 +250,7 @@ inline const std::vector<Case>& all() {
        "driver"},
       {"no_gpu", "DRIVER_MISSING", "RuntimeError: Found no NVIDIA driver on your system. Please check"},
       {"ampere", "GPU_TOO_OLD", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."},
+      {"dtype", "FLASH_ATTN_DTYPE", "RuntimeError: FlashAttention only support fp16 and bf16 data type", "bfloat16"},
       {"gpu_memory", "GPU_OUT_OF_MEMORY",
        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 "
        "GiB"},
@@ -271,6 +272,75 @@ inline const std::vector<Case>& all() {
        "to see its traceback):"},
   };
   return cases;
+}
+
+struct NearMiss {
+  const char* code;
+  const char* text;  // looks much like a case of that code, and is none
+};
+
+inline const std::vector<NearMiss>& near_misses() {
+  static const std::vector<NearMiss> misses = {
+      {"TORCH_CXX11_ABI", "ImportError: x.so: undefined symbol: _ZN3c105ErrorC2EPKc"},
+      {"TORCH_SIGNATURE", "ImportError: x.so: undefined symbol: _ZN5other4cuda9SetDeviceEa"},
+      {"CUDA_LIBRARY_SHADOWED", "ImportError: x.so: undefined symbol: SSL_new, version OPENSSL_3.0.0"},
+      {"PY_SYMBOL", "ImportError: x.so: undefined symbol: pyramid_build"},
+      {"UNDEFINED_SYMBOL", "/usr/bin/ld: x.o: undefined reference to `foo::bar()'"},
+      {"DRIVER_MISSING", "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"},
+      {"CUDA_MAJOR", "ImportError: libcufile.so.0: cannot open shared object file: No such file or directory"},
+      {"NEEDED_MISSING", "cat: libGL.so.1: No such file or directory"},
+      {"GLIBC_TOO_OLD", "ImportError: /l/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /x/a.so)"},
+      {"GLIBCXX_TOO_OLD", "ImportError: /lib64/libc.so.6: version `GLIBC_2.32' not found (required by /x/a.so)"},
+      {"VERSION_MISSING", "ImportError: /lib64/libc.so.6: version `GLIBC_2.32' not found (required by /x/a.so)"},
+      {"SO_NO_PYINIT", "SystemError: initialization of flash_attn_2_cuda raised unreported exception"},
+      {"ELF_DAMAGED", "requests.exceptions.InvalidHeader: invalid header value"},
+      {"ELF_MACHINE", "readelf: Error: wrong ELF section size"},
+      {"STATIC_TLS", "OSError: [Errno 12] Cannot allocate memory"},
+      {"EXECUTABLE_STACK", "ld: warning: x.o: missing .note.GNU-stack section implies executable stack"},
+      {"NUMPY_ABI", "this NumPy 2.0.1 was compiled using gcc 12"},
+      {"WHEEL_VERSION_MISMATCH", "Requested flash-attn from file:///w/a.whl has a version of 2.6.3"},
+      {"WHEEL_TAG_PLATFORM", "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl is a supported wheel on this platform."},
+      {"WHEEL_ARCHIVE", "Wheel 'flash-attn' located at /tmp/flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl is valid."},
+      {"BUILD_CROSS_DEVICE_LINK", "OSError: [Errno 17] File exists: 'a.whl' -> '/tmp/b.whl'"},
+      {"NETWORK", "urllib.error.HTTPError: HTTP Error 404: Not Found"},
+      {"URL_GUESS_404", "Guessing wheel URL:  https://x/flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl\nRaw wheel path"},
+      {"WHEEL_NONE_PUBLISHED", "Looking for a matching distribution for flash-attn==2.8.3"},
+      {"WHEEL_REQUIRES_TORCH_UNPINNED",
+       "  Attempting uninstall: torchmetrics\n    Found existing installation: torchmetrics 1.0"},
+      {"FLASH_ATTN_STALE_CUTE", "AttributeError: module 'cutlass' has no attribute 'Tensor'"},
+      {"MODULE_MISSING", "ModuleNotFoundError: No module named 'flash_attn_2_data'"},
+      {"FLASH_ATTN_API", "    a, b = pairs(x)\nValueError: too many values to unpack (expected 2)"},
+      {"BUILD_ISOLATION", "  File \"train.py\", line 3, in <module>\nModuleNotFoundError: No module named 'packaging'"},
+      {"TORCH_MISSING", "ModuleNotFoundError: No module named 'torchmetrics'"},
+      {"BUILD_NVCC_MISSING", "CUDA_HOME is set to /usr/local/cuda, nvcc was found there"},
+      {"BUILD_NVCC_TOO_OLD", "FlashAttention is supported on CUDA 12.8; nvcc -V says 12.8"},
+      {"BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+       "nvcc warning : Support for offline compilation for architectures prior to '<compute/sm/lto>_75' will be "
+       "removed"},
+      {"BUILD_CUDA_MAJOR_MISMATCH",
+       "UserWarning: The detected CUDA version (12.6) has a minor version mismatch with the version that was used to "
+       "compile PyTorch (12.4). Most likely this shouldn't be a problem."},
+      {"BUILD_OOM", "slurmstepd: error: *** JOB 17 ON n CANCELLED AT 2026-11-15T07:46:29 ***\nTerminated"},
+      {"DISK_FULL", "/dev/sda1        98G   97G   1G  99% /"},
+      {"BUILD_HOST_COMPILER", "gcc version 12.2.0 (Debian 12.2.0-14) is the host compiler"},
+      {"BUILD_HEADERS_MISSING", "including Python.h from /usr/include/python3.12"},
+      {"BUILD_SOURCES_MISSING", "Submodule path 'csrc/cutlass': checked out 'dc48179'"},
+      {"BUILD_NO_NINJA", "Allowing ninja to set a default number of workers..."},
+      {"BUILD_NO_ARCH",
+       "  File \"train.py\", line 19, in <module>\n    x = words[-1]\nIndexError: list index out of range"},
+      {"FATBIN_ZSTD_OLD_DRIVER", "CUDA error: an illegal memory access was encountered"},
+      {"GPU_NO_CODE", "RuntimeError: CUDA error: device kernel image is invalid"},
+      {"PTX_TOO_NEW", "ptxas info    : PTX was compiled for sm_80"},
+      {"DRIVER_TOO_OLD", "NVIDIA-SMI 550.54.15   Driver Version: 550.54.15   CUDA Version: 12.4"},
+      {"GPU_TOO_OLD", "RuntimeError: FlashAttention only support fp16 and bf16 data type"},
+      {"GPU_OUT_OF_MEMORY",
+       "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"},
+      {"FLASH_ATTN_DTYPE", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."},
+      {"FLASH_ATTN_NOT_SEEN", "You are attempting to use Flash Attention 2 without specifying a torch dtype."},
+      {"BUILD_FAILED", "Successfully built flash-attn\nSuccessfully installed flash-attn-2.8.3"},
+      {"IMPORT_FAILED", "WARNING: failed to import the settings of the editor"},
+  };
+  return misses;
 }
 
 }  // namespace explain_cases

@@ -6,11 +6,13 @@
 
 #include <ctime>
 #include <functional>
+#include <set>
 #include <sstream>
 
 #include "doctor/known_failures.h"
 #include "doctor/pattern.h"
 #include "tests/doctor/explain_cases.h"
+#include "tests/verdict_notes.h"
 
 namespace doctor {
 namespace {
@@ -117,6 +119,18 @@ TEST_P(Known, InAllItsForms) {
 
 INSTANTIATE_TEST_SUITE_P(Explain, Known, testing::ValuesIn(explain_cases::all()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Explain, EveryCodeHasANearMiss) {
+  std::set<std::string> missed;
+  for (const explain_cases::NearMiss& miss : explain_cases::near_misses()) {
+    std::vector<Verdict> given;
+    for (const Case& c : explain_cases::all())
+      if (std::string(c.code) == miss.code) given = explain(c.text).verdicts;
+    expect_covered(miss.code, given, explain(miss.text).verdicts);
+    missed.insert(miss.code);
+  }
+  for (const Case& c : explain_cases::all()) EXPECT_TRUE(missed.count(c.code)) << c.code;
+}
 
 TEST(Explain, TheFirstCauseNotTheLastSymptom) {
   const Explanation build = explain(

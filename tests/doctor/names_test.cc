@@ -69,6 +69,8 @@ TEST(Mangled, CompiledWithBothAbis) {
     EXPECT_EQ(facts.abi, is_new ? CxxAbi::kNew : CxxAbi::kOld);
     EXPECT_EQ(facts.torch_symbols, 2u);
     EXPECT_EQ((is_new ? facts.new_symbols : facts.old_symbols).size(), 2u);
+    // Without torch, the strings of libstdc++ show it.
+    EXPECT_EQ(doctor::cxx_abi_of_strings(doctor::read_elf_file(path)).abi, facts.abi);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "doctor/library_list.h"
 #include "doctor/report.h"
 #include "tests/doctor/fake_system.h"
+#include "tests/verdict_notes.h"
 
 namespace doctor {
 namespace {
@@ -77,6 +78,7 @@ TEST(Installed, ForAnotherReleaseOfTorch) {
   EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"TORCH_OTHER_RELEASE"});
   system.add_package(kSite, "flash_attn", "2.8.3", "Requires-Dist: torch==2.8.1\n", record);
   EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+  note_covered("TORCH_OTHER_RELEASE");
   system.add_package(kSite, "flash_attn", "2.8.3",
                      "Requires-Dist: torch; extra == \"test\"\nRequires-Dist: torch>=2.1\n", record);
   EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});

@@ -198,6 +198,19 @@ TEST(Wheel, CompiledFilesAreReadInPlace) {
   EXPECT_EQ(wheel.binaries[0].elf.sections.size(), alone.sections.size());
 }
 
+TEST(Wheel, TimeIsLimited) {
+  fixtures::TempFolder folder;
+  fixtures::WheelParts parts;
+  parts.files = {{"pkg/__init__.py", "x = 1\n"}};
+  const std::string path =
+      fixtures::write_file(folder / parts.file_name(), fixtures::make_zip(fixtures::wheel_files(parts)));
+  doctor::ReadLimits limits;
+  EXPECT_NO_THROW(doctor::inspect(path, {}, limits));
+  limits.seconds = -1;
+  EXPECT_THROW(doctor::inspect(path, {}, limits), doctor::TimeError);
+  EXPECT_THROW(doctor::inspect(folder.path(), {}, limits), doctor::TimeError);
+}
+
 TEST(Wheel, BrokenOnesGetAVerdict) {
   fixtures::TempFolder folder;
   const std::string path = fixtures::write_file(folder / "pkg-1.0-py3-none-any.whl", "<html>404</html>");

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compiled files of one package together: its own libraries first, and parts that it can do without.
+#include <gtest/gtest.h>
+
+#include "doctor/imports.h"
+#include "tests/doctor/judged.h"
+
+namespace {
+
+using namespace judged;
+
+// A wheel for Python 3.12 of these binaries (path and contents) and this Python file.
+Inspection package(const std::vector<std::pair<std::string, Words>>& binaries, const std::string& python) {
+  fixtures::WheelParts parts;
+  parts.tag = "cp312-cp312-linux_x86_64";
+  parts.files = {{"pkg/__init__.py", python}};
+  Inspection out = wheel(parts);
+  for (const auto& [path, words] : binaries) {
+    Binary& binary = out.wheel->binaries.emplace_back();
+    binary.path = path;
+    binary.elf = elf_of(words);
+  }
+  return out;
+}
+
+Verdict of(const Inspection& inspection, const std::string& subject) {
+  for (const Verdict& verdict : doctor::judge(inspection, Node().target))
+    if (verdict.subject == subject) return verdict;
+  return {};
+}
+
+const Words kCore = {{"libc10.so"}, {kNewError}, {}, {}};
+const Words kVideo = {{"libc10.so", "libavutil.so.56"}, {kNewError}, {}, {}};
+
+TEST(Parts, WhatNobodyImportsForCertainMayBeAbsent) {
+  const auto pair = [](const std::string& python) {
+    return package({{"pkg/_core.so", kCore}, {"pkg/_video4.so", kVideo}}, python);
+  };
+  const char* lazy =
+      "import torch\nfrom pkg import _core\ndef video():\n    import pkg._video4\ntry:\n    from . import _video4\n"
+      "except ImportError:\n    pass\n";
+  const Verdict absent = of(pair(lazy), "pkg/_video4.so");
+  EXPECT_EQ(absent.code, "NEEDED_MISSING");
+  EXPECT_EQ(absent.severity, Severity::kWarning);
+  EXPECT_EQ(absent.message, "ImportError: libavutil.so.56: cannot open shared object file: No such file or directory");
+  EXPECT_NE(absent.cause.find("can be absent"), std::string::npos);
+  EXPECT_TRUE(absent.fix.starts_with("nothing, unless you need that part; then: install")) << absent.fix;
+  for (const char* python : {"from pkg import _core, _video4\n", "import pkg._video4\n", "from pkg._video4 import f\n",
+                             "from pkg import (_core,\n    _video4)\n", "x = 1\n"})
+    EXPECT_EQ(of(pair(python), "pkg/_video4.so").severity, Severity::kError) << python;
+  // Alone it is all there is; and what torch or CUDA bring is no matter of taste.
+  EXPECT_EQ(of(package({{"pkg/_video4.so", kVideo}}, lazy), "pkg/_video4.so").severity, Severity::kError);
+  const Words cuda = {{"libc10.so", "libcudart.so.13"}, {kNewError}, {}, {}};
+  EXPECT_EQ(of(package({{"pkg/_core.so", kCore}, {"pkg/_video4.so", cuda}}, lazy), "pkg/_video4.so").severity,
+            Severity::kError);
+}
+
+TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
+  const Words module = {{"libc10.so", "libpkg_video6.so"}, {kNewError, "pkg_play"}, {}, {}};
+  const Words library = {{"libc10.so"}, {kNewError}, {"pkg_play"}, {}, "libpkg_video6.so"};
+  const auto both = [&](const Words& own, const std::string& python) {
+    return package({{"pkg/lib/_video6.so", module}, {"pkg/lib/libpkg_video6.so", own}}, python);
+  };
+  const char* opens = "def load(n):\n    torch.ops.load_library(folder / f\"libpkg_video{n}.so\")\n";
+  const Verdict loads = of(both(library, opens), "pkg/lib/_video6.so");
+  EXPECT_EQ(loads.code, "LOADS");
+  ASSERT_FALSE(loads.evidence.empty());
+  EXPECT_EQ(loads.evidence.back(), "opened before it by its package: pkg/lib/libpkg_video6.so");
+  // Without a word about it, the loader's own search decides.
+  const Verdict alone = of(both(library, "import torch\n"), "pkg/lib/_video6.so");
+  EXPECT_EQ(alone.message, "ImportError: libpkg_video6.so: cannot open shared object file: No such file or directory");
+  // What cannot be opened itself is of no help, and leaves nothing loaded behind.
+  const Words broken = {{"libc10.so", "libavutil.so.58"}, {kNewError}, {"pkg_play"}, {}, "libpkg_video6.so"};
+  EXPECT_EQ(of(both(broken, opens), "pkg/lib/_video6.so").message, alone.message);
+  EXPECT_NE(of(both(broken, opens), "pkg/lib/libpkg_video6.so").message.find("libavutil.so.58"), std::string::npos);
+  // Opened first, its symbols count as those of a needed library do: a missing one is named.
+  const Words other = {{"libc10.so"}, {kNewError}, {"pkg_stop"}, {}, "libpkg_video6.so"};
+  EXPECT_NE(of(both(other, opens), "pkg/lib/_video6.so").message.find("undefined symbol: pkg_play"), std::string::npos);
+}
+
+TEST(Parts, WordsOfPythonFiles) {
+  doctor::PythonWords words;
+  doctor::collect_words(
+      "import a.b, c as d  # e\nfrom .x import (y,  # z\n  w as v,\n)\nfrom q import r\n  import hidden\nimportant = "
+      "1\n"
+      "path = 'libone.so'\nname = f\"libtwo{n}\"\nglib = calibrate(lib)\n",
+      words);
+  EXPECT_EQ(words.certain_imports, (std::set<std::string>{"b", "c", "q", "r", "w", "x", "y"}));
+  EXPECT_EQ(words.libraries, (std::set<std::string>{"libone", "libtwo"}));
+}
+
+}  // namespace

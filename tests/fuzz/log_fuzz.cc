@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer over pasted text: any bytes are explained or not known, and what is said of them can be shown.
+#include <cstdlib>
+
+#include "doctor/explain.h"
+#include "doctor/log_text.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  for (const doctor::Verdict& verdict : doctor::explain(text).verdicts) {
+    if (!doctor::find_verdict_kind(verdict.code) || verdict.evidence.empty()) std::abort();
+    for (const char c : doctor::verdict_text(verdict, false))
+      if (static_cast<unsigned char>(c) < 32 && c != '\n') std::abort();
+  }
+  doctor::likely_error_line(text);
+  return 0;
+}
