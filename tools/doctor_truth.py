@@ -6,8 +6,9 @@ Usage: doctor_truth.py MICA [--output docs/doctor-truth.md] [--work FOLDER] [--o
 
 Each target is a throw-away virtual environment with one release of PyTorch (or none). Each package is predicted first
 (`mica doctor FILE --python ENVIRONMENT --json`), then unpacked as pip does, and every compiled file that was judged is
-loaded in a process of its own after `import torch`. What the loader says must be what was predicted, word for word. Wheels that pip
-must refuse and source packages that must not build are tried as well. Exit status 1 if a prediction was wrong.
+loaded in a process of its own after `import torch` (and after those libraries of its package that the prediction says are
+opened first). What the loader says must be what was predicted, word for word; and a package of which no failure was predicted must
+really import. Wheels that pip must refuse and source packages that must not build are tried as well. Exit status 1 if a prediction was wrong.
 """
 
 import argparse
@@ -20,15 +21,17 @@ import subprocess
 import sys
 import time
 import zipfile
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 PYTHON_OF_TORCH = ["typing-extensions", "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "sympy", "mpmath",
-                   "numpy<2", "packaging", "setuptools", "wheel", "psutil"]
+                   "numpy<2", "pillow", "packaging", "setuptools", "wheel", "psutil"]
 # Releases of torchvision and torchaudio made for one of these, and tried with all of them.
 TORCHES = ["2.1.2", "2.4.1", "2.6.0", "2.8.0", "2.10.0"]
 VISIONS = ["0.16.2", "0.19.1", "0.21.0", "0.23.0", "0.25.0"]
 AUDIOS = ["2.1.2", "2.6.0", "2.8.0"]
 OTHERS = ["tensordict==0.10.0"]
+IMPORTED = ["torchvision", "torchaudio"]  # what they need besides torch is in PYTHON_OF_TORCH
+FIRST = "opened before it by its package: "  # evidence of a prediction
 # Wheels of another Python, of another machine.
 FOREIGN = [("torchvision==0.23.0", ["--python-version", "3.12", "--implementation", "cp", "--abi", "cp312"]),
            ("markupsafe==2.1.5", ["--python-version", "3.9", "--implementation", "cp", "--abi", "cp39"]),
@@ -40,7 +43,7 @@ LOAD_CODES = {"LOADS", "NEEDED_MISSING", "CUDA_MAJOR", "GLIBC_TOO_OLD", "GLIBCXX
 
 # Loads files as Python would, each in a child of its own: torch first if it is there, then the module or the library.
 LOADER = r"""
-import ctypes, importlib.machinery, importlib.util, os, sys
+import ctypes, importlib.machinery, importlib.util, json, os, sys
 try:
     if sys.argv[1] == "torch":
         import torch
@@ -49,13 +52,14 @@ except ImportError as e:
     problem = type(e).__name__ + ": " + str(e).split("\n")[0]
 print("READY", flush=True)
 for line in sys.stdin:
-    how, path = line.strip().split(" ", 1)
+    how, first, path = json.loads(line)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         answer = problem
         try:
             name = os.path.basename(path)
+            kept = [ctypes.CDLL(library) for library in first if not problem]
             if not problem and how == "by-name":
                 sys.path.insert(0, os.path.dirname(path))
                 importlib.import_module(name.split(".")[0])
@@ -90,10 +94,11 @@ class Loader:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout and self.process.stdout.readline() == "READY\n"
 
-    def load(self, path: pathlib.Path, code: str) -> str:
+    def load(self, path: pathlib.Path, code: str, first: Sequence[pathlib.Path] = ()) -> str:
         """A module for another Python is one that the import system does not find by its name."""
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(f"{'by-name' if code == 'SO_SOABI' else 'by-path'} {path}\n")
+        request = ["by-name" if code == "SO_SOABI" else "by-path", [str(library) for library in first], str(path)]
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
@@ -185,7 +190,8 @@ class Truth:
         failing = [p for p in predictions if p[1] != "LOADS"]
         shown = (wrong or failing or predictions)[0]
         codes = sorted({code for code, _, _ in predictions})
-        row = Row(target, f"{package} ({len(predictions)} files)" if len(predictions) > 1 else package, shown[1], shown[2],
+        files = len(predictions) - package.endswith(", imported")
+        row = Row(target, f"{package} ({files} files)" if files > 1 else package, shown[1], shown[2],
                   ", ".join(codes))
         self.rows.append(row)
         say(f"{'right' if not wrong else 'WRONG'}  {target}  {row.package}  {row.code}")
@@ -204,10 +210,18 @@ class Truth:
             path = self.site / verdict["subject"]
             if verdict["code"] in LOAD_CODES and path.suffix == ".so" and path.exists():
                 predicted = "LOADS" if verdict["code"] == "LOADS" else verdict["message"]
-                predictions.append((verdict["code"], predicted, self.loader.load(path, verdict["code"])))
+                first = [self.site / line[len(FIRST):] for line in verdict["evidence"] if line.startswith(FIRST)]
+                predictions.append((verdict["code"], predicted, self.loader.load(path, verdict["code"], first)))
+        name = wheel.name.split("-")[0]
+        imported = name in IMPORTED and not open_files and all(v["severity"] != "error" for v in verdicts)
+        if imported:
+            result = run([self.python, "-c", f"import torch, {name}"], cwd=self.work)
+            really = "LOADS" if result.returncode == 0 else (result.stderr.strip().splitlines() or ["killed"])[-1]
+            predictions.append(("LOADS", "LOADS", really))
         self.remove(added)
         if predictions:
-            self.add(target, wheel.name + (f", {open_files} more not foretold" if open_files else ""), predictions)
+            self.add(target, wheel.name + (f", {open_files} more not foretold" if open_files else "") +
+                     (", imported" if imported else ""), predictions)
         elif open_files:
             say(f"not foretold: {wheel.name} in {target}")
             self.open_pairs += 1
@@ -309,7 +323,9 @@ class Truth:
         lines = ["# The doctor against the truth", "",
                  "Written by `make doctor-truth`: each package was predicted by `mica doctor`, then really installed and",
                  "loaded in a throw-away Python. A row is right if what the loader (or pip, or the build) said of every",
-                 "compiled file is what was predicted, word for word.", "",
+                 "compiled file is what was predicted, word for word; and where no failure was predicted (\"imported\"), `import`",
+                 "of the package really worked. A missing library of a part that a package can do without (torchaudio's FFmpeg) is",
+                 "a warning, and its row shows the loader's words all the same.", "",
                  f"{len(self.rows)} pairs, {right} right; of {self.open_pairs} more the doctor only said that they were made",
                  "for another release of torch (TORCH_OTHER_RELEASE: loads, or crashes). "
                  f"Python {platform.python_version()}, {platform.machine()}, "

@@ -87,7 +87,8 @@ class PartsJudge {
     const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
                                        [](const Attempt& a) { return a.failure == LoadFailure::kNone; });
     for (const Attempt& attempt : attempts_)
-      if (any_loads && is_optional(attempt)) soften(out_[attempt.verdict]);
+      if (any_loads && is_optional(attempt))
+        soften(out_[attempt.verdict], own_library(attempt.library, binaries_[attempt.binary]));
   }
 
  private:
@@ -159,13 +160,15 @@ class PartsJudge {
     return !words().certain_imports.empty() && !words().certain_imports.count(stem_of(binaries_[attempt.binary].path));
   }
 
-  static void soften(Verdict& verdict) {
+  // `own` is the library that it lacks, if the package has it and it could not be opened either.
+  static void soften(Verdict& verdict, const Binary* own) {
     verdict.severity = Severity::kWarning;
     verdict.cause +=
         " Other compiled files of the package load, and no Python file of it imports this one for certain: it is a "
         "part "
         "that can be absent, and what uses it fails.";
-    verdict.fix = "nothing, unless you need that part; then: " + verdict.fix;
+    verdict.fix = "nothing, unless you need that part; then: " +
+                  (own ? "what " + printable(base_name(own->path)) + " needs (see its own verdict)" : verdict.fix);
   }
 
   const Inspection& inspection_;

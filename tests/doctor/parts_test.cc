@@ -73,6 +73,11 @@ TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
   const Words broken = {{"libc10.so", "libavutil.so.58"}, {kNewError}, {"pkg_play"}, {}, "libpkg_video6.so"};
   EXPECT_EQ(of(both(broken, opens), "pkg/lib/_video6.so").message, alone.message);
   EXPECT_NE(of(both(broken, opens), "pkg/lib/libpkg_video6.so").message.find("libavutil.so.58"), std::string::npos);
+  const Inspection three =
+      package({{"pkg/_core.so", kCore}, {"pkg/lib/_video6.so", module}, {"pkg/lib/libpkg_video6.so", broken}},
+              std::string("import torch\n") + opens);
+  EXPECT_EQ(of(three, "pkg/lib/_video6.so").fix,
+            "nothing, unless you need that part; then: what libpkg_video6.so needs (see its own verdict)");
   // Opened first, its symbols count as those of a needed library do: a missing one is named.
   const Words other = {{"libc10.so"}, {kNewError}, {"pkg_stop"}, {}, "libpkg_video6.so"};
   EXPECT_NE(of(both(other, opens), "pkg/lib/_video6.so").message.find("undefined symbol: pkg_play"), std::string::npos);

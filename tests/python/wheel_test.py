@@ -113,6 +113,20 @@ def wheel():
     return found[0]
 
 
+def test_the_doctor_finds_nothing_wrong(wheel):
+    """Our own medicine: each wheel agrees with itself, and the library in it loads in this Python."""
+    mica = pathlib.Path(SITE, "bin", "mica")
+    wheels = sorted(wheel.parent.glob("*.whl"))
+    code, out, err = run(mica, "inspect", "--json", *wheels)
+    report = json.loads(out)
+    assert (code, len(report["files"])) == (0, len(wheels)), [report["verdicts"], err]
+    assert all(verdict["severity"] == "note" for verdict in report["verdicts"]), report["verdicts"]
+    code, out, err = run(mica, "doctor", "--json", "--python", sys.executable, *wheels)
+    verdicts = json.loads(out)["verdicts"]
+    assert code == 0, [verdicts, err]
+    assert [v["code"] for v in verdicts if v["subject"].endswith("libmica.so.0")] == ["LOADS"], verdicts
+
+
 def rewritten(wheel, path, change):
     """The wheel with `change(name, data) -> data or None` applied to every member."""
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(path, "w") as target:
