@@ -11,7 +11,7 @@ LOCAL_KERNELS = $(if $(CUDA_ARCHS),$(ALL_KERNELS),$$(tools/cuda_archs.sh none))
 # CPU architectures to make wheels for.
 ARCHS ?= x86_64 aarch64
 SECONDS_EACH ?= 60
-PARSERS := cache elf fatbin log target text wheel
+PARSERS := cache elf fatbin log system target text wheel
 # $(call build,preset,options): configures (quick where nothing changed) and builds; ninja shows the progress.
 build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 

@@ -48,6 +48,14 @@ doctor::Judged judge_one(const std::string& given, const doctor::Environment& ta
     if (package) return judge_package(*survey, *python, *package, target);
   }
   doctor::Judged judged{given, target_name, {}};
+  if (!survey) {
+    // As if it were moved to the target.
+    const doctor::Outlook here = doctor::outlook_here();
+    if (const auto package = doctor::package_at(here.files, doctor::join_path(here.folder, given))) {
+      judged.verdicts = judge(doctor::inspect_package(here.files, *package), target);
+      return judged;
+    }
+  }
   if (is_source_package(given)) {
     if (access(given.c_str(), R_OK) != 0) throw std::runtime_error(given + " cannot be read");
     if (!survey || !python)
@@ -95,6 +103,8 @@ Outcome here(const Options& options) {
   const std::string name = python ? python->program : target.name;
   out.judge_all(options.files, target, name, &survey, python);
   if (options.files.empty() && python) out.judged = judge_installed(survey, *python, target);
+  if (!python)
+    out.unread.push_back({target.name, "", {unreadable(target.name, std::runtime_error("no Python was found"))}});
   if (options.build) {
     if (!python) throw std::runtime_error("--build wants a Python, and none was found");
     out.judged.push_back({"building flash-attn from source", name, judge_build(survey, *python)});

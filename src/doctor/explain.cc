@@ -7,6 +7,7 @@
 #include "doctor/known_failures.h"
 #include "doctor/pattern.h"
 #include "doctor/pick.h"
+#include "doctor/text.h"
 
 namespace doctor {
 namespace {
@@ -130,6 +131,22 @@ void name_the_wheel(const LogText& log, const Environment& target, Verdict& verd
                  found.verdicts[0].message;
 }
 
+// Pasted text holds what terminals obey; line breaks are ours.
+std::string harmless(std::string_view text) {
+  std::string out;
+  for (const std::string& line : split(text, '\n')) {
+    std::string plain = line;
+    std::replace(plain.begin(), plain.end(), '\t', ' ');
+    out += (out.empty() ? "" : "\n") + printable(plain, 4096);
+  }
+  return out;
+}
+
+void make_harmless(Verdict& verdict) {
+  for (std::string* text : {&verdict.subject, &verdict.message, &verdict.cause, &verdict.fix}) *text = harmless(*text);
+  for (std::string& line : verdict.evidence) line = harmless(line);
+}
+
 bool ends_well(const LogText& log, std::size_t after) {
   for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
     if (const auto match = find_pattern(log, words); match && match->begin >= after) return true;
@@ -160,6 +177,7 @@ Explanation explain(std::string_view text, const Environment* target) {
     last = std::max(last, finding.match.begin);
     Verdict verdict = verdict_of(*used, finding, target);
     if (target) name_the_wheel(*used, *target, verdict);
+    make_harmless(verdict);
     const bool is_known =
         std::any_of(out.verdicts.begin(), out.verdicts.end(), [&](const Verdict& v) { return v.code == verdict.code; });
     // Where the cause stands in the text, its symptoms say nothing more.
@@ -174,7 +192,7 @@ std::string likely_error_line(std::string_view text) {
   const LogText log = read_log(text);
   for (const char* words : {"Error: ", "error: ", "fatal: ", "fatal error", "FAILED", "ERROR", "Error", "error"})
     if (const auto match = find_pattern(log, words))
-      return shorten(log.raw[log.line_of(match->begin)], kEvidenceColumns);
+      return harmless(shorten(log.raw[log.line_of(match->begin)], kEvidenceColumns));
   return "";
 }
 

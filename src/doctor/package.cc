@@ -101,6 +101,7 @@ Inspection inspect_package(const Files& files, const InstalledPackage& package, 
     if (!path) continue;
     if (row.path.ends_with(".py") && done < kMostSources) {
       const std::string source = files.read(*path, kMostSourceBytes).value_or("");
+      collect_words(source, wheel.words);
       for (std::string& name : compiled_imports(source)) wheel.imports.push_back(std::move(name));
     }
     if (!is_binary_name(row.path)) continue;

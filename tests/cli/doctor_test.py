@@ -120,6 +120,13 @@ class Doctor(unittest.TestCase):
             code, report = run_json("doctor", given, *python)
             self.assertEqual((code, [verdict["code"] for verdict in report["verdicts"]]), (0, ["LOADS"]), given)
             self.assertEqual(report["judged"][0]["subject"], "demo 1.0")
+        # For another machine, as if it were moved there.
+        target = self.path / "target.json"
+        self.assertEqual(run("doctor", "demo", *python, "--export", target).returncode, 0)
+        for machine, expected in ((os.uname().machine, (0, ["LOADS"])), ("riscv64", (1, ["WHEEL_TAG_PLATFORM"]))):
+            target.write_text(json.dumps({**json.loads(target.read_text()), "machine": machine}))
+            code, report = run_json("doctor", site / "demo", "--target", target)
+            self.assertEqual((code, [verdict["code"] for verdict in report["verdicts"]]), expected)
         result = run("inspect", "no-such-package", *python)
         self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
         (site / "demo/__init__.py").unlink()

@@ -221,6 +221,18 @@ TEST(Explain, EveryRowIsInTheCatalogueAndHasACase) {
     }
 }
 
+TEST(Explain, NothingThatATerminalObeysComesBack) {
+  const Explanation explanation = explain(
+      "ImportError: /x/\x9b"
+      "31mlib\xc2\x9b"
+      "2J\x7f\t.so: undefined symbol: _ZN3foo3barEv\n");
+  ASSERT_FALSE(explanation.verdicts.empty());
+  const std::string said = verdict_text(explanation.verdicts[0], false);
+  for (const char* bad : {"\x9b", "\x7f", "\t", "\xc2"}) EXPECT_EQ(said.find(bad), std::string::npos) << said;
+  EXPECT_NE(said.find("\\x9b31mlib"), std::string::npos) << said;
+  EXPECT_EQ(likely_error_line("Error: \x9bx"), "Error: \\x9bx");
+}
+
 TEST(Explain, HostileTextIsReadInTime) {
   const std::clock_t begin = std::clock();
   std::string text(24 << 20, 'x');

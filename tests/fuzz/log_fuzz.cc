@@ -10,8 +10,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const doctor::Verdict& verdict : doctor::explain(text).verdicts) {
     if (!doctor::find_verdict_kind(verdict.code) || verdict.evidence.empty()) std::abort();
     for (const char c : doctor::verdict_text(verdict, false))
-      if (static_cast<unsigned char>(c) < 32 && c != '\n') std::abort();
+      if ((static_cast<unsigned char>(c) < 32 && c != '\n') || c == 127) std::abort();
   }
-  doctor::likely_error_line(text);
+  for (const char c : doctor::likely_error_line(text))
+    if (static_cast<unsigned char>(c) < 32 || c == 127) std::abort();
   return 0;
 }

@@ -5,6 +5,7 @@
 #include "doctor/cpython_abi.h"
 #include "doctor/imports.h"
 #include "doctor/mangled.h"
+#include "doctor/pick.h"
 #include "doctor/tags.h"
 #include "doctor/text.h"
 #include "doctor/torch_symbols.h"
@@ -28,6 +29,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
         doctor::normal_version(name->version);
       }
+      {
+        doctor::AttentionWheel wheel;
+        doctor::parse_attention_wheel(std::string(text), wheel);
+      }
       break;
     case 3: doctor::parse_metadata(text); break;
     case 4: {
@@ -35,7 +40,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       doctor::parse_record(text, &problems);
       break;
     }
-    case 5: doctor::compiled_imports(text); break;
+    case 5: {
+      doctor::PythonWords words;
+      doctor::collect_words(text, words);
+      doctor::compiled_imports(text);
+      break;
+    }
     case 6: doctor::satisfies(doctor::parse_version(text), text); break;
     case 7:
       for (const char c : doctor::printable(text))
