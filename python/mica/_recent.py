@@ -25,9 +25,8 @@ def _never(*tensors: Any) -> bool:
 
 def _guard(*tensors: Tensor) -> Callable[..., bool]:
     """A function that is true of tensors such as these."""
-    from torch._C._dynamo.guards import TensorGuards
-    return TensorGuards(*tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
-                        dynamic_dims_strides=[list(t.stride()) for t in tensors]).check
+    return torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
+                                                dynamic_dims_strides=[list(t.stride()) for t in tensors]).check
 
 
 def _guard_is_right() -> bool:
@@ -38,7 +37,7 @@ def _guard_is_right() -> bool:
     try:
         is_same = _guard(one, two)
         return is_same(two, one) is True and not any(is_same(one, other) for other in others)
-    except (ImportError, AttributeError, TypeError, RuntimeError):
+    except (AttributeError, TypeError, RuntimeError):
         return False
 
 
