@@ -123,6 +123,7 @@ def main():
     import mica
     device = torch.device(arguments.device)
     if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
     elif device.type != "cpu":
         raise SystemExit(f"host_cost.py: --device is {arguments.device}, want cpu, cuda or cuda:N")

@@ -70,7 +70,7 @@ def one_row(place, wheel, python, torch):
     started = time.monotonic()
     try:
         place.create(wheel.path, torch)
-        row.update(use(place, wheel, is_fast="qemu" not in place.kind), verdict="works")
+        row.update(use(place, wheel, is_fast="qemu" not in place.kind), kind=place.kind, verdict="works")
     except Unavailable as error:
         row.update(verdict="not at hand", why=str(error))
     except Wrong as error:

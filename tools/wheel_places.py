@@ -132,7 +132,7 @@ class Unpacked:
         downloads = WORK / "downloads"
         # NOTE: pip install takes no notice of --python-version when it reads Requires-Python; pip download does.
         into = [*PIP, "install", "--quiet", "--target", WORK, *tags(self.version, self.machine), "--no-index", "--no-deps",
-                "--ignore-requires-python"]
+                "--no-compile", "--ignore-requires-python"]  # to compile would be in vain: this is another Python's pip
         run([*into, *downloads.glob("*.whl"), wheel])
         shutil.rmtree(downloads)
         self.python, self.mica = self.interpreter_of(self.root), [WORK / "bin" / "mica"]

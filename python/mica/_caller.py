@@ -13,55 +13,34 @@ call.find(options, *tensors) gives the plan alone, call.again(entry, *tensors) e
 import ctypes
 import struct
 import threading
-from functools import lru_cache, partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from functools import lru_cache
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
 
 from . import _abi
-from ._describe import BINDINGS, ROW_ALIGNMENT, ROWS, Options, View, describe, view_of
+from ._allocate import maker, workspace_maker
+from ._describe import BINDINGS, ROW_ALIGNMENT, ROWS, Options, View, dense_strides, describe, view_of
 from ._library import Plan, load
 from .errors import InvalidArgument, NoDevice
 
 DTYPES = {torch.float32: _abi.FP32, torch.float16: _abi.FP16, torch.bfloat16: _abi.BF16, torch.bool: _abi.BOOL,
           torch.int32: _abi.INT32}
 KEPT_PLANS = 512  # per caller; the oldest leaves first
-KEPT_WORKSPACE_BYTES = 1 << 20  # the CPU's workspace up to this size is kept per thread
 VALUES = ("dropout_seed", "dropout_offset")  # bound by value, not by address
 # Outputs that a call may allocate. Those with a name here have the layout that empty_like gives that tensor.
 LIKE = {"o": "", "lse": "", "dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "d_sinks": "sinks"}
 
 
 class Entry:
-    """A plan, and what its outputs and workspace look like."""
+    """A plan, and what makes its outputs (of those that have no like) and its workspace."""
     __slots__ = ("plan", "address", "workspace_bytes", "workspace", "options", "device", "o", "lse")
 
-    def __init__(self, plan: Plan, options: Options, device: torch.device,
-                 templates: Dict[str, Optional[torch.Tensor]]) -> None:
+    def __init__(self, plan: Plan, options: Options, device: torch.device, makers: Dict[str, Callable]) -> None:
         self.plan, self.address, self.workspace_bytes = plan, plan.address, plan.workspace_bytes
         self.options, self.device = options, device.index if device.type == "cuda" else -1  # as get_device says it
-        self.o, self.lse = templates.get("o"), templates.get("lse")
-        size = self.workspace_bytes
-        self.workspace: Callable[[], torch.Tensor]
-        if device.type == "cuda":
-            # From torch's allocator at every call, so that its rules about streams and graphs hold.
-            self.workspace = partial(torch.empty_like, template((size,), torch.uint8, device))
-        elif size <= KEPT_WORKSPACE_BYTES:
-            self.workspace = kept_workspace
-        else:
-            self.workspace = lambda: torch.empty(size, dtype=torch.uint8, device="cpu")
-
-
-class _Scratch(threading.local):
-    def __init__(self) -> None:
-        self.tensor = torch.empty(KEPT_WORKSPACE_BYTES, dtype=torch.uint8, device="cpu")
-
-
-_scratch = _Scratch()
-
-
-def kept_workspace() -> torch.Tensor:
-    return _scratch.tensor
+        self.o, self.lse = makers.get("o"), makers.get("lse")
+        self.workspace = workspace_maker(plan.workspace_bytes, device)
 
 
 def lse_shape(q: torch.Tensor) -> Tuple[int, ...]:
@@ -70,25 +49,17 @@ def lse_shape(q: torch.Tensor) -> Tuple[int, ...]:
     return (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
 
 
-@lru_cache(maxsize=None)
-def _one_element(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.empty(1, dtype=dtype, device=device)
-
-
-def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor of one element's memory: empty_like of it is dense, at half the cost of empty with all its arguments."""
-    return _one_element(dtype, device).expand(tuple(shape))
-
-
-def templates_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor) -> Dict[str, Optional[torch.Tensor]]:
-    """What empty_like takes for o (None: q itself) and lse."""
-    templates: Dict[str, Optional[torch.Tensor]] = {}
+def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor) -> Dict[str, Callable[[], torch.Tensor]]:
+    """What makes o (laid out as q, where that leaves its rows dense) and lse."""
+    makers: Dict[str, Callable[[], torch.Tensor]] = {}
     if "o" in made:
-        like_q = v.shape[-1] == q.shape[-1] and torch.empty_like(q).stride(-1) == 1
-        templates["o"] = None if like_q else template(q.shape[:-1] + v.shape[-1:], q.dtype, q.device)
+        shape = tuple(q.shape[:-1] + v.shape[-1:])
+        stride = torch.empty_like(q).stride() if shape == tuple(q.shape) else ()
+        makers["o"] = maker(shape, stride if stride and stride[-1] == 1 else dense_strides(shape), q.dtype, q.device)
     if "lse" in made:
-        templates["lse"] = template(lse_shape(q), torch.float32, q.device)
-    return templates
+        shape = lse_shape(q)
+        makers["lse"] = maker(shape, dense_strides(shape), torch.float32, q.device)
+    return makers
 
 
 def device_of(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> torch.device:
@@ -107,11 +78,10 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
     for name in ("q", "k", "v"):
         if given[name].dim() not in (3, 4):
             raise InvalidArgument(f"{name} has {given[name].dim()} axes, want 4, or 3 where it is packed")
-    templates = templates_of(made, given["q"], given["v"])
+    makers = makers_of(made, given["q"], given["v"])
     bound = dict(given)
     for name in made:
-        like = bound[LIKE[name]] if LIKE[name] else templates[name]
-        bound[name] = torch.empty_like(bound["q"] if like is None else like)
+        bound[name] = torch.empty_like(bound[LIKE[name]]) if LIKE[name] else makers[name]()
     rows_aligned = all(tensor.data_ptr() % ROW_ALIGNMENT == 0 for name, tensor in bound.items() if name in ROWS)
     views: Dict[str, View] = {}
     for name, tensor in bound.items():
@@ -123,7 +93,7 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
             views[name] = view_of(name, DTYPES.get(tensor.dtype), tensor.shape, tensor.stride(), rows_aligned,
                                   tensor.dtype)
     where = (_abi.CUDA, device.index) if device.type == "cuda" else (_abi.CPU, 0)
-    return Entry(load().plan(describe(views, options, where), which), options, device, templates)
+    return Entry(load().plan(describe(views, options, where), which), options, device, makers)
 
 
 def _packer(names: Sequence[str]) -> struct.Struct:
@@ -161,8 +131,8 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
                f"        entry = remember(key, ({', '.join(given)},), options)"]
     running: List[str] = []
     for name in made:
-        like = LIKE[name] or ("q if entry.o is None else entry.o" if name == "o" else f"entry.{name}")
-        running += [f"    {name} = empty_like({like})", f"    p_{name} = {name}.data_ptr()"]
+        make = f"empty_like({LIKE[name]})" if LIKE[name] else f"entry.{name}()"
+        running += [f"    {name} = {make}", f"    p_{name} = {name}.data_ptr()"]
     values = ", ".join(name if name in VALUES else f"p_{name}" for name in names)
     running += ["    workspace_bytes = entry.workspace_bytes",
                 "    p_workspace = 0",

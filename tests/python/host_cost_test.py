@@ -51,7 +51,7 @@ def test_a_call_is_few_steps():
     with torch.no_grad():
         plain = functions_called(lambda: mica.attention(q, k, v, causal=True))
     trained = functions_called(lambda: mica.attention(*leaves, causal=True))
-    assert plain.count("empty_like") == 1 and trained.count("empty_like") == 2  # o; o and lse
+    assert plain.count("data_ptr") <= 5 and trained.count("data_ptr") <= 6  # q, k, v, o and the workspace; also lse
     if _recent._HAS_GUARD:
         assert len(plain) <= 16 and "find" not in plain and "is_traced" not in plain
         assert len(trained) <= 21 and trained.count("apply") == 1

@@ -57,8 +57,8 @@ def library(monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(_caller, "load", lambda: recorder)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 7000 + ordinal, raising=False)
-    real = _caller.template
-    monkeypatch.setattr(_caller, "template", lambda shape, dtype, device: real(shape, dtype, torch.device("cpu")))
+    real = _caller.workspace_maker
+    monkeypatch.setattr(_caller, "workspace_maker", lambda size, device: real(size, torch.device("cpu")))
     return recorder
 
 
