@@ -117,7 +117,8 @@ def report(rows, wheels, missing):
     text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (CPU time, the best of six),",
              "attention runs forward and backward beside the formula written out in PyTorch (largest errors in fp32,",
              "bf16) and forward beside NumPy, also in four threads at once, then `mica info`, then",
-             f"`mica check --filter {CHECK}` (cases passed). *venv*: `python -m venv` and `pip install`. *folder*:",
+             f"`mica check --filter {CHECK}` (cases passed). *venv*: `python -m venv` and `pip install`; *lent*: PyTorch is that",
+             "of the environment that ran `make test`, by its path. *folder*:",
              "`pip install --target`, with a Python and a C library of Debian or Ubuntu; under qemu-user where the machine",
              "is another one; *compiled*: with a Python compiled here from the distribution's source. A t after the Python:",
              "free-threaded, and it stayed so.", ""]

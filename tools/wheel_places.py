@@ -85,7 +85,7 @@ class Venv:
         self.python, self.mica, self.environment = [WORK / "bin" / "python"], [WORK / "bin" / "mica"], {}
         pip = [WORK / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         if torch == NEWEST and lent_torch():
-            self.kind = "venv, PyTorch of .venv"
+            self.kind = "venv, PyTorch lent"
             (site,) = WORK.glob("lib/python*/site-packages")
             (site / "lent.pth").write_text(f"{lent_torch()}\n")
         elif torch == NEWEST:  # gigabytes, which the wheelhouse need not hold

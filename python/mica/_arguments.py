@@ -56,4 +56,7 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
 @lru_cache(maxsize=4096)
 def numbers(*arguments: Any) -> Options:
     """normalise, as Options; positional arguments only, since they are the key."""
+    for name, value in zip(("scale", "softcap", "dropout"), arguments[2:]):
+        if hasattr(value, "__dlpack__"):  # an array would be a key by its identity, and its value may change
+            raise InvalidArgument(f"{name} is a {type(value).__name__}, want a number")
     return options(*normalise(*arguments))

@@ -310,6 +310,7 @@ def test_cache_has_no_gradient(device):
     (dict(window=3), ValueError, r"window is 3, want \(left, right\)"),
     (dict(window=(-2, 0)), ValueError, "window's left is -2, want 0 or more"),
     (dict(scale=0.0), ValueError, "scale is 0"),
+    (dict(scale=torch.tensor(0.5)), ValueError, "scale is a Tensor, want a number"),
     (dict(dropout=1.5), ValueError, "dropout.probability is 1.5"),
     (dict(k="a string"), TypeError, "k is a str, want a torch.Tensor"),
     (dict(mask=torch.zeros(5, 8, dtype=torch.bool)), ValueError, r"mask.boolean.shape\[3\] is 8, want 1 or 7"),
