@@ -275,9 +275,10 @@ class Build {
     out_.wheel = b_.request.out + "/" + doctor::base_name(state_.wheel);
     out_.record = out_.wheel + ".build.json";
     const std::string record = shop_.path("record.json");
-    std::error_code error;
-    if (!built_before_ || !fs::exists(record, error))
-      replace_file(record, build_record(b_, out_, matrix_line(b_, out_), tools_.versions));
+    std::string text = build_record(b_, out_, matrix_line(b_, out_), tools_.versions);
+    if (std::error_code error; built_before_ && fs::exists(record, error))
+      text = judged_again(doctor::read_text_file(record), text);
+    replace_file(record, text);
     copy_file(record, out_.record);
     copy_file(state_.wheel, out_.wheel);
   }

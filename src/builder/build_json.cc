@@ -174,6 +174,24 @@ std::string build_record(const PreparedBuild& b, const BuildOutcome& outcome, co
                  {"matrix", Json::parse(to_json_line(line))}});
 }
 
+std::string judged_again(const std::string& old_record, const std::string& new_record) {
+  const Json before = Json::parse(old_record, nullptr, false);
+  Json out = Json::parse(new_record);
+  if (!before.is_object() || before.value("sha256", "") != out["sha256"]) return new_record;
+  const auto keep = [&](const char* name) {
+    if (before.contains(name)) out[name] = before[name];
+  };
+  for (const char* name : {"mica_version", "built_at", "built_by", "plan", "tools", "seconds", "peak_bytes", "attempts",
+                           "jobs_at_the_end"})
+    keep(name);
+  if (out["imported"].empty()) keep("imported");
+  if (out["compared_with_mica"].is_null())
+    for (const char* name : {"compared_with_mica", "largest_difference"}) keep(name);
+  if (out["matrix"]["status"] != "fails" && !out["imported"].empty())
+    out["matrix"]["status"] = out["compared_with_mica"] == true ? "compared" : "imported";
+  return dumped(out);
+}
+
 std::string plan_json(const PreparedBuild& b) {
   return dumped({{"refused", b.plan.refused()},
                  {"source", source_json(b.source)},

@@ -37,6 +37,9 @@ MatrixLine matrix_line(const PreparedBuild& prepared, const BuildOutcome& outcom
 // The record that lies beside the wheel: source, environment, plan, verdicts, what it took.
 std::string build_record(const PreparedBuild& prepared, const BuildOutcome& outcome, const MatrixLine& line,
                          const std::map<std::string, std::string>& tools);
+// The record of a wheel that was built before and judged again: what it took stays, the judgement is the new one, and
+// an import or comparison that was not tried this time stays known.
+std::string judged_again(const std::string& old_record, const std::string& new_record);
 // The plan for `--dry-run --json`.
 std::string plan_json(const PreparedBuild& prepared);
 std::string state_json(const std::string& folder, const BuildState& state);

@@ -180,6 +180,9 @@ class Builds(Build):
         self.assertIn("imported", beside.stdout)  # before anything is published
         code, again = self.run_json(source)
         self.assertEqual((code, again["sha256"], again["attempts"]), (0, out["sha256"], 0))  # nothing was compiled
+        second = json.loads(pathlib.Path(again["record"]).read_text())
+        for name in ("attempts", "tools", "seconds", "built_at", "imported"):  # what it took stays known
+            self.assertEqual(second[name], record[name])
 
         shelf = self.folder / "shelf"
         published = subprocess.run([MICA, "publish", str(wheel), str(shelf)], capture_output=True, text=True)

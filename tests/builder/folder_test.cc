@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "builder/build_json.h"
 #include "builder/claim.h"
 #include "builder/durable.h"
 #include "builder/process.h"
@@ -99,6 +100,22 @@ TEST_F(Folder, AStateComesBack) {
   EXPECT_FALSE(is_running(state));
   std::ofstream(root_ + "/state.json") << "{\"phase\": 7}";
   EXPECT_FALSE(read_state(root_));
+}
+
+TEST(Record, WhatWasFoundOutBeforeStaysKnown) {
+  const std::string before =
+      R"({"sha256": "a", "attempts": 2, "imported": ["m"], "compared_with_mica": true, "largest_difference": 0.5,
+          "verdicts": [], "matrix": {"status": "compared"}})";
+  const std::string after =
+      R"({"sha256": "a", "attempts": 0, "imported": [], "compared_with_mica": null, "largest_difference": null,
+          "verdicts": ["v"], "matrix": {"status": "judged"}})";
+  const std::string both = judged_again(before, after);
+  for (const char* part : {R"("attempts": 2)", R"("m")", R"("compared_with_mica": true)",
+                           R"("largest_difference": 0.5)", R"("v")", R"("status": "compared")"})
+    EXPECT_NE(both.find(part), std::string::npos) << part << " in " << both;
+  const std::string other = judged_again(R"({"sha256": "b", "attempts": 2})", after);
+  EXPECT_EQ(other, after) << "other bytes";
+  EXPECT_EQ(judged_again("nonsense", after), after);
 }
 
 TEST_F(Folder, OneAtATimeWorksInIt) {
