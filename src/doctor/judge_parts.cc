@@ -52,7 +52,9 @@ std::vector<std::size_t> opened(const Inspection& inspection, const std::vector<
     if (is_module(binaries[i], facts[i]) || inspection.kind == FileKind::kElf) out.push_back(i);
   if (!out.empty()) return out;
   std::set<std::string_view> needed;
-  for (const Binary& binary : binaries) needed.insert(binary.elf.needed.begin(), binary.elf.needed.end());
+  // A program is a process of its own: what it needs may be opened by Python all the same.
+  for (const Binary& binary : binaries)
+    if (is_library(binary)) needed.insert(binary.elf.needed.begin(), binary.elf.needed.end());
   for (std::size_t i = 0; i < binaries.size(); ++i)
     if (is_library(binaries[i]) && !needed.count(binaries[i].elf.soname) && !needed.count(base_name(binaries[i].path)))
       out.push_back(i);

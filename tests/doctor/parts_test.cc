@@ -83,6 +83,17 @@ TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
   EXPECT_NE(of(both(other, opens), "pkg/lib/_video6.so").message.find("undefined symbol: pkg_play"), std::string::npos);
 }
 
+TEST(Parts, ALibraryThatAProgramNeedsIsJudgedToo) {
+  const Words library = {{"libc.so.6"}, {"malloc@GLIBC_2.17@libc.so.6"}, {"pkg_open"}, {}, "libpkg.so.0"};
+  const Words user = {{"libpkg.so.0"}, {"pkg_open"}, {}, {}};
+  Inspection both = package({{"pkg/bin/pkg", user}, {"pkg/lib/libpkg.so.0", library}}, "import ctypes\n");
+  both.wheel->binaries[0].elf.interpreter = "/lib/ld-linux-x86-64.so.2";
+  EXPECT_EQ(of(both, "pkg/lib/libpkg.so.0").code, "LOADS");
+  // What another library needs is met through that one.
+  both.wheel->binaries[0].elf.interpreter = "";
+  EXPECT_EQ(of(both, "pkg/lib/libpkg.so.0").code, "");
+}
+
 TEST(Parts, WordsOfPythonFiles) {
   doctor::PythonWords words;
   doctor::collect_words(
