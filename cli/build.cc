@@ -213,13 +213,20 @@ int run(Options options) {
     if (end.phase != "done") return print_state(prepared.folder, end, options, display);
     // Built: what follows judges it once more and hands it out where this command wants it.
   }
-  const builder::BuildOutcome outcome = builder::build(prepared, listener);
+  builder::BuildOutcome outcome = builder::build(prepared, listener);
   display.clear();
-  if (options.json)
+  ChildResult published = {0, ""};
+  if (outcome.status == builder::BuildStatus::kBuilt && !options.slurm.publish.empty()) {
+    published = run_self({"publish", outcome.wheel, options.slurm.publish});
+    if (published.exit_code == 0) outcome.published = options.slurm.publish;
+  }
+  if (options.json) {
     std::printf("%s", builder::outcome_json(prepared, outcome).c_str());
-  else
+  } else {
     print_outcome(prepared, outcome);
-  return exit_code(outcome.status);
+    std::printf("%s", published.output.c_str());
+  }
+  return published.exit_code ? published.exit_code : exit_code(outcome.status);
 }
 
 }  // namespace
@@ -242,6 +249,8 @@ Verb build_verb(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--out", request.out, "where the wheel goes")->type_name("DIR")->capture_default_str();
   verb->add_option("--work", request.work, "where builds live (default: MICA_BUILD_DIR, else the cache folder)")
+      ->type_name("DIR");
+  verb->add_option("--publish", options->slurm.publish, "then put the wheel on this shelf (see mica publish)")
       ->type_name("DIR");
   verb->add_flag("--keep", request.keep, "keep sources and objects after success");
   verb->add_flag("--allow-downloads", request.allow_downloads,

@@ -11,7 +11,6 @@
 
 #include "builder/parallel.h"
 #include "builder/recipe.h"
-#include "cli/process.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "doctor/json.h"
@@ -78,6 +77,7 @@ builder::JobRequest job_request(const builder::BuildRequest& request, const Slur
   add("--arch", request.architectures);
   add("--out", prepared.request.out);
   add("--work", prepared.request.work);
+  add("--publish", absolute(options.publish));
   if (request.keep) job.words.push_back("--keep");
   if (request.allow_downloads) job.words.push_back("--allow-downloads");
   return job;
@@ -135,7 +135,6 @@ struct Result {
   builder::Job job;
   builder::JobStatus status;
   std::vector<doctor::Verdict> verdicts;
-  std::string published;
 };
 
 // Follows to the end, with second tries where they can help.
@@ -159,28 +158,21 @@ Result follow(builder::Job job, const SlurmOptions& options, const builder::List
 
 bool succeeded(const Result& result) { return result.status.end == builder::JobEnd::kSuccess; }
 
+// What the job's command was told; empty: nothing.
+std::string word_after(const Result& result, const char* flag) {
+  const std::vector<std::string>& words = result.job.request.words;
+  const auto found = std::find(words.begin(), words.end(), flag);
+  return found == words.end() || found + 1 == words.end() ? "" : *(found + 1);
+}
+
 // In the out folder, with the record of the build beside it; else where it was built.
 std::string wheel_of(const Result& result) {
   const std::string built = succeeded(result) && result.status.build ? result.status.build->wheel : "";
-  const std::vector<std::string>& words = result.job.request.words;
-  const auto flag = std::find(words.begin(), words.end(), "--out");
-  if (built.empty() || flag == words.end() || flag + 1 == words.end()) return built;
-  const std::string handed_out = *(flag + 1) + "/" + doctor::base_name(built);
+  const std::string out = word_after(result, "--out");
+  if (built.empty() || out.empty()) return built;
+  const std::string handed_out = out + "/" + doctor::base_name(built);
   std::error_code error;
   return fs::is_regular_file(handed_out, error) ? handed_out : built;
-}
-
-void publish(Result& result, const SlurmOptions& options, const builder::Listener& listener) {
-  const std::string wheel = wheel_of(result);
-  if (options.publish.empty() || !succeeded(result)) return;
-  if (wheel.empty())
-    throw std::runtime_error("the build does not say where its wheel is; mica publish WHEEL DIR does it");
-  const ChildResult child = run_self({"publish", wheel, options.publish});
-  if (child.exit_code != 0) throw std::runtime_error("mica publish " + wheel + " " + options.publish + " failed");
-  std::string text = child.output;
-  while (text.ends_with('\n')) text.pop_back();
-  listener.say(text);
-  result.published = options.publish;
 }
 
 void print(const Result& result) {
@@ -211,13 +203,12 @@ void print_json(const Result& result) {
                               {"node", result.status.node},
                               {"exit_code", result.status.exit_code},
                               {"wheel", wheel_of(result)},
-                              {"published", result.published},
+                              {"published", succeeded(result) ? word_after(result, "--publish") : ""},
                               {"verdicts", doctor::as_json(result.verdicts)}};
   std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
-int finish(Result result, const SlurmOptions& options, bool json, const builder::Listener& listener) {
-  publish(result, options, listener);
+int finish(const Result& result, bool json) {
   if (json)
     print_json(result);
   else
@@ -239,7 +230,6 @@ void add_slurm_flags(CLI::App& verb, SlurmOptions& options) {
   add("--time", options.wishes.time, "time limit of the job", "TIME");
   add("--gres", options.wishes.gres, "as sbatch takes it: gpu:1 lets the wheel be tried on a GPU", "LIST");
   add("--account", options.wishes.account, "as sbatch takes it", "NAME");
-  add("--publish", options.publish, "put the finished wheel on this shelf (see mica publish)", "DIR");
   verb.add_option("--retries", options.retries, "second tries after too little memory or time, or a lost node")
       ->group(group)
       ->capture_default_str()
@@ -276,7 +266,7 @@ int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& optio
     if (options.cancel) builder::cancel_job(job);
     SlurmOptions calm = options;
     if (options.cancel) calm.retries = 0;
-    return finish(follow(std::move(job), calm, listener), calm, json, listener);
+    return finish(follow(std::move(job), calm, listener), json);
   }
   if (request.target.empty()) throw std::runtime_error("want a package, a source archive or a folder");
   const builder::PreparedBuild prepared =
@@ -297,14 +287,14 @@ int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& optio
     const builder::JobPhase phase = builder::look_at_job(running).phase;
     if (phase == builder::JobPhase::kQueued || phase == builder::JobPhase::kRunning) {
       listener.say("job " + running.id + " builds it already");
-      return finish(follow(running, options, listener), options, json, listener);
+      return finish(follow(running, options, listener), json);
     }
   }
   const builder::Job job = builder::submit_job(wanted);
   listener.say("job " + job.id + " submitted from " + wanted.folder + ": " +
                doctor::counted(std::size_t(wanted.jobs), "compiler") + ", " +
                builder::gigabytes(asked_memory_bytes(wanted)) + " of memory");
-  return finish(follow(job, options, listener), options, json, listener);
+  return finish(follow(job, options, listener), json);
 }
 
 }  // namespace cli

@@ -14,7 +14,7 @@ struct SlurmOptions {
   bool slurm = false, print = false, cancel = false;
   builder::SlurmWishes wishes;
   int retries = 2;
-  std::string publish;  // folder that a finished wheel is put into
+  std::string publish;  // folder that the job puts the finished wheel into
 };
 
 void add_slurm_flags(CLI::App& verb, SlurmOptions& options);

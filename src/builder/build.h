@@ -55,6 +55,7 @@ enum class BuildStatus { kBuilt, kRefused, kFailed, kInterrupted };
 struct BuildOutcome {
   BuildStatus status = BuildStatus::kFailed;
   std::string wheel, record;  // in the out folder
+  std::string published;      // the shelf that it was put on; empty: none
   std::string sha256;
   std::string log;
   std::string error;                      // the one line that matters

@@ -220,6 +220,7 @@ std::string outcome_json(const PreparedBuild& b, const BuildOutcome& outcome) {
        {"wheel", outcome.wheel},
        {"sha256", outcome.sha256},
        {"record", outcome.record},
+       {"published", outcome.published},
        {"log", outcome.log},
        {"folder", b.folder},
        {"error", outcome.error},

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kAnswerSeconds = 60;     // for one of Slurm's programs
 constexpr double kPatienceSeconds = 900;  // with a controller that does not answer
-constexpr std::size_t kLogBytes = 64 << 10, kLogLines = 12;
+constexpr std::size_t kLogBytes = 64 << 10, kLogLines = 30;
 
 struct Said {
   int exit_code = 0;

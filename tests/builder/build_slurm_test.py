@@ -43,7 +43,7 @@ class BuildInSlurm(unittest.TestCase):
         result = self.run_mica(*asked, "--json")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         out = json.loads(result.stdout)
-        self.assertEqual((out["end"], out["exit_code"]), ("success", 0))
+        self.assertEqual((out["end"], out["exit_code"], out["published"]), ("success", 0, str(shelf)))
         self.assertGreater(out["attempts"], 1, "400 MB do not suffice for a compiler of torch's headers")
         wheel = pathlib.Path(out["wheel"])
         self.assertEqual(wheel.parent, self.folder / "dist")
@@ -54,7 +54,7 @@ class BuildInSlurm(unittest.TestCase):
             self.assertTrue(list((self.folder / "work/wheels").glob("wheel-*.whl")), "for nodes without a network")
 
     def test_the_terminal_closes_and_another_one_attaches(self):
-        words = self.command("--slurm", "--jobs", "1", "--mem", "1200M")
+        words = self.command("--slurm", "--jobs", "1", "--mem", "1200M", "--publish", self.folder / "shelf")
         first = subprocess.Popen(words, env=self.environment, stdout=subprocess.PIPE, text=True)
         for line in first.stdout:
             if "running on" in line:
@@ -68,6 +68,7 @@ class BuildInSlurm(unittest.TestCase):
         self.assertIn("  | judged   nothing wrong", result.stdout)  # the build's own words
         self.assertEqual(result.stdout.count("  | import   hungry_extension._C"), 1)
         self.assertEqual(len(list((self.folder / "dist").glob("*.whl"))), 1)
+        self.assertEqual(len(list((self.folder / "shelf").glob("*.whl"))), 1)  # by the job itself, whoever looks on
 
     def test_cancel(self):
         (self.source / "setup.py").write_text("import time; time.sleep(600)\n" + (self.source / "setup.py").read_text())
