@@ -82,3 +82,7 @@ for package in "$state"/cache/archives/*.deb; do dpkg -x "$package" "$folder"; d
 for name in lib lib64; do
   if [ ! -e "$folder/$name" ] && [ -e "$folder/usr/$name" ]; then ln -s "usr/$name" "$folder/$name"; fi
 done
+# An absolute link would lead out of the folder: the loader is one in older releases.
+find "$folder" -type l -lname '/*' | while read -r link; do
+  ln -sfn "$(realpath -ms --relative-to="$(dirname "$link")" "$folder$(readlink "$link")")" "$link"
+done
