@@ -6,7 +6,7 @@ import re
 PATH = "src/cuda/kernels.def"
 COLUMNS = ("name", "role", "file", "targets", "dtype", "dim_qk", "dim_v", "tile_q", "tile_k", "warps", "stages", "blocks", "variant")
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3}  # mica_dtype
-VARIANTS = {"PLAIN": 0, "FULL": 1}
+VARIANTS = ("PLAIN", "SCORE", "PAIRS", "DROPOUT", "FULL")
 
 
 class Row:
@@ -40,7 +40,8 @@ class Row:
             f"-DMICA_WARPS={self.warps}",
             f"-DMICA_STAGES={self.stages}",
             f"-DMICA_BLOCKS={self.blocks}",
-            f"-DMICA_FULL={VARIANTS[self.variant]}",
+            f"-DMICA_FULL={int(self.variant == 'FULL')}",
+            f"-DMICA_SERVED=mica::serves::{self.variant}",
         ]
 
 

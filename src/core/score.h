@@ -44,6 +44,25 @@ template <class M>
 MICA_HD typename M::V capped_score(const Score& s, typename M::V product) {
   return M::mul(M::tanh(M::mul(product, M::set(s.inverse_cap))), M::set(s.cap_log2));
 }
+// The same for products of at most `limit`, as a polynomial: on a GPU additions and multiplications are plentiful, and
+// what tanh is made of otherwise is not. Error of the tanh: 4e-8.
+struct SmallCap {
+  float limit;
+  float c[4];  // score = product (c0 + y (c1 + y (c2 + y c3))), y = product^2
+};
+MICA_HD SmallCap small_cap_of(const Score& s) {
+  const float y = s.inverse_cap * s.inverse_cap, c0 = s.cap_log2 * s.inverse_cap;
+  // Coefficients that underflow would be missed.
+  const float limit = s.inverse_cap > 1e-5f ? 0.4f / s.inverse_cap : -1.0f;
+  return {limit, {c0 * 0.9999999f, c0 * y * -0.33331356f, c0 * y * y * 0.13270874f, c0 * y * y * y * -0.047549347f}};
+}
+template <class M>
+MICA_HD typename M::V capped_score(const SmallCap& s, typename M::V product) {
+  const typename M::V y = M::mul(product, product);
+  typename M::V factor = M::mul_add(y, M::set(s.c[3]), M::set(s.c[2]));
+  factor = M::mul_add(y, factor, M::set(s.c[1]));
+  return M::mul(product, M::mul_add(y, factor, M::set(s.c[0])));
+}
 // The same, with or without softcap.
 template <class M>
 MICA_HD typename M::V score_of_product(const Score& s, typename M::V product) {

@@ -53,14 +53,12 @@ constexpr FileTraits traits_of_append(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_combine(const KernelRow&) { return {}; }
 constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
 
-enum Variant { PLAIN = 0, FULL = 1 };
-
 #define MICA_TARGETS(name, architectures)
 #define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
                     why)                                                                                             \
   [] {                                                                                                               \
     KernelRow row = {#name,  Role::role, #file,           MICA_##dtype, dim_qk, dim_v, tile_q, tile_k, warps,        \
-                     stages, blocks,     variant == FULL, why,          0,      false, 0,      true};                \
+                     stages, blocks,     serves::variant, why,          0,      false, 0,      true};                \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
@@ -72,7 +70,7 @@ enum Variant { PLAIN = 0, FULL = 1 };
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, false, nullptr, 0, false, 0, true}};
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
@@ -85,7 +83,9 @@ const char* feature_name(u32 feature) {
     case kFeatureBias: return "bias";
     case kFeatureBoolean: return "boolean mask";
     case kFeatureDropout: return "dropout";
+    case kFeatureNegativeScale: return "a negative scale";
     case kFeaturePaged: return "pages";
+    case kFeatureManyPairs: return "an fp32 bias, or a bias beside a mask";
     case kFeatureUnaligned: return "rows that are not whole multiples of 16 bytes";
     case kFeatureFp32Output: return "fp32 output";
     default: return "an option";
@@ -141,7 +141,7 @@ bool is_decode(const KernelRow& row, const Problem& p) {
 
 // What the columns of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
-  const u32 missing = row.full ? 0 : features_of(p);
+  const u32 missing = features_of(p) & ~row.served;
   return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
                dtype_word(p.dtype)) &&
          q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
@@ -149,7 +149,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(row.role != Role::DECODE || is_decode(row, p),
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
          q.ask(row.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
-         q.ask(missing == 0, "it is the plain variant, without %s", feature_name(missing & (~missing + 1)));
+         q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
 
 // What the device and this build say.
@@ -198,7 +198,9 @@ u32 features_of(const Problem& p) {
   if (p.alibi.dtype) features |= kFeatureAlibi;
   if (p.bias.dtype) features |= kFeatureBias;
   if (p.boolean.dtype) features |= kFeatureBoolean;
+  if (p.bias.dtype == MICA_FP32 || (p.bias.dtype && p.boolean.dtype)) features |= kFeatureManyPairs;
   if (p.dropout > 0) features |= kFeatureDropout;
+  if (p.scale < 0) features |= kFeatureNegativeScale;
   if (p.page_size > 0) features |= kFeaturePaged;
   const bool forward = p.pass == MICA_FORWARD;
   if (forward && p.o.dtype != p.dtype) features |= kFeatureFp32Output;

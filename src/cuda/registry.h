@@ -32,7 +32,7 @@ struct KernelRow {
   i32 dim_qk, dim_v;  // the largest it serves; 0: any
   i32 tile_q, tile_k;
   i32 warps, stages, blocks;
-  bool full;  // serves every Feature
+  u32 served;  // Feature bits
   const char* why_spill;
   // What its file says.
   i32 smem_bytes;    // dynamic shared memory of a block

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the full kernels do to a fragment: softcap, ALiBi, bias, boolean mask and dropout, each behind a branch
-// that is uniform over the grid. Forward's fragments have queries as rows; backward's are transposed: their rows are
-// keys.
+// What kernels that serve a Feature do to a fragment: softcap, ALiBi, bias, boolean mask and dropout, each behind a
+// branch that is uniform over the grid; what a kernel does not serve is not in it. Forward's fragments have queries as
+// rows; backward's are transposed: their rows are keys.
 #pragma once
 
 #include "core/random.h"
@@ -11,16 +11,22 @@
 
 namespace mica {
 
-template <bool transposed, class Math = FloatMath>
+template <bool transposed, class Math = FloatMath, u32 served = serves::FULL>
 struct FeatureState {
   float slope_log2;
+  SmallCap cap;
   PhiloxKey key;
 
   template <class Params>
+  static MICA_DEVICE bool has(const Params& p, u32 features) {
+    return (served & features) && (p.features & served & features);
+  }
+
+  template <class Params>
   MICA_DEVICE void begin(const Params& p, i32 batch, i32 head) {
-    if (p.features & kFeatureAlibi)
-      slope_log2 = p.alibi[batch * p.alibi_stride_batch + head * p.alibi_stride_head] * kLog2E;
-    if (p.features & kFeatureDropout)
+    if (has(p, kFeatureSoftcap)) cap = small_cap_of(p.score);
+    if (has(p, kFeatureAlibi)) slope_log2 = p.alibi[batch * p.alibi_stride_batch + head * p.alibi_stride_head] * kLog2E;
+    if (has(p, kFeatureDropout))
       key = p.dropout.rng_state ? philox_key(p.dropout.rng_state[0], p.dropout.rng_state[1])
                                 : philox_key(p.dropout.seed, p.dropout.offset);
   }
@@ -36,28 +42,36 @@ struct FeatureState {
         for (int e = 0; e < 4; ++e) function(scores[m][n][e]);
   }
 
-  // Products to scores in log2 units, as far as scale and softcap go.
+  // Products to scores in log2 units, as far as scale and softcap go. One branch for all: each score by itself would
+  // bring its own. What becomes of a score depends on nothing but itself, whichever branch is taken.
   template <class Params, int m_blocks, int n_blocks>
-  static MICA_DEVICE void scale(float (&scores)[m_blocks][n_blocks][4], const Params& p) {
-    // One branch for all: each score by itself would bring its own.
-    if (p.features & kFeatureSoftcap)
-      for_each(scores, [&](float& x) { x = capped_score<Math>(p.score, x); });
-    else
+  MICA_DEVICE void scale(float (&scores)[m_blocks][n_blocks][4], const Params& p) const {
+    if (!has(p, kFeatureSoftcap)) {
       for_each(scores, [&](float& x) { x *= p.score.scale_log2; });
+      return;
+    }
+    float largest = 0;
+    for_each(scores, [&](float& x) { largest = fmaxf(largest, fabsf(x)); });
+    if (__all_sync(0xffffffffu, largest <= cap.limit))
+      for_each(scores, [&](float& x) { x = capped_score<Math>(cap, x); });
+    else
+      for_each(scores, [&](float& x) {
+        x = fabsf(x) <= cap.limit ? capped_score<Math>(cap, x) : capped_score<Math>(p.score, x);
+      });
   }
 
   // ALiBi and bias; the boolean mask hides.
   template <class Params, int m_blocks, int n_blocks>
   MICA_DEVICE void add(float (&scores)[m_blocks][n_blocks][4], const Params& p, const Band& band, i32 batch, i32 head,
                        i32 query_begin, i32 key_begin) const {
-    if (p.features & kFeatureAlibi) add_alibi_to(scores, query_begin + band.shift - key_begin);
-    if (p.features & kFeatureBias)
+    if (has(p, kFeatureAlibi)) add_alibi_to(scores, query_begin + band.shift - key_begin);
+    if (has(p, kFeatureBias))
       for_each_line(
           scores, p.bias, band, batch, head, query_begin, key_begin,
           [&](auto& row, const PairsLine& line) { add_bias_line(row, p.bias, line); },
           [&](float& x, i64 index) { x = add_bias<FloatMath>(x, load_one(p.bias.data, index, p.bias.dtype)); },
           [](float&) {});
-    if (p.features & kFeatureBoolean)
+    if (has(p, kFeatureBoolean))
       for_each_line(
           scores, p.boolean, band, batch, head, query_begin, key_begin,
           [&](auto& row, const PairsLine& line) { hide_line(row, p.boolean, line); },

@@ -42,6 +42,38 @@ MICA_DEVICE float2 load_two(const void* data, i64 index, i32 dtype) {
   return floats_of(*reinterpret_cast<const u32*>(static_cast<const u16*>(data) + index), dtype);
 }
 
+// A 16-bit bias or a boolean mask of a fragment with one block of 16 rows, fetched long before it is needed.
+// Element: u16 or u8. Outside the tensor: 0.
+template <int n_blocks>
+struct PairsAhead {
+  u32 words[2][n_blocks];  // two keys each, the first one in the lower half
+
+  template <class Element>
+  MICA_DEVICE void fetch(const PairsArg& a, const Band& band, i32 batch, i32 head, i32 query_begin, i32 key_begin) {
+    constexpr int kBits = 8 * sizeof(Element);
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const PairsLine line = line_of(a, band, batch, head, query_begin + half * 8 + lane / 4, key_begin + lane % 4 * 2);
+      const Element* first = static_cast<const Element*>(a.data) + line.index;
+      if (a.in_twos && line.limit > n_blocks * 8 - 7) {
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n)
+          if constexpr (kBits == 16)
+            words[half][n] = *reinterpret_cast<const u32*>(first + n * 8);
+          else
+            words[half][n] = *reinterpret_cast<const u16*>(first + n * 8);
+      } else {
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n) {
+          words[half][n] = n * 8 < line.limit ? first[n * 8 * a.stride_key] : 0;
+          if (n * 8 + 1 < line.limit) words[half][n] |= u32(first[(n * 8 + 1) * a.stride_key]) << kBits;
+        }
+      }
+    }
+  }
+};
+
 template <int n_blocks>
 MICA_DEVICE void add_bias_line(FragmentRow<n_blocks>& row, const PairsArg& a, const PairsLine& line) {
 #pragma unroll

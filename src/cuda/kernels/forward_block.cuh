@@ -11,7 +11,7 @@
 
 namespace mica {
 
-template <class Element, int dim_v, int tile_q, int tile_k, bool full>
+template <class Element, int dim_v, int tile_q, int tile_k, u32 served>
 struct ForwardBlock {
   const ForwardParams& p;
   Sequence sequence;
@@ -20,7 +20,7 @@ struct ForwardBlock {
   i32 tile_row;     // first query of the block's tile
   TileRange tiles;  // of keys
 
-  MICA_DEVICE bool has(u32 features) const { return full && (p.features & features); }
+  MICA_DEVICE bool has(u32 features) const { return (served & features) && (p.features & served & features); }
 
   // Finds the block's work: `index` counts query tiles, then heads, then sequences, then splits. False if there is
   // none.
@@ -64,7 +64,7 @@ struct ForwardBlock {
   }
   MICA_DEVICE const u16* key_row(const RowsArg& tensor, i32 key) const {
     const u16* head_begin = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;
-    if constexpr (full)
+    if constexpr (served & kFeaturePaged)
       return head_begin +
              key_row_offset(p.sequences, sequence, batch_index, key, tensor.stride_batch, tensor.stride_row);
     else
@@ -119,7 +119,7 @@ struct ForwardBlock {
         }
         lse[m][half] = lse_log2<FloatMath>(s);
         scale[m][half] = normalizer<FloatMath>(s) * shrink;
-        if constexpr (full) scale[m][half] *= p.dropout.rescale;
+        if constexpr (served & kFeatureDropout) scale[m][half] *= p.dropout.rescale;
       }
     if (p.partial_o) {
       store_partial(r, scale, lse);

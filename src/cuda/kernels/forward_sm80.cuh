@@ -14,9 +14,9 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
-struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, full> {
-  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, full>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
+struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
+  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -33,7 +33,7 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, full> {
   static constexpr int kColumns = dim_v / kColumnGroups;  // of a warp's output
   static constexpr int kStages = stages;                  // of K and V in shared memory
   static_assert(stages == 1 || stages == 2);
-  static constexpr bool kFull = full;
+  static constexpr bool kFull = served != serves::PLAIN;
   static_assert(kM * 16 * kRowGroups == tile_q && kKeys % 32 == 0 && kColumns % 16 == 0);
 
   using Scores = float[kM][kKeys / 8][4];
@@ -58,7 +58,7 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, full> {
   const u16* v_thread;
   u32 k_shared_offset, v_shared_offset;
   u32 q_registers[kQSteps ? kQSteps : 1][kM][4];
-  FeatureState<false> features;
+  FeatureState<false, FloatMath, served> features;
   SoftmaxState<FloatMath> state[kM][2];
   Output out;
 
@@ -393,7 +393,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                   MICA_STAGES, MICA_FULL>;
+                                   MICA_STAGES, MICA_SERVED>;
   Kernel kernel{{params}};
   kernel.run(smem);
 }

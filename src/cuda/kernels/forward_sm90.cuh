@@ -16,9 +16,12 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
-  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, false>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
+struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
+  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served>;
+  using Base::band;
+  using Base::batch_index;
+  using Base::head;
   using Base::key_row;
   using Base::p;
   using Base::sequence;
@@ -27,7 +30,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
   static constexpr int kConsumers = warps / 4 - 1;  // warpgroups
   static_assert(kConsumers * 64 == tile_q && tile_k % 16 == 0);
   // All registers of the SM, in the steps of 8 that setmaxnreg takes.
-  static constexpr int kProducerRegisters = 40;
+  static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters = (65536 / 128 - kProducerRegisters) / kConsumers / 8 * 8;
   static constexpr int kConsumerBarrier = 1;  // named barriers
   // How many tiles the producer has under way before it waits for the first.
@@ -37,8 +40,11 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
   using KTile = PanelTile<dim_qk, tile_k>;
   using VTile = PanelTile<dim_v, tile_k>;
   using Scores = float[1][tile_k / 8][4];
+  static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
   u32 smem_q, smem_k, smem_v, barriers;
+  FeatureState<false, FloatMath, served> features;
+  PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
 
   // Phases of a ring: step i uses stage i % stages for the (i / stages)-th time.
   MICA_DEVICE u32 full_k(i32 step) const { return barriers + step % stages * 8; }
@@ -104,7 +110,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
     return is_k(load, count) ? (load + 1) / 2 : load == 2 * count - 1 ? count - 1 : load / 2 - 1;
   }
 
-  MICA_DEVICE void consume(u8* smem) const {
+  MICA_DEVICE void consume(u8* smem) {
     const i32 group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
     const i32 group_row = group * 64;  // in the tile
     const i32 row_begin = tile_row + group_row + warp * 16;
@@ -115,6 +121,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
     zero(out);
     if (count > 0) {
       load_queries(group);
+      features.begin(p, batch_index, head);
+      fetch_pairs(row_begin, 0);
       Scores scores;
       u32 probabilities[tile_k / 16][4];
       mbarrier_wait(full_k(0), 0);
@@ -123,6 +131,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
       wgmma_hold(scores[0]);
       release(empty_k(0));
       softmax(scores, state[0], row_begin, 0);
+      drop(scores, row_begin, 0);
       round(probabilities, scores[0]);
       for (i32 step = 1; step < count; ++step) {
         mbarrier_wait(full_k(step), parity(step));
@@ -133,6 +142,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
         wgmma_hold(scores[0]);
         release(empty_k(step));
         const Factors factors = softmax(scores, state[0], row_begin, step);
+        drop(scores, row_begin, step);
         wgmma_wait<0>();
         wgmma_hold(out[0]);
         release(empty_v(step - 1));
@@ -196,15 +206,70 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
     wgmma_commit();
   }
 
+  // The tile's first key.
+  MICA_DEVICE i32 key_begin(i32 step) const { return (tiles.end - 1 - step) * tile_k; }
+
+  MICA_DEVICE void fetch_pairs(i32 row_begin, i32 step) {
+    if constexpr (served & serves::PAIRS) {
+      if (step >= tiles.end - tiles.begin) return;
+      if (this->has(kFeatureBias))
+        pairs.template fetch<u16>(p.bias, band, batch_index, head, row_begin, key_begin(step));
+      else
+        pairs.template fetch<u8>(p.boolean, band, batch_index, head, row_begin, key_begin(step));
+    }
+  }
+
+  // What the kernel serves, applied to the products of a tile. Returns what must still be multiplied to reach scores in
+  // log2 units.
+  MICA_DEVICE float score(Scores& scores, i32 row_begin, i32 step) {
+    if constexpr (served & serves::SCORE) {
+      features.score(scores, p, band, batch_index, head, row_begin, key_begin(step));
+      return 1.0f;
+    } else if constexpr (served & serves::PAIRS) {
+      const bool is_bias = this->has(kFeatureBias);
+      if (is_bias)
+        add_bias(scores[0]);
+      else
+        hide(scores[0]);
+      fetch_pairs(row_begin, step + 1);
+      return is_bias ? 1.0f : p.score.scale_log2;
+    } else {
+      return p.score.scale_log2;
+    }
+  }
+  MICA_DEVICE void add_bias(float (&scores)[tile_k / 8][4]) const {
+    const i32 dtype = p.bias.dtype;
+#pragma unroll
+    for (int n = 0; n < tile_k / 8; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 two = floats_of(pairs.words[half][n], dtype);
+        scores[n][2 * half] = fmaf(two.x, kLog2E, scores[n][2 * half] * p.score.scale_log2);
+        scores[n][2 * half + 1] = fmaf(two.y, kLog2E, scores[n][2 * half + 1] * p.score.scale_log2);
+      }
+  }
+  MICA_DEVICE void hide(float (&scores)[tile_k / 8][4]) const {
+#pragma unroll
+    for (int n = 0; n < tile_k / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (!(pairs.words[e / 2][n] & (e % 2 ? 0xff00u : 0xffu))) scores[n][e] = -infinity();
+  }
+
+  MICA_DEVICE void drop(Scores& probabilities, i32 row_begin, i32 step) const {
+    if constexpr (served & kFeatureDropout)
+      features.template for_each_dropped<1, tile_k / 8>(p, batch_index * p.heads_q + head, row_begin, key_begin(step),
+                                                        [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
+  }
+
   struct Factors {
     float of_row[2];
   };
 
   // From scores to probabilities, in place; returns by what `out` must be multiplied.
-  MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) const {
-    const i32 tile = tiles.end - 1 - step;
-    if (this->is_partly_hidden(tile)) this->mask(scores, row_begin, tile * tile_k);
-    const float scale = p.score.scale_log2;
+  MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) {
+    const float scale = score(scores, row_begin, step);
+    if (this->is_partly_hidden(tiles.end - 1 - step)) this->mask(scores, row_begin, key_begin(step));
     Factors factors;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -247,8 +312,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, false> {
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel =
-      mica::ForwardSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
+  using Kernel = mica::ForwardSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
+                                   MICA_STAGES, MICA_SERVED>;
   Kernel kernel{{params}};
   kernel.run(smem);
 }

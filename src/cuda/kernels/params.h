@@ -38,17 +38,28 @@ struct BandArg {
   i32 bottom_right, window_left, window_right;
 };
 
-// Why a row of the kernel table exists: its plain variant serves what needs none of these.
+// What a problem can need of a kernel beyond the band, the scale and sinks.
 enum Feature : u32 {
   kFeatureSoftcap = 1,
   kFeatureAlibi = 2,
   kFeatureBias = 4,
   kFeatureBoolean = 8,
   kFeatureDropout = 16,
+  kFeatureNegativeScale = 32,  // the largest product is not the largest score
   kFeaturePaged = 64,
   kFeatureUnaligned = 128,  // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
   kFeatureFp32Output = 256,
+  kFeatureManyPairs = 512,  // a bias in fp32, or a bias beside a mask
 };
+
+// The words of the variant column of kernels.def: the features that a row serves.
+namespace serves {
+constexpr u32 PLAIN = 0;
+constexpr u32 SCORE = kFeatureSoftcap | kFeatureAlibi;
+constexpr u32 PAIRS = kFeatureBias | kFeatureBoolean;
+constexpr u32 DROPOUT = kFeatureDropout;
+constexpr u32 FULL = 0xffffffffu;
+}  // namespace serves
 
 struct ForwardParams {
   RowsArg q, k, v, o;
