@@ -14,12 +14,20 @@ namespace mica {
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.69314718055994530942f;
 
+// Softcap for products of at most `limit`, as a polynomial: additions and multiplications are plentiful on a GPU, and
+// what tanh is made of otherwise is not. Error of the tanh: 4e-8.
+struct SmallCap {
+  float limit;
+  float c[4];  // score = product (c0 + y (c1 + y (c2 + y c3))), y = product^2
+};
+
 // Uniform over a call.
 struct Score {
   float scale;        // d score / d product without softcap
   float scale_log2;   // scale * log2(e)
   float inverse_cap;  // scale / softcap
   float cap_log2;     // softcap * log2(e); 0: no softcap
+  SmallCap small;
 };
 
 }  // namespace mica
@@ -29,6 +37,14 @@ namespace MICA_NS {
 using mica::kLn2;
 using mica::kLog2E;
 using mica::Score;
+using mica::SmallCap;
+
+MICA_HD SmallCap small_cap(float inverse_cap, float cap_log2) {
+  const float y = inverse_cap * inverse_cap, c0 = cap_log2 * inverse_cap;
+  // Coefficients that underflow would be missed.
+  const float limit = inverse_cap > 1e-5f ? 0.4f / inverse_cap : -1.0f;
+  return {limit, {c0 * 0.9999999f, c0 * y * -0.33331356f, c0 * y * y * 0.13270874f, c0 * y * y * y * -0.047549347f}};
+}
 
 MICA_HD Score score_of(const mica::Problem& p) {
   Score s;
@@ -36,6 +52,7 @@ MICA_HD Score score_of(const mica::Problem& p) {
   s.scale_log2 = p.scale * kLog2E;
   s.inverse_cap = p.softcap > 0 ? p.scale / p.softcap : 0.0f;
   s.cap_log2 = p.softcap * kLog2E;
+  s.small = small_cap(s.inverse_cap, s.cap_log2);
   return s;
 }
 
@@ -44,18 +61,7 @@ template <class M>
 MICA_HD typename M::V capped_score(const Score& s, typename M::V product) {
   return M::mul(M::tanh(M::mul(product, M::set(s.inverse_cap))), M::set(s.cap_log2));
 }
-// The same for products of at most `limit`, as a polynomial: on a GPU additions and multiplications are plentiful, and
-// what tanh is made of otherwise is not. Error of the tanh: 4e-8.
-struct SmallCap {
-  float limit;
-  float c[4];  // score = product (c0 + y (c1 + y (c2 + y c3))), y = product^2
-};
-MICA_HD SmallCap small_cap_of(const Score& s) {
-  const float y = s.inverse_cap * s.inverse_cap, c0 = s.cap_log2 * s.inverse_cap;
-  // Coefficients that underflow would be missed.
-  const float limit = s.inverse_cap > 1e-5f ? 0.4f / s.inverse_cap : -1.0f;
-  return {limit, {c0 * 0.9999999f, c0 * y * -0.33331356f, c0 * y * y * 0.13270874f, c0 * y * y * y * -0.047549347f}};
-}
+// The same for products of at most s.limit.
 template <class M>
 MICA_HD typename M::V capped_score(const SmallCap& s, typename M::V product) {
   const typename M::V y = M::mul(product, product);

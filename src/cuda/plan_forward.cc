@@ -25,6 +25,13 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   return Splits{choose_splits(blocks, hint_tiles, choice.device.num_sms * row.blocks, kMinTiles, kMostSplits), 0};
 }
 
+// Whether each SM gets one block that takes one query tile after the other. Good for short sequences, where what a tile
+// begins and ends with weighs as much as its keys; long ones are dealt out better by the GPU itself.
+bool walks(const Problem& p, const KernelRow& row, i64 work, i32 num_sms) {
+  const i32 length = max_of(p.hint_len_q, p.hint_len_k);
+  return row.walks && (length <= 1024 || (length <= 2048 && work >= 10 * num_sms));
+}
+
 mica_status add_append(Plan& plan, const KernelChoice& choice) {
   const Problem& p = plan.problem;
   const AppendParams params = append_params(p);
@@ -59,7 +66,11 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
     layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
   }
 
-  status = add_step(plan, StepKind::FORWARD, index, blocks * plan.num_splits, params);
+  const i64 work = blocks * plan.num_splits;
+  params.work_items = i32(min_of<i64>(work, 0x7fffffff));
+  const i32 num_sms = choice.device.num_sms;
+  status = add_step(plan, StepKind::FORWARD, index, walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work,
+                    params);
   if (status == MICA_OK && plan.num_splits > 1)
     status = add_step(plan, StepKind::COMBINE, find_kernel(Role::COMBINE, choice), params.partial_rows * p.heads_q,
                       combine_params(params, p));

@@ -17,12 +17,13 @@ struct FileTraits {
   bool packs_heads = false;
   i32 slice_width = 0;
   bool takes_turns = true;
+  bool walks = false;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr FileTraits traits_of_forward_sm90(const KernelRow& r) {
-  return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+  return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, true, true};
 }
 constexpr FileTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
@@ -58,19 +59,20 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
                     why)                                                                                             \
   [] {                                                                                                               \
     KernelRow row = {#name,  Role::role, #file,           MICA_##dtype, dim_qk, dim_v, tile_q, tile_k, warps,        \
-                     stages, blocks,     serves::variant, why,          0,      false, 0,      true};                \
+                     stages, blocks,     serves::variant, why,          0,      false, 0,      true,   false};       \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
     row.slice_width = traits.slice_width;                                                                            \
     row.takes_turns = traits.takes_turns;                                                                            \
+    row.walks = traits.walks;                                                                                        \
     return row;                                                                                                      \
   }(),
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true}};
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true, false}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 

@@ -39,6 +39,7 @@ struct KernelRow {
   bool packs_heads;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
   i32 slice_width;   // blocks share out the columns of the gradients, so many each; 0: they do not
   bool takes_turns;  // can add to dQ in a fixed order
+  bool walks;        // a block takes one query tile after the other where there are fewer blocks
 };
 
 struct KernelTable {

@@ -14,7 +14,6 @@ namespace mica {
 template <bool transposed, class Math = FloatMath, u32 served = serves::FULL>
 struct FeatureState {
   float slope_log2;
-  SmallCap cap;
   PhiloxKey key;
 
   template <class Params>
@@ -24,7 +23,6 @@ struct FeatureState {
 
   template <class Params>
   MICA_DEVICE void begin(const Params& p, i32 batch, i32 head) {
-    if (has(p, kFeatureSoftcap)) cap = small_cap_of(p.score);
     if (has(p, kFeatureAlibi)) slope_log2 = p.alibi[batch * p.alibi_stride_batch + head * p.alibi_stride_head] * kLog2E;
     if (has(p, kFeatureDropout))
       key = p.dropout.rng_state ? philox_key(p.dropout.rng_state[0], p.dropout.rng_state[1])
@@ -50,13 +48,19 @@ struct FeatureState {
       for_each(scores, [&](float& x) { x *= p.score.scale_log2; });
       return;
     }
-    float largest = 0;
-    for_each(scores, [&](float& x) { largest = fmaxf(largest, fabsf(x)); });
-    if (__all_sync(0xffffffffu, largest <= cap.limit))
-      for_each(scores, [&](float& x) { x = capped_score<Math>(cap, x); });
+    float largest[4] = {};  // several, since each maximum waits for the one before
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) largest[e] = fmaxf(largest[e], fabsf(scores[m][n][e]));
+    if (__all_sync(0xffffffffu,
+                   fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3])) <= p.score.small.limit))
+      for_each(scores, [&](float& x) { x = capped_score<Math>(p.score.small, x); });
     else
       for_each(scores, [&](float& x) {
-        x = fabsf(x) <= cap.limit ? capped_score<Math>(cap, x) : capped_score<Math>(p.score, x);
+        x = fabsf(x) <= p.score.small.limit ? capped_score<Math>(p.score.small, x) : capped_score<Math>(p.score, x);
       });
   }
 
@@ -84,8 +88,45 @@ struct FeatureState {
   template <class Params, int m_blocks, int n_blocks>
   MICA_DEVICE void score(float (&scores)[m_blocks][n_blocks][4], const Params& p, const Band& band, i32 batch, i32 head,
                          i32 query_begin, i32 key_begin) const {
+    if (is_line(scores, p, band, query_begin, key_begin)) {
+      const float first = add_line(scores, p, band, query_begin, key_begin),
+                  step = transposed ? slope_log2 : -slope_log2;
+#pragma unroll
+      for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) scores[m][n][e] += fmaf(step, float(m * 16 + e / 2 * 8), first);
+      return;
+    }
     scale(scores, p);
     add(scores, p, band, batch, head, query_begin, key_begin);
+  }
+
+  // Whether scale and ALiBi are all there is, and no key of the fragment lies after a query: ALiBi is a line then, a
+  // part for the row and a part for the column.
+  template <class Params, int m_blocks, int n_blocks>
+  static MICA_DEVICE bool is_line(const float (&)[m_blocks][n_blocks][4], const Params& p, const Band& band,
+                                  i32 query_begin, i32 key_begin) {
+    return has(p, kFeatureAlibi) && (p.features & served & (serves::SCORE | serves::PAIRS)) == kFeatureAlibi &&
+           query_begin + band.shift - key_begin >= (transposed ? m_blocks * 16 : n_blocks * 8) - 1;
+  }
+  // Scale, and the part of the columns. Returns that of the lane's first row, which changes by -slope_log2 a row
+  // (transposed: by slope_log2).
+  template <class Params, int m_blocks, int n_blocks>
+  MICA_DEVICE float add_line(float (&scores)[m_blocks][n_blocks][4], const Params& p, const Band& band, i32 query_begin,
+                             i32 key_begin) const {
+    const i32 lane = threadIdx.x % 32, down = lane / 4, across = lane % 4 * 2;
+    const i32 offset = query_begin + band.shift - key_begin;
+    const float step = transposed ? -slope_log2 : slope_log2;
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          scores[m][n][e] = fmaf(scores[m][n][e], p.score.scale_log2, step * float(n * 8 + e % 2));
+    return -slope_log2 * float(transposed ? offset + across - down : offset + down - across);
   }
 
   // Calls function(m, n, e) for every dropped element. query_begin: a multiple of 16, key_begin: of 32.

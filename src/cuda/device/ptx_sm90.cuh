@@ -23,6 +23,16 @@ MICA_DEVICE void mbarrier_wait(u32 address, u32 parity) {
       "r"(parity)
       : "memory");
 }
+// The same without waiting.
+MICA_DEVICE bool mbarrier_is_over(u32 address, u32 parity) {
+  u32 over;
+  asm volatile(
+      "{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}\n"
+      : "=r"(over)
+      : "r"(address), "r"(parity)
+      : "memory");
+  return over;
+}
 
 // 9.7.13.4 fence.proxy: what this thread wrote to shared memory becomes visible to wgmma.
 MICA_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
@@ -31,10 +41,11 @@ MICA_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta
 MICA_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 // 9.7.15.7.2 wgmma.commit_group
 MICA_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-// 9.7.15.7.3 wgmma.wait_group: until at most `pending` groups are under way.
-template <int pending>
+// 9.7.15.7.3 wgmma.wait_group: until at most `pending` groups are under way. `site` tells waits apart that the compiler
+// would make one.
+template <int pending, int site = 0>
 MICA_DEVICE void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;  // %1\n" ::"n"(pending), "n"(site) : "memory");
 }
 // Accumulators that wgmma writes behind the compiler's back: not to be moved across this.
 template <int n>

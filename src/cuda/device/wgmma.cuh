@@ -16,6 +16,11 @@ MICA_DEVICE u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_byt
   return kSwizzle128 | u64(stride_bytes >> 4) << 32 | u64(leading_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
+// The descriptor of what lies `bytes` further on.
+MICA_DEVICE u64 advance(u64 descriptor, u32 bytes) {
+  return (descriptor & ~u64(0xffffffffu)) | u32(u32(descriptor) + (bytes >> 4));
+}
+
 // add: a and b in shared memory, the summed index along the rows of both. add_transposed: a from registers, b with the
 // summed index down its rows. add_both_transposed: a and b in shared memory, the summed index down the rows of both.
 template <class Element, int n>

@@ -22,9 +22,9 @@ struct ForwardBlock {
 
   MICA_DEVICE bool has(u32 features) const { return (served & features) && (p.features & served & features); }
 
-  // Finds the block's work: `index` counts query tiles, then heads, then sequences, then splits. False if there is
-  // none.
-  MICA_DEVICE bool locate(i32 index) {
+  // Finds the block's work: `index` counts query tiles, then heads, then sequences, then splits; the tiles of a head may
+  // be turned by `rotation`, the same for all of them. False if there is none.
+  MICA_DEVICE bool locate(i32 index, i32 rotation = 0) {
     const i32 tile_index = index % p.tiles_q;
     index /= p.tiles_q;
     head = index % p.heads_q;
@@ -38,7 +38,7 @@ struct ForwardBlock {
       split = index;
     } else {
       batch_index = index % p.batch;
-      tile = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited);
+      tile = heavy_first((tile_index + rotation) % p.tiles_q, p.tiles_q, p.band.window_right < kUnlimited);
       split = index / p.batch;
     }
     sequence = sequence_of(p.sequences, batch_index);
@@ -99,7 +99,7 @@ struct ForwardBlock {
   };
 
   // Normalises, and writes O and LSE, or the partial result of a split. smem: room for (tile_q, dim_v), of which a warp
-  // touches its own rows and columns.
+  // touches its own rows and columns; null: none is needed.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void finish(u8* smem, const Result<m_blocks, n_blocks>& r) const {
     float scale[m_blocks][2], lse[m_blocks][2];
@@ -138,8 +138,10 @@ struct ForwardBlock {
     }
     if (has(kFeatureUnaligned | kFeatureFp32Output))
       store_by_elements(r, scale);
-    else
+    else if (smem)
       store_through(smem, r, scale);
+    else
+      store_from_quads(r, scale);
   }
 
  private:
@@ -170,6 +172,42 @@ struct ForwardBlock {
         *reinterpret_cast<uint4*>(o + row * p.o.stride_row + chunk * 8) =
             *reinterpret_cast<const uint4*>(smem + OTile::offset(row, chunk));
     }
+  }
+
+  // O without shared memory: the four lanes of a row trade so that each holds 16 bytes.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_from_quads(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
+    static_assert(n_blocks % 4 == 0);
+    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+    u16* o = static_cast<u16*>(p.o.data) + output_offset();
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const i32 row = r.row(m, half);
+        const bool inside = tile_row + row < sequence.slot_len_q;
+#pragma unroll
+        for (int n = 0; n < n_blocks; n += 4) {
+          u32 word[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            word[i] = pack<Element>(r.out[m][n + i][2 * half] * scale[m][half],
+                                    r.out[m][n + i][2 * half + 1] * scale[m][half]);
+          trade(word[0], word[1], odd, 1);
+          trade(word[2], word[3], odd, 1);
+          trade(word[0], word[2], upper, 2);
+          trade(word[1], word[3], upper, 2);
+          const i32 column = r.first_column + (n + i32(threadIdx.x) % 4) * 8;
+          if (inside && column < p.dim_v)
+            *reinterpret_cast<uint4*>(o + row * p.o.stride_row + column) =
+                make_uint4(word[0], word[1], word[2], word[3]);
+        }
+      }
+  }
+  // Between this lane and the one `distance` away: its second word against the other's first.
+  static MICA_DEVICE void trade(u32& first, u32& second, bool is_other, int distance) {
+    const u32 received = __shfl_xor_sync(0xffffffffu, is_other ? first : second, distance);
+    (is_other ? first : second) = received;
   }
 
   // A split's O, normalised by itself, in fp32, and its LSE in log2 units.

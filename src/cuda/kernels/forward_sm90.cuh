@@ -3,8 +3,8 @@
 // last to the first. Its first warpgroup fetches K and V into a ring of stages; each of the others owns 64 of the
 // queries:
 //
-//   producer   K0 | K1 | V0 | K2 | V1 | ...                      (cp.async; waits for empty stages, announces full
-//   ones) consumer   S0 | exp2 S0 | S1, O += P0 V0 | exp2 S1 | S2, O += P1 V1 | exp2 S2 | ...
+//   producer   Q | K0 | K1 | V0 | K2 | V1 | ...     by cp.async; waits for empty stages, announces full ones
+//   consumer   S0 | exp2 S0 | S1, O += P0 V0 | exp2 S1 | S2, O += P1 V1 | exp2 S2 | ...
 //
 // S of the next tile is under way on the tensor cores while O takes the last one, and exponentials of S run while O +=
 // P V does. P is rounded in the registers where S was and is the A operand from there.
@@ -32,8 +32,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // All registers of the SM, in the steps of 8 that setmaxnreg takes.
   static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters = (65536 / 128 - kProducerRegisters) / kConsumers / 8 * 8;
-  static constexpr int kConsumerBarrier = 1;  // named barriers
-  // How many tiles the producer has under way before it waits for the first.
+  // How many more tiles the producer has under way when it announces one.
   static constexpr int kAhead = 2;
 
   using QTile = PanelTile<dim_qk, tile_q>;
@@ -45,62 +44,82 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   u32 smem_q, smem_k, smem_v, barriers;
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
+  u32 pending[kAhead] = {};      // the producer's: barriers of tiles under way, 0: none
 
   // Phases of a ring: step i uses stage i % stages for the (i / stages)-th time.
   MICA_DEVICE u32 full_k(i32 step) const { return barriers + step % stages * 8; }
   MICA_DEVICE u32 full_v(i32 step) const { return full_k(step) + stages * 8; }
   MICA_DEVICE u32 empty_k(i32 step) const { return full_k(step) + 2 * stages * 8; }
   MICA_DEVICE u32 empty_v(i32 step) const { return full_k(step) + 3 * stages * 8; }
+  MICA_DEVICE u32 full_q() const { return barriers + 4 * stages * 8; }
+  MICA_DEVICE u32 empty_q() const { return full_q() + 8; }
   static MICA_DEVICE u32 parity(i32 step) { return step / stages % 2; }
 
   MICA_DEVICE void run(u8* smem) {
-    if (!this->locate(blockIdx.x)) return;
     smem_q = shared_address(smem);
-    smem_k = smem_q + tile_q * 2 * (dim_qk > dim_v ? dim_qk : dim_v);
+    smem_k = smem_q + QTile::kBytes;
     smem_v = smem_k + stages * KTile::kBytes;
     barriers = smem_v + stages * VTile::kBytes;
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
       for (i32 stage = 0; stage < stages; ++stage) {
         mbarrier_init(full_k(stage), 128);
         mbarrier_init(full_v(stage), 128);
         mbarrier_init(empty_k(stage), 4 * kConsumers);
         mbarrier_init(empty_v(stage), 4 * kConsumers);
       }
+      mbarrier_init(full_q(), 128);
+      mbarrier_init(empty_q(), 4 * kConsumers);
+    }
     __syncthreads();
     if (threadIdx.x < 128) {
       give_up_registers<kProducerRegisters>();
-      produce();
+      for_each_work([&](i32 steps_before, i32 turn) { produce(steps_before, turn); });
+      announce_all();
     } else {
       take_registers<kConsumerRegisters>();
-      consume(smem);
+      for_each_work([&](i32 steps_before, i32 turn) { consume(steps_before, turn); });
     }
   }
 
-  // Fetches K0, K1, V0, K2, V1, ... in the order in which they are needed.
-  MICA_DEVICE void produce() const {
+  // The block's query tiles one after the other; a grid of fewer blocks than tiles lets the producer fetch for the next
+  // tile while this one is finished. function(key tiles before, query tiles before).
+  template <class Function>
+  MICA_DEVICE void for_each_work(Function function) {
+    i32 steps_before = 0, turn = 0;
+    for (u32 work = blockIdx.x; work < u32(p.work_items); work += gridDim.x) {
+      // A block that always got the same tile of its sequence would have the heaviest, or the lightest, every time.
+      const u32 rotation = (work - work % p.tiles_q) / gridDim.x;
+      if (!this->locate(i32(work), i32(rotation))) continue;
+      function(steps_before, turn);
+      const i32 count = tiles.end - tiles.begin;
+      steps_before += count;
+      turn += count > 0;
+    }
+  }
+
+  // Fetches Q, K0, K1, V0, K2, V1, ... in the order in which they are needed.
+  MICA_DEVICE void produce(i32 steps_before, i32 turn) {
     const i32 count = tiles.end - tiles.begin;
+    if (count == 0) return;
     const u16* k = key_row(p.k, 0);
     const u16* v = key_row(p.v, 0);
-    for (i32 load = 0; load < 2 * count + kAhead; ++load) {
-      if (load < 2 * count) {
-        const i32 step = step_of(load, count), tile = tiles.end - 1 - step;
-        const i32 valid = sequence.len_k - tile * tile_k;
-        if (is_k(load, count)) {
-          mbarrier_wait(empty_k(step), parity(step) ^ 1);
-          KTile::load(smem_k + step % stages * KTile::kBytes, k + tile * (p.k.stride_row * tile_k), p.k.stride_row,
-                      valid, p.dim_qk);
-        } else {
-          mbarrier_wait(empty_v(step), parity(step) ^ 1);
-          VTile::load(smem_v + step % stages * VTile::kBytes, v + tile * (p.v.stride_row * tile_k), p.v.stride_row,
-                      valid, p.dim_v);
-        }
+    wait_for_room(empty_q(), turn % 2 ^ 1);
+    QTile::load(smem_q, this->query_tile(), p.q.stride_row, sequence.len_q - tile_row, p.dim_qk);
+    announce(full_q());
+    for (i32 load = 0; load < 2 * count; ++load) {
+      const i32 step_here = step_of(load, count), step = steps_before + step_here, tile = tiles.end - 1 - step_here;
+      const i32 valid = sequence.len_k - tile * tile_k;
+      if (is_k(load, count)) {
+        wait_for_room(empty_k(step), parity(step) ^ 1);
+        KTile::load(smem_k + step % stages * KTile::kBytes, k + tile * (p.k.stride_row * tile_k), p.k.stride_row, valid,
+                    p.dim_qk);
+        announce(full_k(step));
+      } else {
+        wait_for_room(empty_v(step), parity(step) ^ 1);
+        VTile::load(smem_v + step % stages * VTile::kBytes, v + tile * (p.v.stride_row * tile_k), p.v.stride_row, valid,
+                    p.dim_v);
+        announce(full_v(step));
       }
-      cp_async_commit();
-      if (load < kAhead) continue;
-      cp_async_wait<kAhead>();
-      fence_for_wgmma();
-      const i32 arrived = load - kAhead, step = step_of(arrived, count);
-      mbarrier_arrive(is_k(arrived, count) ? full_k(step) : full_v(step));
     }
   }
   // The order K0, K1, V0, K2, V1, ..., K(n-1), V(n-2), V(n-1).
@@ -110,8 +129,36 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     return is_k(load, count) ? (load + 1) / 2 : load == 2 * count - 1 ? count - 1 : load / 2 - 1;
   }
 
-  MICA_DEVICE void consume(u8* smem) {
-    const i32 group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
+  // Copies take a while to arrive: a tile is announced when kAhead more are under way, or when there is nothing else to
+  // do.
+  MICA_DEVICE void announce(u32 barrier) {
+    cp_async_commit();
+    cp_async_wait<kAhead>();
+    announce_first();
+    pending[kAhead - 1] = barrier;
+  }
+  MICA_DEVICE void announce_all() {
+    cp_async_wait<0>();
+    for (int i = 0; i < kAhead; ++i) announce_first();
+  }
+  MICA_DEVICE void announce_first() {
+    if (pending[0]) {
+      fence_for_wgmma();
+      mbarrier_arrive(pending[0]);
+    }
+#pragma unroll
+    for (int i = 1; i < kAhead; ++i) pending[i - 1] = pending[i];
+    pending[kAhead - 1] = 0;
+  }
+  MICA_DEVICE void wait_for_room(u32 barrier, u32 parity) {
+    if (mbarrier_is_over(barrier, parity)) return;
+    announce_all();  // the consumers may wait for just that
+    mbarrier_wait(barrier, parity);
+  }
+
+  MICA_DEVICE void consume(i32 steps_before, i32 turn) {
+    // By a shuffle, so that the compiler knows it to be the same in all lanes.
+    const i32 group = __shfl_sync(0xffffffffu, i32(threadIdx.x) / 128, 0) - 1, warp = threadIdx.x / 32 % 4;
     const i32 group_row = group * 64;  // in the tile
     const i32 row_begin = tile_row + group_row + warp * 16;
     const i32 count = tiles.end - tiles.begin;
@@ -120,61 +167,47 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     state[0][0] = state[0][1] = empty_state<FloatMath>();
     zero(out);
     if (count > 0) {
-      load_queries(group);
-      features.begin(p, batch_index, head);
-      fetch_pairs(row_begin, 0);
       Scores scores;
       u32 probabilities[tile_k / 16][4];
-      mbarrier_wait(full_k(0), 0);
-      gemm_qk(scores[0], group_row, 0);
+      features.begin(p, batch_index, head);
+      fetch_pairs(row_begin, 0);
+      mbarrier_wait(full_q(), turn % 2);
+      i32 ring = steps_before;  // the step in the ring
+      mbarrier_wait(full_k(ring), parity(ring));
+      gemm_qk(scores[0], group_row, ring);
       wgmma_wait<0>();
       wgmma_hold(scores[0]);
-      release(empty_k(0));
+      release(empty_k(ring));
+      if (count == 1) release(empty_q());
       softmax(scores, state[0], row_begin, 0);
       drop(scores, row_begin, 0);
       round(probabilities, scores[0]);
       for (i32 step = 1; step < count; ++step) {
-        mbarrier_wait(full_k(step), parity(step));
-        gemm_qk(scores[0], group_row, step);
-        mbarrier_wait(full_v(step - 1), parity(step - 1));
-        gemm_pv(out[0], probabilities, step - 1);
+        ++ring;
+        mbarrier_wait(full_k(ring), parity(ring));
+        gemm_qk(scores[0], group_row, ring);
+        mbarrier_wait(full_v(ring - 1), parity(ring - 1));
+        gemm_pv(out[0], probabilities, ring - 1);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
-        release(empty_k(step));
+        release(empty_k(ring));
+        if (step == count - 1) release(empty_q());
         const Factors factors = softmax(scores, state[0], row_begin, step);
         drop(scores, row_begin, step);
-        wgmma_wait<0>();
-        wgmma_hold(out[0]);
-        release(empty_v(step - 1));
-        rescale(out[0], factors);
+        wgmma_hold(scores[0]);
+        wait_and_rescale(out[0], factors);
+        release(empty_v(ring - 1));
         round(probabilities, scores[0]);
       }
-      mbarrier_wait(full_v(count - 1), parity(count - 1));
-      gemm_pv(out[0], probabilities, count - 1);
+      mbarrier_wait(full_v(ring), parity(ring));
+      gemm_pv(out[0], probabilities, ring);
       wgmma_wait<0>();
       wgmma_hold(out[0]);
+      release(empty_v(ring));
     }
-    barrier_sync(kConsumerBarrier, 128 * kConsumers);  // nobody reads Q any more
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
-    Base::template finish<1, dim_v / 8>(smem, {state, out, group_row + warp * 16, 0});
-  }
-
-  // All of Q, by all consumers: panels do not divide by rows of a group alone.
-  MICA_DEVICE void load_queries(i32 group) const {
-    constexpr int kRowStep = 128 / QTile::kChunks;
-    const int thread = threadIdx.x % 128, chunk = thread % QTile::kChunks;
-    const u16* q = this->query_tile();
-    for (int i = 0; i < 64 / kRowStep; ++i) {
-      const i32 row = group * 64 + thread / QTile::kChunks + i * kRowStep;
-      const bool inside = tile_row + row < sequence.len_q && chunk * 8 < p.dim_qk;
-      cp_async_16(smem_q + QTile::offset(row, chunk), inside ? q + row * p.q.stride_row + chunk * 8 : q,
-                  inside ? 16 : 0);
-    }
-    cp_async_commit();
-    cp_async_wait<0>();
-    fence_for_wgmma();
-    barrier_sync(kConsumerBarrier + 1 + group, 128);
+    Base::template finish<1, dim_v / 8>(nullptr, {state, out, group_row + warp * 16, 0});
   }
 
   // A warp is done with a stage; one arrival each.
@@ -184,25 +217,25 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
   // scores = Q K^T of one key tile, begun.
   MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group_row, i32 step) const {
-    const u32 q = smem_q + group_row * 128, k = smem_k + step % stages * KTile::kBytes;
+    const u64 q = matrix_descriptor(smem_q + group_row * 128, 16, 1024);
+    const u64 k = matrix_descriptor(smem_k + step % stages * KTile::kBytes, 16, 1024);
     wgmma_hold(scores);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < dim_qk / 16; ++i)
-      Wgmma<Element, tile_k>::add(scores, matrix_descriptor(q + i / 4 * QTile::kPanelBytes + i % 4 * 32, 16, 1024),
-                                  matrix_descriptor(k + i / 4 * KTile::kPanelBytes + i % 4 * 32, 16, 1024), i > 0);
+      Wgmma<Element, tile_k>::add(scores, advance(q, i / 4 * QTile::kPanelBytes + i % 4 * 32),
+                                  advance(k, i / 4 * KTile::kPanelBytes + i % 4 * 32), i > 0);
     wgmma_commit();
   }
 
   // out += P V of one key tile, begun.
   MICA_DEVICE void gemm_pv(float (&out)[dim_v / 8][4], const u32 (&probabilities)[tile_k / 16][4], i32 step) const {
-    const u32 v = smem_v + step % stages * VTile::kBytes;
+    const u64 v = matrix_descriptor(smem_v + step % stages * VTile::kBytes, VTile::kPanelBytes, 1024);
     wgmma_hold(out);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < tile_k / 16; ++i)
-      Wgmma<Element, dim_v>::add_transposed(out, probabilities[i],
-                                            matrix_descriptor(v + i * 16 * 128, VTile::kPanelBytes, 1024));
+      Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128));
     wgmma_commit();
   }
 
@@ -219,12 +252,19 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     }
   }
 
-  // What the kernel serves, applied to the products of a tile. Returns what must still be multiplied to reach scores in
-  // log2 units.
-  MICA_DEVICE float score(Scores& scores, i32 row_begin, i32 step) {
+  // How the numbers of a tile become scores in log2 units: times scale, plus what a row adds.
+  struct Units {
+    float scale, of_row[2];
+  };
+  // What the kernel serves, applied to the products of a tile.
+  MICA_DEVICE Units score(Scores& scores, i32 row_begin, i32 step) {
     if constexpr (served & serves::SCORE) {
+      if (features.is_line(scores, p, band, row_begin, key_begin(step))) {
+        const float first = features.add_line(scores, p, band, row_begin, key_begin(step));
+        return {1.0f, {first, first - 8 * features.slope_log2}};
+      }
       features.score(scores, p, band, batch_index, head, row_begin, key_begin(step));
-      return 1.0f;
+      return {1.0f, {0.0f, 0.0f}};
     } else if constexpr (served & serves::PAIRS) {
       const bool is_bias = this->has(kFeatureBias);
       if (is_bias)
@@ -232,9 +272,9 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       else
         hide(scores[0]);
       fetch_pairs(row_begin, step + 1);
-      return is_bias ? 1.0f : p.score.scale_log2;
+      return {is_bias ? 1.0f : p.score.scale_log2, {0.0f, 0.0f}};
     } else {
-      return p.score.scale_log2;
+      return {p.score.scale_log2, {0.0f, 0.0f}};
     }
   }
   MICA_DEVICE void add_bias(float (&scores)[tile_k / 8][4]) const {
@@ -266,38 +306,69 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     float of_row[2];
   };
 
+  // Scores that softcap holds within +-2^64 need no maximum: bf16 has fp32's range.
+  MICA_DEVICE bool is_bounded() const {
+    if constexpr ((served & kFeatureSoftcap) && Element::kDtype == MICA_BF16)
+      return this->has(kFeatureSoftcap) && !this->has(kFeatureAlibi) && p.score.cap_log2 <= 64.0f;
+    else
+      return false;
+  }
+
   // From scores to probabilities, in place; returns by what `out` must be multiplied.
   MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) {
-    const float scale = score(scores, row_begin, step);
+    const Units units = score(scores, row_begin, step);
     if (this->is_partly_hidden(tiles.end - 1 - step)) this->mask(scores, row_begin, key_begin(step));
+    if (is_bounded()) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        state[half].max = 0.0f;
+        state[half].sum += exponentials(scores[0], half, 1.0f, 0.0f);
+      }
+      return {{1.0f, 1.0f}};
+    }
     Factors factors;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float largest = -infinity();
+      float largest[2] = {-infinity(), -infinity()};
 #pragma unroll
       for (int n = 0; n < tile_k / 8; ++n)
-        largest = fmaxf(largest, fmaxf(scores[0][n][2 * half], scores[0][n][2 * half + 1]));
-      factors.of_row[half] = absorb_lazily<FloatMath>(state[half], quad_max(largest) * scale);
-      const float reference = reference_of<FloatMath>(state[half].max);
-      float sum = 0;
-#pragma unroll
-      for (int n = 0; n < tile_k / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = scores[0][n][2 * half + e];
-          x = ex2_approx(fmaf(x, scale, -reference));
-          sum += x;
-        }
-      state[half].sum += sum;
+        largest[n % 2] = fmaxf(largest[n % 2], fmaxf(scores[0][n][2 * half], scores[0][n][2 * half + 1]));
+      const float tile_max = fmaf(quad_max(fmaxf(largest[0], largest[1])), units.scale, units.of_row[half]);
+      factors.of_row[half] = absorb_lazily<FloatMath>(state[half], tile_max);
+      state[half].sum +=
+          exponentials(scores[0], half, units.scale, units.of_row[half] - reference_of<FloatMath>(state[half].max));
     }
     return factors;
   }
-  static MICA_DEVICE void rescale(float (&out)[dim_v / 8][4], const Factors& factors) {
-    if (!__any_sync(0xffffffffu, factors.of_row[0] != 1.0f || factors.of_row[1] != 1.0f)) return;
+  // exp2(x scale + offset) of one row in place; returns this lane's part of their sum. Several sums, since each
+  // addition waits for the one before.
+  static MICA_DEVICE float exponentials(float (&scores)[tile_k / 8][4], int half, float scale, float offset) {
+    constexpr int kSums = tile_k / 32;
+    float sum[kSums] = {}, total = 0;
 #pragma unroll
-    for (int n = 0; n < dim_v / 8; ++n)
+    for (int i = 0; i < tile_k / 4; ++i) {
+      float& x = scores[i / 2][2 * half + i % 2];
+      x = ex2_approx(fmaf(x, scale, offset));
+      sum[i % kSums] += x;
+    }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] *= factors.of_row[e / 2];
+    for (int i = 0; i < kSums; ++i) total += sum[i];
+    return total;
+  }
+  // Waits for O += P V, and multiplies. The wait is in both branches because the assembler moves a wait up to the
+  // beginning of its basic block: before the branch it would come before the softmax that it is to overlap with.
+  static MICA_DEVICE void wait_and_rescale(float (&out)[dim_v / 8][4], const Factors& factors) {
+    if (__any_sync(0xffffffffu, factors.of_row[0] != 1.0f || factors.of_row[1] != 1.0f)) {
+      wgmma_wait<0, 1>();
+      wgmma_hold(out);
+#pragma unroll
+      for (int n = 0; n < dim_v / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[n][e] *= factors.of_row[e / 2];
+    } else {
+      wgmma_wait<0, 2>();
+      wgmma_hold(out);
+    }
   }
 
   // P in the element type, as the A operand of tile_k / 16 products.

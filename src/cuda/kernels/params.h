@@ -68,7 +68,8 @@ struct ForwardParams {
   SequenceTable sequences;
   i32 batch, heads_q, group;
   i32 dim_qk, dim_v;
-  i32 tiles_q;  // per head: ceil(max_len_q / tile_q), or packed_tile_count
+  i32 tiles_q;     // per head: ceil(max_len_q / tile_q), or packed_tile_count
+  i32 work_items;  // query tiles in all; forward_sm90 may have fewer blocks
   i32 packed_q;
   u32 features;  // Feature
   BandArg band;
@@ -241,8 +242,7 @@ MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk
 
 // Bytes of dynamic shared memory of forward_sm90: the same, and four barriers of 8 bytes a stage.
 MICA_HD constexpr i32 forward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  const i32 q = tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2;
-  return q + stages * tile_k * (dim_qk + dim_v) * 2 + 4 * stages * 8;
+  return tile_q * dim_qk * 2 + stages * tile_k * (dim_qk + dim_v) * 2 + (4 * stages + 2) * 8;
 }
 
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /

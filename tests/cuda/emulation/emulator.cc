@@ -396,6 +396,11 @@ void mbarrier_init(u32 address, u32 arrivals) {
 }
 void mbarrier_arrive(u32 address) { block().arrive(block().mbarrier(address)); }
 void mbarrier_wait(u32 address, u32 parity) { block().wait_for(block().mbarrier(address), parity); }
+bool mbarrier_is_over(u32 address, u32 parity) {
+  if (block().mbarrier(address).phases % 2 == parity) return false;
+  mbarrier_wait(address, parity);  // takes over what its arrivals knew
+  return true;
+}
 
 void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context) {
   block().warpgroup_together(perform, context);

@@ -62,6 +62,7 @@ bool meet(i32 id, i32 threads, bool predicate);
 void mbarrier_init(u32 address, u32 arrivals);
 void mbarrier_arrive(u32 address);
 void mbarrier_wait(u32 address, u32 parity);
+bool mbarrier_is_over(u32 address, u32 parity);
 // The four warps of this thread's warpgroup wait for each other, the last one calls perform with its first thread's
 // number. Orders nothing in memory.
 void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context);

@@ -10,6 +10,10 @@ inline u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes) {
   return u64(1) << 62 | u64(stride_bytes >> 4) << 32 | u64(leading_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
+inline u64 advance(u64 descriptor, u32 bytes) {
+  return (descriptor & ~u64(0xffffffffu)) | u32(u32(descriptor) + (bytes >> 4));
+}
+
 template <class Element, int n>
 struct Wgmma {
   static void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
