@@ -67,6 +67,23 @@ void add_aligned_cases(CaseTable& table) {
                             .has_mask = true,
                             .mask_axes = kAxisQuery | kAxisKey,
                             .bias_dtype = MICA_FP16});
+    add("_bias_brain", {.batch = 1,
+                        .heads_k = 1,
+                        .len_q = 140,
+                        .len_k = 150,
+                        .bias_dtype = MICA_BF16,
+                        .bias_axes = kAxisHead | kAxisQuery | kAxisKey});
+    // Scores on both sides of where softcap's tanh is done otherwise.
+    add("_softcap",
+        {.batch = 1, .len_q = 140, .len_k = 210, .amplitude = 2, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .softcap = 3.0f});
+    add("_softcap_wide_alibi", {.batch = 1,
+                                .len_q = 140,
+                                .len_k = 210,
+                                .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                                .softcap = 50.0f,
+                                .has_alibi = true});
+    add("_alibi", {.batch = 1, .len_q = 140, .len_k = 210, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .has_alibi = true});
+    add("_dropout", {.len_q = 140, .len_k = 210, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .dropout = 0.3f});
     add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});

@@ -38,7 +38,7 @@ constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
   return {backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
-  return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, false};
+  return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
 constexpr FileTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
   return {backward_sliced_sm80_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)), false,

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "device/ptx.cuh"
+#include "device/ptx_sm90.cuh"
 
 extern __shared__ mica::u8 smem[];
 
@@ -199,6 +199,20 @@ TEST(Emulator, FindsThreadsThatWaitInVain) {
   EXPECT_EQ(out[33], 32.0f);
   EXPECT_TRUE(says(run_as<different_things>(1, 32, {nullptr, out.data()}), "this one in a vote"));
   EXPECT_TRUE(says(run_as<wait_for_nobody>(1, 32, {zeros.data(), nullptr}), "no thread of this block"));
+}
+
+// The first of three warpgroups gives registers up for the others, which start with 168.
+template <int first, int others>
+void deal_registers(Params) {
+  if (threadIdx.x < 128)
+    give_up_registers<first>();
+  else
+    take_registers<others>();
+}
+
+TEST(Emulator, WarpgroupsTakeWhatOthersGaveUp) {
+  EXPECT_EQ((run_as<deal_registers<24, 240>>(1, 384, {})), "");
+  EXPECT_TRUE((says(run_as<deal_registers<32, 240>>(1, 384, {}), "more registers")));
 }
 
 // C (16 x 8) = A (16 x 16) B^T, B (8 x 16), both bf16 in shared memory; in: A, then B, as floats.

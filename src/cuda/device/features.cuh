@@ -168,6 +168,12 @@ struct FeatureState {
     }
   }
 
+  // The Philox block of a pair.
+  MICA_DEVICE PhiloxBlock<ScalarWords> block_of(i32 query, i32 key_index, i32 head_index) const {
+    const DropoutCell cell = dropout_cell(query, key_index);
+    return philox<ScalarWords>(key, cell.row, cell.column, head_index);
+  }
+
  private:
   // offset: the distance of the fragment's first query and key. Distances are counted on in floats: turning each from
   // an integer would cost as much as an exponential.
@@ -228,10 +234,6 @@ struct FeatureState {
     }
   }
 
-  MICA_DEVICE PhiloxBlock<ScalarWords> block_of(i32 query, i32 key_index, i32 head_index) const {
-    const DropoutCell cell = dropout_cell(query, key_index);
-    return philox<ScalarWords>(key, cell.row, cell.column, head_index);
-  }
   // Byte k, which is known at compile time, or the one after it.
   static MICA_DEVICE u32 dropout_bits(const PhiloxBlock<ScalarWords>& block, u32 k, u32 next = 0) {
     return next ? MICA_NS::dropout_bits(block, k + 1) : MICA_NS::dropout_bits(block, k);

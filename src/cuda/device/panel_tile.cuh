@@ -17,11 +17,12 @@ struct PanelTile {
     return chunk / 8 * kPanelBytes + row * 128 + ((chunk % 8 ^ row % 8) << 4);
   }
 
-  // By the 128 threads of a warpgroup; rows past valid_rows and columns past valid_dim arrive as zeros.
+  // By the first `threads` threads of a warpgroup; rows past valid_rows and columns past valid_dim arrive as zeros.
+  template <int threads = 128>
   static MICA_DEVICE void load(u32 shared, const u16* global, i64 stride_row, i32 valid_rows, i32 valid_dim) {
-    constexpr int kRowStep = 128 / kChunks;
-    static_assert(128 % kChunks == 0 && rows % kRowStep == 0);
-    const int thread = threadIdx.x % 128, first = thread / kChunks, chunk = thread % kChunks;
+    constexpr int kRowStep = threads / kChunks;
+    static_assert(threads % kChunks == 0 && rows % kRowStep == 0);
+    const int thread = threadIdx.x % threads, first = thread / kChunks, chunk = thread % kChunks;
     const u16* source = global + first * stride_row + chunk * 8;
     if (valid_rows >= rows && valid_dim == dim) {
 #pragma unroll 8

@@ -37,6 +37,24 @@ MICA_DEVICE bool mbarrier_is_over(u32 address, u32 parity) {
 // 9.7.13.4 fence.proxy: what this thread wrote to shared memory becomes visible to wgmma.
 MICA_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
+// 9.7.9.25.4.2 cp.reduce.async.bulk: adds floats of shared memory to as many in global memory; bytes: a multiple of 16.
+MICA_DEVICE void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(global),
+               "r"(shared), "r"(bytes)
+               : "memory");
+}
+// 9.7.9.25.3.2 cp.async.bulk.commit_group
+MICA_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
+// 9.7.9.25.3.3 cp.async.bulk.wait_group: until this thread's copies are done; .read: until they have read their source.
+MICA_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
+MICA_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+
+// 9.7.9.11 st: 16 bytes of floats.
+MICA_DEVICE void store_shared_floats(u32 address, const float (&x)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+
 // 9.7.15.7.1 wgmma.fence: before the first wgmma, and after registers that it takes were changed.
 MICA_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 // 9.7.15.7.2 wgmma.commit_group

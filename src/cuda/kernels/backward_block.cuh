@@ -11,7 +11,7 @@
 
 namespace mica {
 
-template <class Element, int tile_q, int tile_k, int warps, bool full>
+template <class Element, int tile_q, int tile_k, int warps, bool full, u32 served = full ? serves::FULL : serves::PLAIN>
 struct BackwardBlock {
   using Math = typename MathOf<Element>::Math;
   using Ops = Products<Element>;
@@ -22,9 +22,9 @@ struct BackwardBlock {
   Band band;
   i32 batch_index, head, head_k, key_begin;
   float* stats;  // [2][2][tile_q]: stage, then lse and delta
-  FeatureState<true, Math> features;
+  FeatureState<true, Math, served> features;
 
-  MICA_DEVICE bool has(u32 feature) const { return full && (p.features & feature); }
+  MICA_DEVICE bool has(u32 feature) const { return (served & feature) && (p.features & feature); }
 
   // Finds the block's keys: `index` counts key tiles, then key heads, then sequences. False if there are none.
   MICA_DEVICE bool locate(i32 index) {
@@ -203,13 +203,17 @@ struct BackwardBlock {
 
   // Deterministic: the key tiles that see a query tile add to it from the first to the last. A block waits only for
   // blocks with a smaller index, which have started before it.
-  MICA_DEVICE void wait_for_turn(i32 tile, i64 turn) const {
+  MICA_DEVICE void await_turn(i32 tile, i64 turn) const {
     const i32 row = tile * tile_q;
     const i32 first = key_tiles(band, row, min_of(row + tile_q, sequence.len_q), tile_k).begin;
-    if (threadIdx.x == 0)
-      while (load_acquire(p.dq_turns + turn) != key_begin / tile_k - first) __nanosleep(40);
+    while (load_acquire(p.dq_turns + turn) != key_begin / tile_k - first) __nanosleep(40);
+  }
+  MICA_DEVICE void wait_for_turn(i32 tile, i64 turn) const {
+    if (threadIdx.x == 0) await_turn(tile, turn);
     __syncthreads();
   }
+  // In turns, causal blocks meet at the last query tile first: from the first on, each would wait for all before it.
+  MICA_DEVICE bool is_descending() const { return p.dq_turns && p.band.window_right < kUnlimited; }
   MICA_DEVICE void hand_on_turn(i64 turn) const {
     __threadfence();
     __syncthreads();
@@ -244,11 +248,18 @@ struct BackwardBlock {
           if (pairs) {
             if (column < dim) store_two(t.data, at, left, right);
           } else {
-            if (column < dim) store_float(t.data, at, dtype, left);
-            if (column + 1 < dim) store_float(t.data, at + 1, dtype, right);
+            if (column < dim) store_one(t.data, at, dtype, left);
+            if (column + 1 < dim) store_one(t.data, at + 1, dtype, right);
           }
         }
       }
+  }
+  // store_float of the core with the GPU's own conversions: it stands here once for each element of a fragment.
+  static MICA_DEVICE void store_one(void* data, i64 at, i32 dtype, float x) {
+    if (dtype == MICA_FP32)
+      static_cast<float*>(data)[at] = x;
+    else
+      static_cast<u16*>(data)[at] = u16(dtype == MICA_BF16 ? pack<Bf16>(x, 0.0f) : pack<Fp16>(x, 0.0f));
   }
   static MICA_DEVICE void store_two(void* data, i64 at, float left, float right) {
     if constexpr (Ops::kFp32)

@@ -114,9 +114,7 @@ struct BackwardSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> {
       const i32 valid = sequence.len_k - key_begin;
       this->template load<dim_qk, tile_k>(smem_k, p.k, this->key_offset(p.k), valid, p.dim_qk);
       this->template load<dim_v, tile_k>(smem_v, p.v, this->key_offset(p.v), valid, p.dim_v);
-      // In turns, causal blocks meet at the last query tile first: from the first on, each would wait for all before
-      // it.
-      const bool descending = p.dq_turns && p.band.window_right < kUnlimited;
+      const bool descending = this->is_descending();
       const i32 from = descending ? tiles.end - 1 : tiles.begin, to = descending ? tiles.begin : tiles.end - 1;
       load_queries(head_k * p.group, from, 0);
       cp_async_commit();

@@ -191,11 +191,13 @@ MICA_HD constexpr i32 backward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_q
   return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + 2 * 2 * tile_q * 4;
 }
 
-// Bytes of dynamic shared memory of backward_sm90: K, V; stages of Q and dO; two tiles of dS; two barriers a stage;
-// statistics of `stages` query tiles.
-MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + 2 * stages * 8 +
-         stages * 2 * tile_q * 4;
+// Bytes of dynamic shared memory of backward_sm90: K, V; stages of Q and dO; two tiles of dS; dQ; two barriers for dQ
+// and each stage; for each stage the statistics of its queries and what its pairs bring: a 16-bit bias (or mask) with
+// PAIRS, with dropout a bit.
+MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages, u32 served) {
+  const i32 pair_bits = served & serves::PAIRS ? 16 : served & kFeatureDropout ? 1 : 0;
+  return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + tile_q * dim_qk * 4 +
+         2 * (stages + 1) * 8 + stages * 2 * tile_q * 4 + stages * tile_q * tile_k * pair_bits / 8;
 }
 
 constexpr i32 kMaxSplits = 256;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,7 @@ alignas(1024) thread_local mica::u8 smem[mica::emulation::kSharedBytes];
 namespace mica::emulation {
 namespace {
 
-constexpr u32 kWarp = 32, kMaxThreads = 1024, kNamedBarriers = 16;
+constexpr u32 kWarp = 32, kWarpgroup = 128, kMaxThreads = 1024, kNamedBarriers = 16;
 // Shared memory does not start at address 0, so that an address that was never set is out of bounds.
 constexpr u32 kSharedBase = 1024;
 constexpr int kPatience = 1000;  // naps of a block's threads before it is given up
@@ -83,6 +84,7 @@ class Block {
   void wait_for(const Mbarrier& barrier, u32 parity);
   void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context);
   u32 current() const { return current_; }
+  void set_registers(u32 registers) { registers_[current_ / kWarpgroup] = registers; }
   void nap();
   void note(u32 offset, u32 bytes, Access access) {
     if (const char* race = shadow_.note(offset, bytes, access == Access::kWrite, current_)) complain(race);
@@ -108,6 +110,7 @@ class Block {
   Fiber host_;
   std::unique_ptr<Thread[]> threads_ = std::make_unique<Thread[]>(kMaxThreads);
   Warp warps_[kMaxThreads / kWarp];
+  u32 registers_[kMaxThreads / kWarpgroup] = {};  // of a thread of each warpgroup
   NamedBarrier named_[kNamedBarriers];
   std::map<u32, Mbarrier> mbarriers_;  // by address
   Shadow shadow_;
@@ -154,11 +157,16 @@ void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32
     threads_[t].waits_for = nullptr;
     threads_[t].fiber.prepare(start);
   }
+  // One block an SM: what the launch brings, in steps of 8. A warpgroup takes what others gave up, and waits for it.
+  const u32 brought = 65536 / launch.block / 8 * 8, num_groups = launch.block / kWarpgroup;
+  std::fill(std::begin(registers_), std::end(registers_), brought);
   current_ = warps_reversed_ ? (num_warps_ - 1) * kWarp : 0;
   threadIdx.x = current_;
   running_ = true;
   Fiber::hand_over(host_, threads_[current_].fiber);
   running_ = false;
+  if (std::accumulate(registers_, registers_ + num_groups, 0u) > brought * num_groups)
+    complain("its warpgroups take more registers than others gave up");
   if (live_ == 0) return;
   std::string waiting;
   for (u32 w = 0; w < num_warps_; ++w)
@@ -406,6 +414,8 @@ void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* 
   block().warpgroup_together(perform, context);
 }
 u32 thread_number() { return block().current(); }
+
+void set_registers(u32 registers) { block().set_registers(registers); }
 
 void sync_warp() {
   block().together("__syncwarp", nullptr, [](void* const(&)[32]) { block().warp_synced(); });

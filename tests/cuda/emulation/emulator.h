@@ -67,6 +67,8 @@ bool mbarrier_is_over(u32 address, u32 parity);
 // number. Orders nothing in memory.
 void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context);
 u32 thread_number();
+// setmaxnreg: a thread of each warpgroup has this many registers from now on.
+void set_registers(u32 registers);
 void sync_warp();
 void sleep();  // __nanosleep: somebody else must run for this thread to go on
 // Waits for the 32 lanes of the warp; the last one calls perform with what each of them gave.

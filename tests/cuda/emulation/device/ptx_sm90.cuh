@@ -13,6 +13,22 @@ inline void mbarrier_wait(u32 address, u32 parity) { emulation::mbarrier_wait(ad
 inline bool mbarrier_is_over(u32 address, u32 parity) { return emulation::mbarrier_is_over(address, parity); }
 inline void fence_for_wgmma() {}
 
+inline void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
+  for (u32 i = 0; i < bytes / 4; ++i) {
+    emulation::note_access(shared + i * 4, 4, emulation::Access::kRead);
+    global[i] += *static_cast<const float*>(emulation::shared_pointer(shared + i * 4, 4));
+  }
+}
+inline void bulk_commit() {}
+inline void bulk_wait() {}
+inline void bulk_wait_read() {}
+
+inline void store_shared_floats(u32 address, const float (&x)[4]) {
+  float* to = static_cast<float*>(emulation::shared_pointer(address, 16));
+  for (int i = 0; i < 4; ++i) to[i] = x[i];
+  emulation::note_access(address, 16, emulation::Access::kWrite);
+}
+
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulation::wgmma_commit(); }
 template <int pending, int site = 0>
@@ -23,8 +39,12 @@ template <int n>
 void wgmma_hold(float (&)[n][4]) {}
 
 template <int registers>
-void give_up_registers() {}
+void give_up_registers() {
+  emulation::set_registers(registers);
+}
 template <int registers>
-void take_registers() {}
+void take_registers() {
+  emulation::set_registers(registers);
+}
 
 }  // namespace mica

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a consumer warpgroup of the backward kernels for Hopper does: the products, and P and dS between them. Fragments
+// are 64 keys by tile_q queries, 16 keys of them in each warp.
+#pragma once
+
+#include "kernels/backward_ring_sm90.cuh"
+
+namespace mica {
+
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
+struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
+  using Base = BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
+  using Base::features;
+  using Base::kDropout;
+  using Base::kScore;
+  using Base::p;
+  using Base::smem_k;
+  using typename Base::KTile;
+  using typename Base::Operand;
+  using typename Base::Pairs;
+  using typename Base::STile;
+
+  // c (64 keys x tile_q) = A B^T over dim columns, begun.
+  template <int dim, class ATile, class BTile>
+  static MICA_DEVICE void gemm_rows(float (&c)[tile_q / 8][4], u32 a, u32 b) {
+    const u64 from_a = matrix_descriptor(a, 16, 1024), from_b = matrix_descriptor(b, 16, 1024);
+    wgmma_hold(c);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < dim / 16; ++i)
+      Wgmma<Element, tile_q>::add(c, advance(from_a, i / 4 * ATile::kPanelBytes + i % 4 * 32),
+                                  advance(from_b, i / 4 * BTile::kPanelBytes + i % 4 * 32), i > 0);
+    wgmma_commit();
+  }
+  // c (64 keys x columns) += operand (64 keys x tile_q) B, begun.
+  template <int columns, class BTile>
+  static MICA_DEVICE void gemm_operand(float (&c)[columns / 8][4], const Operand& operand, u32 b) {
+    const u64 from_b = matrix_descriptor(b, BTile::kPanelBytes, 1024);
+    wgmma_hold(c);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < tile_q / 16; ++i)
+      Wgmma<Element, columns>::add_transposed(c, operand[i], advance(from_b, i * 16 * 128));
+    wgmma_commit();
+  }
+  // dq (tile_q x columns, from first_column on) = dS K over all keys of the block, begun.
+  template <int columns>
+  MICA_DEVICE void gemm_dq(float (&dq)[columns / 8][4], u32 ds, i32 first_column) const {
+    const u64 from_ds = matrix_descriptor(ds, STile::kPanelBytes, 1024);
+    const u64 from_k = matrix_descriptor(smem_k + first_column / 64 * KTile::kPanelBytes + first_column % 64 * 2,
+                                         KTile::kPanelBytes, 1024);
+    wgmma_hold(dq);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < tile_k / 16; ++i)
+      Wgmma<Element, columns>::add_both_transposed(dq, advance(from_ds, i * 16 * 128), advance(from_k, i * 16 * 128),
+                                                   i > 0);
+    wgmma_commit();
+  }
+
+  MICA_DEVICE void probabilities(float (&s)[tile_q / 8][4], const float* lse) const {
+#pragma unroll
+    for (int n = 0; n < tile_q / 8; ++n) {
+      const float2 row = *reinterpret_cast<const float2*>(lse + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = ex2_approx(fmaf(s[n][e], p.score.scale_log2, -(e % 2 ? row.y : row.x)));
+    }
+  }
+  // The same with a bias, which lies by queries and is read transposed.
+  template <class BiasElement>
+  MICA_DEVICE void biased_probabilities(float (&s)[tile_q / 8][4], const float* lse, u32 pairs, i32 first_row) const {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < tile_q / 8; n += 2) {
+      u32 words[4];
+      ldmatrix_x4_trans(words, pairs + Pairs::offset((n + lane / 16) * 8 + lane % 8, first_row / 8 + lane / 8 % 2));
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float2 row = *reinterpret_cast<const float2*>(lse + (n + j) * 8 + lane % 4 * 2);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 bias = unpack<BiasElement>(words[2 * j + half]);
+          float* x = s[n + j] + 2 * half;
+          x[0] = ex2_approx(fmaf(x[0], p.score.scale_log2, fmaf(bias.x, kLog2E, -row.x)));
+          x[1] = ex2_approx(fmaf(x[1], p.score.scale_log2, fmaf(bias.y, kLog2E, -row.y)));
+        }
+      }
+    }
+  }
+  // The same with ALiBi and softcap, whose scores are scaled already. P times the slope of the softcap waits for dP in
+  // dS's place. distance: of the tile's first query and the warp's first key.
+  template <bool capped>
+  MICA_DEVICE void scored_probabilities(float (&s)[tile_q / 8][4], const float* lse, i32 distance, u32 ds,
+                                        i32 first_row) const {
+    const i32 lane = threadIdx.x % 32;
+    const float scale = capped ? 1.0f : p.score.scale_log2, inverse_cap = capped ? 1.0f / p.score.cap_log2 : 0.0f;
+    const float alibi = this->has(kFeatureAlibi) ? features.slope_log2 : 0.0f;
+    const float first = float(distance + lane % 4 * 2 - lane / 4);
+#pragma unroll
+    for (int i = 0; i < tile_q / 16; ++i) {
+      float weights[2][4];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int n = 2 * i + j;
+        const float2 row = *reinterpret_cast<const float2*>(lse + n * 8 + lane % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& x = s[n][e];
+          // 1 - tanh^2; a hidden score is infinite.
+          const float t = x * inverse_cap, slope = fminf(fmaxf(fmaf(-t, t, 1.0f), 0.0f), 1.0f);
+          const float far = fabsf(first + float(n * 8 + e % 2 - e / 2 * 8));
+          x = ex2_approx(fmaf(x, scale, -fmaf(alibi, far, e % 2 ? row.y : row.x)));
+          weights[j][e] = capped ? x * slope : x;
+        }
+      }
+      u32 words[4];
+      pack_a<Element>(words, weights[0], weights[1]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) store_shared_4(place(ds, first_row, 2 * i + k / 2, k % 2), words[k]);
+    }
+  }
+  // dP becomes dS. P is taken as it was rounded: its registers are needed. Where dS needs another P than dV, it is in
+  // dS's place.
+  MICA_DEVICE void gradients(float (&dp)[tile_q / 8][4], const Operand& probability, const float* delta, u32 keep,
+                             u32 ds, i32 first_row) const {
+#pragma unroll
+    for (int n = 0; n < tile_q / 8; ++n) {
+      const float2 row = *reinterpret_cast<const float2*>(delta + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 x = unpack<Element>(kScore || kDropout ? load_shared_4(place(ds, first_row, n, half))
+                                                            : probability[n / 2][n % 2 * 2 + half]);
+        float* d = dp[n] + 2 * half;
+        if constexpr (kDropout) {
+          const float left = keep >> (n * 4 + half * 2) & 1 ? p.dropout.rescale : 0.0f;
+          const float right = keep >> (n * 4 + half * 2 + 1) & 1 ? p.dropout.rescale : 0.0f;
+          d[0] = x.x * fmaf(d[0], left, -row.x);
+          d[1] = x.y * fmaf(d[1], right, -row.y);
+        } else {
+          d[0] = x.x * (d[0] - row.x);
+          d[1] = x.y * (d[1] - row.y);
+        }
+      }
+    }
+  }
+  static MICA_DEVICE void round(Operand& operand, const float (&x)[tile_q / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < tile_q / 16; ++i) pack_a<Element>(operand[i], x[2 * i], x[2 * i + 1]);
+  }
+  // Where a thread keeps two elements of its fragment in a tile of dS^T.
+  static MICA_DEVICE u32 place(u32 tile, i32 first_row, int n, int half) {
+    const i32 lane = threadIdx.x % 32;
+    return tile + STile::offset(first_row + half * 8 + lane / 4, n) + lane % 4 * 4;
+  }
+  static MICA_DEVICE void share(u32 tile, i32 first_row, const Operand& gradient) {
+#pragma unroll
+    for (int n = 0; n < tile_q / 8; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store_shared_4(place(tile, first_row, n, half), gradient[n / 2][n % 2 * 2 + half]);
+  }
+};
+
+}  // namespace mica

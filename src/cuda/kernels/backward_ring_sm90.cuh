@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the backward kernels for Hopper share of a block: K and V, a ring of query tiles, and its producers. A step is
+// one query tile of one query head. Threads of the first warpgroup fetch Q, dO and the row statistics, add dQ to its
+// accumulator, and see to what pairs bring; the other warpgroups are consumers.
+#pragma once
+
+#include "device/pairs_tile.cuh"
+#include "device/panel_tile.cuh"
+#include "device/wgmma.cuh"
+#include "kernels/backward_block.cuh"
+
+namespace mica {
+
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
+struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0, served> {
+  using Base = BackwardBlock<Element, tile_q, tile_k, warps, served != 0, served>;
+  using Base::band;
+  using Base::batch_index;
+  using Base::features;
+  using Base::head;
+  using Base::head_k;
+  using Base::key_begin;
+  using Base::p;
+  using Base::sequence;
+  using Base::stats;
+  static constexpr int kConsumers = warps / 4 - 1;  // warpgroups
+  static_assert(tile_q == 64);
+  static constexpr bool kScore = served & serves::SCORE, kPairs = served & serves::PAIRS,
+                        kDropout = served & kFeatureDropout;
+  // Threads of the first warpgroup: those that fetch, a warp that adds dQ, those that see to what pairs bring.
+  static constexpr int kLoaders = kDropout || kPairs ? 32 : 64;
+  static constexpr int kWriter = kLoaders;  // the thread
+  static constexpr int kPairThreads = kDropout || kPairs ? 64 : 0;
+  // In steps of 8. What a warpgroup takes, others of the block gave up: more than the launch brought would be waited for
+  // for ever.
+  static constexpr int kLaunchRegisters = 65536 / (32 * warps) / 8 * 8;
+  static constexpr int kProducerRegisters = dim_qk <= 64 ? 56 : kScore || dim_qk > 128 ? 24 : 40;
+  static constexpr int kConsumerRegisters =
+      (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
+  static constexpr int kConsumerBarrier = 1;  // named
+
+  using QTile = PanelTile<dim_qk, tile_q>;
+  using OTile = PanelTile<dim_v, tile_q>;  // dO
+  using KTile = PanelTile<dim_qk, tile_k>;
+  using VTile = PanelTile<dim_v, tile_k>;
+  using STile = PanelTile<tile_q, tile_k>;  // dS^T
+  using Pairs = PanelTile<tile_k, tile_q>;  // bias or mask
+  using Scores = float[1][tile_q / 8][4];
+  using Operand = u32[tile_q / 16][4];
+
+  u32 smem_k, smem_v, smem_q, smem_do, smem_ds, smem_pairs, barriers;
+  TileRange tiles;
+
+  MICA_DEVICE u32 full(i32 step) const { return barriers + step % stages * 8; }
+  MICA_DEVICE u32 empty(i32 step) const { return full(step) + stages * 8; }
+  static MICA_DEVICE u32 parity(i32 step) { return step / stages % 2; }
+  // dQ has one stage.
+  MICA_DEVICE u32 full_dq() const { return barriers + 2 * stages * 8; }
+  MICA_DEVICE u32 empty_dq() const { return full_dq() + 8; }
+  // Query heads in turn, each with all of its tiles.
+  MICA_DEVICE i32 head_of(i32 step) const { return head_k * p.group + step / (tiles.end - tiles.begin); }
+  MICA_DEVICE i32 tile_of(i32 step) const {
+    const i32 index = step % (tiles.end - tiles.begin);
+    return this->is_descending() ? tiles.end - 1 - index : tiles.begin + index;
+  }
+
+  // Finds the block's keys and the room of K, V, the stages, `shared_tiles` tiles of dS^T and what follows them. False
+  // if there is nothing to do.
+  MICA_DEVICE bool begin(u8* smem, i32 shared_tiles, i32 more_bytes) {
+    if (!this->locate(blockIdx.x)) return false;
+    tiles = this->query_tiles();
+    smem_k = shared_address(smem);
+    smem_v = smem_k + KTile::kBytes;
+    smem_q = smem_v + VTile::kBytes;
+    smem_do = smem_q + stages * QTile::kBytes;
+    smem_ds = smem_do + stages * OTile::kBytes;
+    barriers = smem_ds + shared_tiles * STile::kBytes + more_bytes;
+    stats = reinterpret_cast<float*>(smem + (barriers - smem_k) + (2 * stages + 2) * 8);
+    smem_pairs = barriers + (2 * stages + 2) * 8 + stages * 2 * tile_q * 4;
+    return true;
+  }
+  // releases: how many arrivals make a stage empty.
+  MICA_DEVICE void init_barriers(i32 releases) const {
+    if (threadIdx.x == 0) {
+      for (i32 stage = 0; stage < stages; ++stage) {
+        mbarrier_init(full(stage), kLoaders + kPairThreads);
+        mbarrier_init(empty(stage), releases);
+      }
+      mbarrier_init(full_dq(), 4 * kConsumers);
+      mbarrier_init(empty_dq(), 1);
+    }
+    __syncthreads();
+  }
+  MICA_DEVICE i32 num_steps() const { return (tiles.end - tiles.begin) * p.group; }
+
+  // The first tiles are fetched together. Later a tile is announced before the next stage is waited for: consumers take
+  // the next tile's Q before they leave a stage.
+  MICA_DEVICE void produce(i32 count) const {
+    for (i32 step = 0; step < count + 1; ++step) {
+      if (step >= stages) announce<0>(step - 1);
+      if (step < count) {
+        mbarrier_wait(empty(step), parity(step) ^ 1);
+        load_queries(head_of(step), tile_of(step) * tile_q, step % stages);
+      }
+      cp_async_commit();
+      if (step > 0 && step < stages) announce<1>(step - 1);
+    }
+  }
+  template <int under_way>
+  MICA_DEVICE void announce(i32 step) const {
+    cp_async_wait<under_way>();
+    fence_for_wgmma();
+    mbarrier_arrive(full(step));
+  }
+  MICA_DEVICE void load_queries(i32 head_q, i32 row, i32 stage) const {
+    const i32 valid = sequence.len_q - row;
+    QTile::template load<kLoaders>(smem_q + stage * QTile::kBytes,
+                                   static_cast<const u16*>(p.q.data) + this->query_offset(p.q, head_q, row),
+                                   p.q.stride_row, valid, p.dim_qk);
+    OTile::template load<kLoaders>(smem_do + stage * OTile::kBytes,
+                                   static_cast<const u16*>(p.d_o.data) + this->query_offset(p.d_o, head_q, row),
+                                   p.d_o.stride_row, valid, p.dim_v);
+    this->template load_stats<kLoaders>(head_q, row, stage);
+  }
+
+  MICA_DEVICE void produce_pairs(i32 count) {
+    features.begin(p, batch_index, 0);
+    for (i32 step = 0; step < count; ++step) {
+      head = head_of(step);
+      mbarrier_wait(empty(step), parity(step) ^ 1);
+      if constexpr (kDropout) draw(tile_of(step) * tile_q, step % stages);
+      if constexpr (kPairs)
+        load_pairs_tile<tile_q, tile_k, kPairThreads>(smem_pairs + step % stages * Pairs::kBytes, p, band, batch_index, head,
+                                        tile_of(step) * tile_q, key_begin);
+      mbarrier_arrive(full(step));
+    }
+  }
+
+  // Dropout: a word for each consumer thread says which of its 32 pairs are kept, bit n * 4 + e for element (n, e) of
+  // its fragment. A Philox block is about two queries (8 apart) and 8 keys of 32, pairs of four threads; one thread
+  // draws the eight blocks that those four need.
+  MICA_DEVICE u32 kept(i32 stage, i32 consumer_thread) const {
+    return smem_pairs + (stage * 128 * kConsumers + consumer_thread) * 4;
+  }
+  MICA_DEVICE void draw(i32 query_begin, i32 stage) const {
+#pragma unroll 1
+    for (i32 unit = threadIdx.x - (128 - kPairThreads); unit < tile_k / 2; unit += kPairThreads) {
+      const i32 keys = unit / 16 * 32, pair = unit / 4 % 4, quarter = unit % 4;
+      u32 words[2][2] = {};  // of 16 keys each, and of the first or second key of the pair
+#pragma unroll
+      for (int n = 0; n < tile_q / 8; n += 2)
+#pragma unroll
+        for (int parity = 0; parity < 2; ++parity) {
+          const PhiloxBlock<ScalarWords> block = features.block_of(
+              query_begin + n * 8 + quarter * 2 + parity, key_begin + keys + pair * 2, batch_index * p.heads_q + head);
+#pragma unroll
+          for (int k = 0; k < 16; ++k) {
+            const int bit = (n + k / 8) * 4 + k / 2 % 2 * 2 + parity;
+            if (dropout_bits(block, k) < p.dropout.threshold) words[k / 4 % 2][k % 2] |= 1u << bit;
+          }
+        }
+      const i32 thread = keys / 16 * 32 + pair * 8 + quarter;
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) store_shared_4(kept(stage, thread + i * 32 + j * 4), words[i][j]);
+    }
+  }
+
+  // Calls add(step, where) when dQ of a step is ready and its turn has come; that adds by bulk_reduce_add.
+  // done(step): its source has been read. One thread.
+  template <class Add, class Done>
+  MICA_DEVICE void write_dq(i32 count, Add add, Done done) {
+    for (i32 step = 0; step < count; ++step) {
+      const i32 tile = tile_of(step);
+      head = head_of(step);
+      const i64 block = this->dq_tile(tile);
+      mbarrier_wait(full_dq(), step % 2);
+      if (p.dq_turns) this->await_turn(tile, block);
+      add(step, p.dq_accumulator + block * (tile_q * dim_qk));
+      bulk_commit();
+      bulk_wait_read();
+      done(step);
+      if (!p.dq_turns) continue;
+      bulk_wait();
+      __threadfence();
+      add_release(p.dq_turns + block, 1);
+    }
+    bulk_wait();
+  }
+
+  // K and V of the block, by all consumers.
+  MICA_DEVICE void load_keys() const {
+    load_rows<KTile>(smem_k, p.k, p.dim_qk);
+    load_rows<VTile>(smem_v, p.v, p.dim_v);
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_for_wgmma();
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+  }
+  template <class Tile>
+  MICA_DEVICE void load_rows(u32 shared, const RowsArg& tensor, i32 valid_dim) const {
+    const int thread = threadIdx.x - 128, chunk = thread % Tile::kChunks;
+    const u16* global = static_cast<const u16*>(tensor.data) + this->key_offset(tensor);
+    for (int row = thread / Tile::kChunks; row < tile_k; row += 128 * kConsumers / Tile::kChunks) {
+      const bool inside = key_begin + row < sequence.len_k && chunk * 8 < valid_dim;
+      cp_async_16(shared + Tile::offset(row, chunk), inside ? global + row * tensor.stride_row + chunk * 8 : global,
+                  inside ? 16 : 0);
+    }
+  }
+
+  static MICA_DEVICE void release(u32 barrier) {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+  }
+};
+
+}  // namespace mica
