@@ -31,8 +31,8 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   static constexpr int kLoaders = kDropout || kPairs ? 32 : 64;
   static constexpr int kWriter = kLoaders;  // the thread
   static constexpr int kPairThreads = kDropout || kPairs ? 64 : 0;
-  // In steps of 8. What a warpgroup takes, others of the block gave up: more than the launch brought would be waited for
-  // for ever.
+  // In steps of 8. What a warpgroup takes, others of the block gave up: more than the launch brought would be waited
+  // for for ever.
   static constexpr int kLaunchRegisters = 65536 / (32 * warps) / 8 * 8;
   static constexpr int kProducerRegisters = dim_qk <= 64 ? 56 : kScore || dim_qk > 128 ? 24 : 40;
   static constexpr int kConsumerRegisters =
@@ -93,17 +93,19 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   }
   MICA_DEVICE i32 num_steps() const { return (tiles.end - tiles.begin) * p.group; }
 
-  // The first tiles are fetched together. Later a tile is announced before the next stage is waited for: consumers take
-  // the next tile's Q before they leave a stage.
+  // Consumers take the next tile's Q before they leave a stage, so a tile must be announced before the stage after the
+  // next is waited for: with two stages at once, with three while the next one is on its way. The first tiles are
+  // fetched together.
   MICA_DEVICE void produce(i32 count) const {
+    constexpr int kAhead = stages > 2 ? 1 : 0;
     for (i32 step = 0; step < count + 1; ++step) {
-      if (step >= stages) announce<0>(step - 1);
+      if (kAhead == 0 && step >= stages) announce<0>(step - 1);
       if (step < count) {
         mbarrier_wait(empty(step), parity(step) ^ 1);
         load_queries(head_of(step), tile_of(step) * tile_q, step % stages);
       }
       cp_async_commit();
-      if (step > 0 && step < stages) announce<1>(step - 1);
+      if (step > 0 && (kAhead == 1 || step < stages)) announce<1>(step - 1);
     }
   }
   template <int under_way>
@@ -130,8 +132,8 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
       mbarrier_wait(empty(step), parity(step) ^ 1);
       if constexpr (kDropout) draw(tile_of(step) * tile_q, step % stages);
       if constexpr (kPairs)
-        load_pairs_tile<tile_q, tile_k, kPairThreads>(smem_pairs + step % stages * Pairs::kBytes, p, band, batch_index, head,
-                                        tile_of(step) * tile_q, key_begin);
+        load_pairs_tile<tile_q, tile_k, kPairThreads>(smem_pairs + step % stages * Pairs::kBytes, p, band, batch_index,
+                                                      head, tile_of(step) * tile_q, key_begin);
       mbarrier_arrive(full(step));
     }
   }
