@@ -15,7 +15,13 @@ void add_aligned_cases(CaseTable& table) {
     };
     add("", {.batch = 1, .heads_k = 1, .len_q = 140, .len_k = 210});
     add("_causal", {.batch = 1, .heads_k = 1, .len_q = 140, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    add("_negative_scale",
+        {.batch = 1, .heads_k = 1, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .scale = -0.2f});
     if (dim % 64 != 0 || dim == 192) continue;
+    // More query tiles than a GPU has SMs, so that a block takes several, some without a key.
+    if (dim == 64)
+      add("_many_tiles",
+          {.batch = 2, .heads_q = 34, .heads_k = 1, .len_q = 200, .len_k = 50, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
     add("_causal_top_left",
         {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 200, .len_k = 130, .causal = MICA_CAUSAL_TOP_LEFT});
     add("_window", {.batch = 1,

@@ -40,6 +40,20 @@ TEST(Score, ScaleAndSoftcap) {
   });
 }
 
+TEST(Score, SmallSoftcapIsAPolynomial) {
+  for (const float scale : {0.125f, 1.0f, 0.0416667f})
+    for (const float softcap : {1.0f, 30.0f, 50.0f}) {
+      const mica::SmallCap cap = make_score(scale, softcap).small;
+      ASSERT_GT(cap.limit, 0.39f * softcap / scale);
+      for (int i = -100; i <= 100; ++i) {
+        const double product = i * 0.01 * cap.limit, want = score_by_formula(product, scale, softcap) * kLog2E;
+        ASSERT_NEAR(mica::capped_score<M>(cap, product), want, 2e-7 * softcap)
+            << scale << " " << softcap << " " << product;
+      }
+    }
+  for (const float scale : {-0.125f, 1e-6f}) EXPECT_LT(make_score(scale, 30).small.limit, 0) << scale;
+}
+
 TEST(Score, DerivativeIsTheSlope) {
   for_every_score([](float scale, float softcap, double product) {
     const double step = 1e-4;
