@@ -67,6 +67,15 @@ void add_aligned_cases(CaseTable& table) {
                   .bias_dtype = MICA_FP32,
                   .used_k = {150, 77},
                   .gradients = kGradQkv | kGradBias});
+    // Whole tiles inside a 16-bit bias, summed over the batch in dBias.
+    if (dim <= 128)
+      add("_bias_whole", {.heads_q = 1,
+                          .heads_k = 1,
+                          .len_q = 136,
+                          .len_k = 264,
+                          .bias_dtype = MICA_BF16,
+                          .bias_axes = kAxisHead | kAxisQuery | kAxisKey,
+                          .gradients = kGradQkv | kGradBias});
     add("_bias_half_mask", {.heads_k = 1,
                             .len_q = 5,
                             .len_k = 150,
@@ -93,6 +102,18 @@ void add_aligned_cases(CaseTable& table) {
     add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
+  }
+  for (const int64_t dim : {512, 576}) {
+    const std::string name = "aligned_" + std::to_string(dim) + "_512";
+    const auto add = [&](const std::string& suffix, Options o) {
+      o.dim = dim;
+      o.dim_v = 512;
+      o.alignment = 16;
+      table.add(name + suffix, o);
+    };
+    add("", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 100, .len_k = 150, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    add("_varlen", {.batch = 3, .heads_q = 1, .heads_k = 1, .packed_q = {5, 0, 140}, .packed_k = {90, 12, 70}});
+    add("_large_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 200, .amplitude = 4.0});
   }
 }
 

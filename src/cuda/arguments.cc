@@ -44,8 +44,8 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
   a.sequences = sequence_table(p, x);
   a.sinks = if_present(p.sinks, x.sinks);
   a.alibi = if_present(p.alibi, x.alibi);
-  a.bias.data = writable(if_present(p.bias, x.bias));
-  a.boolean.data = writable(if_present(p.boolean, x.boolean_mask));
+  bind_pairs(a.bias, p.bias, x.bias);
+  bind_pairs(a.boolean, p.boolean, x.boolean_mask);
   bind_dropout(a.dropout, p, x);
   if (a.splits.num_splits > 1) {
     a.partial_o = in_workspace(x, layout.partial_o);

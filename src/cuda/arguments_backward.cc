@@ -88,8 +88,8 @@ void bind(BackwardParams& a, const Problem& p, const mica_bindings& x, const Wor
   a.row_delta = in_workspace(x, layout.row_delta);
   a.sequences = sequence_table(p, x);
   a.alibi = if_present(p.alibi, x.alibi);
-  a.bias.data = writable(if_present(p.bias, x.bias));
-  a.boolean.data = writable(if_present(p.boolean, x.boolean_mask));
+  bind_pairs(a.bias, p.bias, x.bias);
+  bind_pairs(a.boolean, p.boolean, x.boolean_mask);
   bind_dropout(a.dropout, p, x);
 }
 
@@ -133,6 +133,9 @@ BackwardBiasParams backward_bias_params(const BackwardParams& backward, const Pr
 void bind(BackwardBiasParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   bind(a.backward, p, x, layout);
   a.d_bias = x.d_bias;
+  a.in_eights = a.rows > 1 && a.keys > 1 && a.keys % 8 == 0 && a.stride_key == 1 && a.stride_row % 8 == 0 &&
+                a.stride_head % 8 == 0 && a.stride_batch % 8 == 0 &&
+                reinterpret_cast<std::uintptr_t>(x.d_bias) % 16 == 0;
 }
 
 BackwardSinksParams backward_sinks_params(const Problem& p) {

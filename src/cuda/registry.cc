@@ -25,6 +25,9 @@ constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
 constexpr FileTraits traits_of_forward_sm90(const KernelRow& r) {
   return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, true, true};
 }
+constexpr FileTraits traits_of_forward_wide_sm90(const KernelRow& r) {
+  return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+}
 constexpr FileTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
 }

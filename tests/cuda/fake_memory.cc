@@ -68,7 +68,7 @@ int cuStreamEndCapture(void* stream, void** graph) {
   static_cast<Stream*>(stream)->capturing = nullptr;
   return 0;
 }
-int cuGraphInstantiate(void** executable, void* graph, unsigned long long) {
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) {
   *executable = graph;
   return 0;
 }
@@ -96,7 +96,7 @@ void* find_memory_function(const char* symbol) {
   MICA_FIND(cuStreamDestroy)
   MICA_FIND(cuStreamBeginCapture)
   MICA_FIND(cuStreamEndCapture)
-  MICA_FIND(cuGraphInstantiate)
+  MICA_FIND(cuGraphInstantiateWithFlags)
   MICA_FIND(cuGraphLaunch)
 #undef MICA_FIND
   return nullptr;

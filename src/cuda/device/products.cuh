@@ -39,16 +39,26 @@ struct OperandA<float> {
     high[i] = s.high;
     low[i] = s.low;
   }
-  // The tensor cores' sums are cut off, not rounded: over thousands of steps that adds up. So the long sum is an
-  // ordinary one, of eight terms at a time.
   MICA_DEVICE void multiply(float (&c)[4], u32 b0, u32 b1) const {
-    const Split s0 = split_tf32(float_of(b0)), s1 = split_tf32(float_of(b1));
-    float eight[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    mma_m16n8k8_tf32(eight, low, s0.high, s1.high);
-    mma_m16n8k8_tf32(eight, high, s0.low, s1.low);
-    mma_m16n8k8_tf32(eight, high, s0.high, s1.high);
+    const Split b[1][2] = {{split_tf32(float_of(b0)), split_tf32(float_of(b1))}};
+    add_product<1>(c, {this}, b);
+  }
+
+  // c += the product of `steps` operands. The tensor cores' sums are cut off, not rounded: over thousands of steps that
+  // adds up. So the long sum is an ordinary one, of a few steps at a time, and in these the small products come first:
+  // cutting off hurts in proportion to the sum.
+  template <int steps>
+  static MICA_DEVICE void add_product(float (&c)[4], const OperandA* const (&a)[steps], const Split (&b)[steps][2]) {
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int e = 0; e < 4; ++e) c[e] += eight[e];
+    for (int i = 0; i < steps; ++i) {
+      mma_m16n8k8_tf32(sum, a[i]->low, b[i][0].high, b[i][1].high);
+      mma_m16n8k8_tf32(sum, a[i]->high, b[i][0].low, b[i][1].low);
+    }
+#pragma unroll
+    for (int i = 0; i < steps; ++i) mma_m16n8k8_tf32(sum, a[i]->high, b[i][0].high, b[i][1].high);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) c[e] += sum[e];
   }
 };
 
@@ -112,17 +122,19 @@ struct Products {
     using T = Tile<dim>;
     const i32 lane = threadIdx.x % 32;
     if constexpr (kFp32) {
-      const i32 row = step * 8 + lane % 4 * 2, chunk = lane / 4 / 4, word = lane / 4 % 4;
+      const i32 row = lane % 4 * 2, chunk = lane / 4 / 4, word = lane / 4 % 4, below = step * 8 * T::kRowBytes;
       const u32 even = tile + T::offset(row, chunk) + word * 4, odd = tile + T::offset(row + 1, chunk) + word * 4;
 #pragma unroll
       for (int n = 0; n < n_blocks; ++n)
-        function(n, load_shared_4(T::step(even, column / 8 + n)), load_shared_4(T::step(odd, column / 8 + n)));
+        function(n, load_shared_4(T::step(even, column / 8 + n) + below),
+                 load_shared_4(T::step(odd, column / 8 + n) + below));
     } else {
-      const u32 address = tile + by_sixteen<dim>(step * 16, column / 8);
+      // The step is added last: it then becomes a constant of the instruction, and the rest is common to all steps.
+      const u32 address = tile + by_sixteen<dim>(0, column / 8);
 #pragma unroll
       for (int i = 0; i < n_blocks / 2; ++i) {
         u32 b[4];
-        ldmatrix_x4_trans(b, T::step(address, i));
+        ldmatrix_x4_trans(b, T::step(address, i) + step * 16 * T::kRowBytes);
         function(2 * i, b[0], b[1]);
         function(2 * i + 1, b[2], b[3]);
       }
@@ -157,20 +169,21 @@ struct Products {
     for (int step = 0; step < depth / kDepth; ++step) {
       Operand a[m_blocks];
       if constexpr (kFp32) {
-        const i32 row = step * 8 + lane % 4 * 2, chunk = lane / 4 % 2, word = lane / 4 / 2;
+        const i32 row = lane % 4 * 2, chunk = lane / 4 % 2, word = lane / 4 / 2, below = step * 8 * T::kRowBytes;
         const u32 even = a_tile + T::offset(row, chunk) + word * 4, odd = a_tile + T::offset(row + 1, chunk) + word * 4;
 #pragma unroll
         for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const i32 block = a_column / 8 + 2 * m + half;
-            a[m].set(half, load_shared_4(T::step(even, block)));
-            a[m].set(half + 2, load_shared_4(T::step(odd, block)));
+            a[m].set(half, load_shared_4(T::step(even, block) + below));
+            a[m].set(half + 2, load_shared_4(T::step(odd, block) + below));
           }
       } else {
-        const u32 address = a_tile + by_eight<a_dim>(step * 16, a_column / 8);
+        const u32 address = a_tile + by_eight<a_dim>(0, a_column / 8);
 #pragma unroll
-        for (int m = 0; m < m_blocks; ++m) ldmatrix_x4_trans(a[m].words, T::step(address, m));
+        for (int m = 0; m < m_blocks; ++m)
+          ldmatrix_x4_trans(a[m].words, T::step(address, m) + step * 16 * T::kRowBytes);
       }
       for_columns<b_dim, n_blocks>(b_tile, step, column, [&](int n, u32 b0, u32 b1) {
 #pragma unroll

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in fp32 on tensor cores by tf32x3 (device/products.cuh). A warp owns 16 rows and dim_v / kColumnWarps
-// columns of V; rows are packed as in decode, and one stage of K and V serves every head dimension.
+// Attention in fp32 on tensor cores by tf32x3 (device/products.cuh). A warp owns 16 or 32 rows and dim_v / kColumnWarps
+// columns of V; rows are packed as in decode, and one stage of K and V serves every head dimension. Splitting K and V
+// into their tf32 parts costs half as much with 32 rows, so a tile has them where the accumulators fit.
 #pragma once
 
 #include "device/products.cuh"
@@ -13,15 +14,17 @@ struct ForwardFp32Sm80 {
   // A row of fp32 is swizzled like a row of twice as many 16-bit elements: a chunk is four columns, and ldmatrix hands
   // lane l element l % 4 of a chunk of row l / 4, which is how tf32 operands lie.
   using QTile = SharedTile<2 * dim_qk>;
-  static constexpr int kVStride = forward_fp32_v_stride(dim_v);  // floats
-  static constexpr int kRowWarps = tile_q / 16;
+  static constexpr int kVStride = forward_fp32_v_stride(dim_v);                     // floats
+  static constexpr int kMBlocks = tile_q > 16 * warps ? tile_q / (16 * warps) : 1;  // of 16 rows, of a warp
+  static constexpr int kRowWarps = tile_q / (16 * kMBlocks);
   static constexpr int kColumnWarps = warps / kRowWarps;
   static constexpr int kColumns = dim_v / kColumnWarps;
+  static constexpr int kSteps = tile_k % 16 == 0 ? 2 : 1;  // of eight keys, that P V takes at a time
   static_assert(kRowWarps * kColumnWarps == warps && tile_k % 8 == 0 && kColumns % 8 == 0 && dim_qk % 32 == 0);
 
   using Tile = PackedRows<float, full>;
   using Parts = typename Tile::template Parts<1, tile_q, decode_part_stride(dim_v)>;
-  using Scores = float[tile_k / 8][4];
+  using Scores = float[kMBlocks][tile_k / 8][4];
 
   const ForwardParams& p;
   Tile rows;
@@ -30,8 +33,9 @@ struct ForwardFp32Sm80 {
   u32 smem_q, smem_k, q_lane, k_lane;
   float* v_tile;          // (tile_k, kVStride)
   const float* v_thread;  // this lane's first element of it
-  SoftmaxState<FloatMath> state[2];
-  float out[kColumns / 8][4];
+  i32 first_row;          // of the warp, in the tile
+  SoftmaxState<FloatMath> state[kMBlocks][2];
+  float out[kMBlocks][kColumns / 8][4];
 
   // Copies `num_rows` rows of up to dim columns; a row for which row_at(r) is null, and what is past valid_dim, becomes
   // zeros. shared_at(r, chunk) is where a chunk of four columns goes. A warp copies whole rows.
@@ -84,22 +88,27 @@ struct ForwardFp32Sm80 {
   // Sixteen columns of Q and K at a time: two k8 steps, whose operands of eight keys one ldmatrix brings.
   MICA_DEVICE void gemm_qk(Scores& scores) const {
     zero(scores);
-#pragma unroll 2
+#pragma unroll 1
     for (int pair = 0; pair < dim_qk / 16; ++pair) {
-      OperandA<float> a[2];
+      OperandA<float> a[kMBlocks][2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        u32 words[4];
-        ldmatrix_x4(words, QTile::step(q_lane, 2 * pair + half));
+      for (int m = 0; m < kMBlocks; ++m)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[half].set(i, words[i]);
-      }
+        for (int half = 0; half < 2; ++half) {
+          u32 words[4];
+          ldmatrix_x4(words, QTile::step(q_lane, 2 * pair + half) + m * 16 * QTile::kRowBytes);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][half].set(i, words[i]);
+        }
 #pragma unroll
       for (int n = 0; n < tile_k / 8; ++n) {
-        u32 b[4];
-        ldmatrix_x4(b, QTile::step(k_lane, 2 * pair) + n * 8 * QTile::kRowBytes);
-        a[0].multiply(scores[n], b[0], b[1]);
-        a[1].multiply(scores[n], b[2], b[3]);
+        u32 words[4];
+        ldmatrix_x4(words, QTile::step(k_lane, 2 * pair) + n * 8 * QTile::kRowBytes);
+        Split b[2][2];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) b[i / 2][i % 2] = split_tf32(float_of(words[i]));
+#pragma unroll
+        for (int m = 0; m < kMBlocks; ++m) OperandA<float>::add_product<2>(scores[m][n], {&a[m][0], &a[m][1]}, b);
       }
     }
   }
@@ -108,15 +117,43 @@ struct ForwardFp32Sm80 {
   // and V's rows in the same order.
   MICA_DEVICE void gemm_pv(const Scores& probabilities) {
 #pragma unroll
-    for (int step = 0; step < tile_k / 8; ++step) {
-      OperandA<float> a;
-      a.set(0, bits_of(probabilities[step][0]));
-      a.set(1, bits_of(probabilities[step][2]));
-      a.set(2, bits_of(probabilities[step][1]));
-      a.set(3, bits_of(probabilities[step][3]));
-      const float* v = v_thread + step * 8 * kVStride;
+    for (int first = 0; first < tile_k / 8; first += kSteps) {
+      OperandA<float> a[kMBlocks][kSteps];
 #pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) a.multiply(out[n], bits_of(v[n * 8]), bits_of(v[n * 8 + kVStride]));
+      for (int m = 0; m < kMBlocks; ++m)
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+          const float(&p)[4] = probabilities[m][first + i];
+          a[m][i].set(0, bits_of(p[0]));
+          a[m][i].set(1, bits_of(p[2]));
+          a[m][i].set(2, bits_of(p[1]));
+          a[m][i].set(3, bits_of(p[3]));
+        }
+      const float* v = v_thread + first * 8 * kVStride;
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) {
+        Split b[kSteps][2];
+#pragma unroll
+        for (int i = 0; i < 2 * kSteps; ++i) b[i / 2][i % 2] = split_tf32(v[(i / 2 * 8 + i % 2) * kVStride + n * 8]);
+#pragma unroll
+        for (int m = 0; m < kMBlocks; ++m)
+          if constexpr (kSteps == 2)
+            OperandA<float>::add_product<2>(out[m][n], {&a[m][0], &a[m][1]}, b);
+          else
+            OperandA<float>::add_product<1>(out[m][n], {&a[m][0]}, b);
+      }
+    }
+  }
+
+  // Scores to probabilities.
+  MICA_DEVICE void weigh(Scores& scores, i32 key_begin, bool masked) {
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) {
+      if (kMBlocks > 1 && (masked || (full && p.features))) rows.begin_rows(first_row + m * 16);
+      rows.score(scores[m], key_begin);
+      if (masked) rows.mask(scores[m], key_begin);
+      rows.softmax(scores[m], state[m], out[m]);
+      rows.drop(scores[m], key_begin);
     }
   }
 
@@ -132,10 +169,7 @@ struct ForwardFp32Sm80 {
       load_v(tile);
       cp_async_commit();
       gemm_qk(scores);
-      rows.score(scores, tile * tile_k);
-      if (tile < tiles.full_begin || tile >= tiles.full_end) rows.mask(scores, tile * tile_k);
-      rows.softmax(scores, state, out);
-      rows.drop(scores, tile * tile_k);
+      weigh(scores, tile * tile_k, tile < tiles.full_begin || tile >= tiles.full_end);
       cp_async_wait<0>();
       __syncthreads();
       if (tile + 1 < own.end) load_k(tile + 1);
@@ -147,7 +181,8 @@ struct ForwardFp32Sm80 {
   MICA_DEVICE void run(u8* smem) {
     if (!rows.locate(tile_q)) return;
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const i32 first_row = warp % kRowWarps * 16, first_column = warp / kRowWarps * kColumns;
+    const i32 first_column = warp / kRowWarps * kColumns;
+    first_row = warp % kRowWarps * (16 * kMBlocks);
     smem_q = shared_address(smem);
     smem_k = smem_q + tile_q * QTile::kRowBytes;
     v_tile = reinterpret_cast<float*>(smem + (tile_q + tile_k) * QTile::kRowBytes);
@@ -157,7 +192,8 @@ struct ForwardFp32Sm80 {
     k_base = rows.key_base(p.k);
     v_base = rows.key_base(p.v);
     rows.begin_rows(first_row);
-    state[0] = state[1] = empty_state<FloatMath>();
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) state[m][0] = state[m][1] = empty_state<FloatMath>();
     zero(out);
     const TileRange tiles = rows.touched(tile_k);
     load_q();  // in the group of the first K
@@ -166,7 +202,8 @@ struct ForwardFp32Sm80 {
     cp_async_wait<0>();
     __syncthreads();  // Q, K and V have been read
     const Parts parts(smem);
-    parts.store(0, first_row, first_column, state, out);
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) parts.store(0, first_row + m * 16, first_column, state[m], out[m]);
     __syncthreads();
     for (i32 index = threadIdx.x; index < rows.rows * (dim_v / 4); index += 32 * warps)
       rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4);

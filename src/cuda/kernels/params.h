@@ -172,13 +172,15 @@ struct BackwardBiasParams {
   void* d_bias;
   i32 dtype;
   i32 batch, heads, rows, keys;
+  i32 in_eights;  // neither rows nor keys are summed, and keys 8n to 8n + 7 can be written at once
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
-// Bytes of dynamic shared memory of backward_bias: `width` columns of Q, dO, K, V; at the end the tile of dBias in the
-// same room.
+// Bytes of dynamic shared memory of backward_bias: `width` columns of Q, K, dO, V; at the end the tile of dBias in the
+// same room, its rows padded so that four of them lie in different banks.
+MICA_HD constexpr i32 backward_bias_stride(i32 tile_k) { return tile_k + 8; }
 MICA_HD constexpr i32 backward_bias_smem_bytes(i32 tile_q, i32 tile_k, i32 width, i32 element_bytes) {
-  return max_of((tile_q + tile_k) * 2 * width * element_bytes, tile_q * tile_k * 4);
+  return max_of((tile_q + tile_k) * 2 * width * element_bytes, tile_q * backward_bias_stride(tile_k) * 4);
 }
 
 // Bytes of dynamic shared memory of backward_sliced_sm80: a slice of K, Q, V and dO; P and dS; statistics.
