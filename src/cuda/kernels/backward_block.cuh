@@ -94,7 +94,7 @@ struct BackwardBlock {
   MICA_DEVICE void load_stats(i32 head_q, i32 row, i32 stage) const {
     const i64 stat = head_q * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
     const i32 valid = sequence.len_q - row;
-    for (int i = threadIdx.x % threads; i < tile_q; i += threads) {
+    for (int i = threads == kThreads ? threadIdx.x : threadIdx.x % threads; i < tile_q; i += threads) {
       stats[(stage * 2) * tile_q + i] = i < valid ? p.row_lse[stat + i] : infinity();
       stats[(stage * 2 + 1) * tile_q + i] = i < valid ? p.row_delta[stat + i] : 0.0f;
     }
