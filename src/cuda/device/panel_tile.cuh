@@ -25,9 +25,22 @@ struct PanelTile {
     const int thread = threadIdx.x % threads, first = thread / kChunks, chunk = thread % kChunks;
     const u16* source = global + first * stride_row + chunk * 8;
     if (valid_rows >= rows && valid_dim == dim) {
-#pragma unroll 8
-      for (int i = 0; i < rows / kRowStep; ++i)
-        cp_async_16(shared + offset(first + i * kRowStep, chunk), source + i * (kRowStep * stride_row));
+      // The swizzle comes again after kPeriod steps: a copy costs the addition of a stride, and no more.
+      constexpr int kSteps = rows / kRowStep, kPeriod = kRowStep < 8 ? 8 / kRowStep : 1;
+      constexpr int kUnrolled = kSteps % 8 == 0 ? 8 : kPeriod;
+      static_assert(kSteps % kUnrolled == 0 && kUnrolled % kPeriod == 0);
+      u32 to[kPeriod];
+#pragma unroll
+      for (int i = 0; i < kPeriod; ++i) to[i] = shared + offset(first + i * kRowStep, chunk);
+      const i64 step = kRowStep * stride_row;
+#pragma unroll 1
+      for (int done = 0; done < kSteps; done += kUnrolled) {
+#pragma unroll
+        for (int i = 0; i < kUnrolled; ++i, source += step)
+          cp_async_16(to[i % kPeriod] + i / kPeriod * (kPeriod * kRowStep * 128), source);
+#pragma unroll
+        for (int i = 0; i < kPeriod; ++i) to[i] += kUnrolled * kRowStep * 128;
+      }
     } else {
 #pragma unroll 1
       for (int i = 0; i < rows / kRowStep; ++i) {

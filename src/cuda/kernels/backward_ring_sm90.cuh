@@ -34,7 +34,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   // In steps of 8. What a warpgroup takes, others of the block gave up: more than the launch brought would be waited
   // for for ever.
   static constexpr int kLaunchRegisters = 65536 / (32 * warps) / 8 * 8;
-  static constexpr int kProducerRegisters = dim_qk <= 64 ? 56 : kScore || dim_qk > 128 ? 24 : 40;
+  static constexpr int kProducerRegisters = dim_qk <= 64 ? 72 : kScore || dim_qk > 128 ? 24 : 40;
   static constexpr int kConsumerRegisters =
       (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
   static constexpr int kConsumerBarrier = 1;  // named
@@ -116,13 +116,28 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   }
   MICA_DEVICE void load_queries(i32 head_q, i32 row, i32 stage) const {
     const i32 valid = sequence.len_q - row;
+    // The statistics are on their way while the copies are asked for.
+    constexpr int kRows = tile_q / kLoaders;
+    const i64 stat = head_q * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+    float lse[kRows], delta[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const i32 at = threadIdx.x + i * kLoaders;
+      lse[i] = at < valid ? p.row_lse[stat + at] : infinity();
+      delta[i] = at < valid ? p.row_delta[stat + at] : 0.0f;
+    }
     QTile::template load<kLoaders>(smem_q + stage * QTile::kBytes,
                                    static_cast<const u16*>(p.q.data) + this->query_offset(p.q, head_q, row),
                                    p.q.stride_row, valid, p.dim_qk);
     OTile::template load<kLoaders>(smem_do + stage * OTile::kBytes,
                                    static_cast<const u16*>(p.d_o.data) + this->query_offset(p.d_o, head_q, row),
                                    p.d_o.stride_row, valid, p.dim_v);
-    this->template load_stats<kLoaders>(head_q, row, stage);
+    float* to = stats + stage * 2 * tile_q + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      to[i * kLoaders] = lse[i];
+      to[tile_q + i * kLoaders] = delta[i];
+    }
   }
 
   MICA_DEVICE void produce_pairs(i32 count) {
