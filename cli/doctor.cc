@@ -76,11 +76,13 @@ struct Outcome {
 
   void judge_all(const std::vector<std::string>& files, const doctor::Environment& target, const std::string& name,
                  const doctor::Survey* survey, const doctor::PythonInstall* python) {
-    for (const std::string& file : files) try {
+    for (const std::string& file : files) {
+      try {
         judged.push_back(judge_one(file, target, name, survey, python));
       } catch (const std::exception& e) {
         unread.push_back({file, name, {unreadable(file, e)}});
       }
+    }
   }
 };
 
@@ -104,7 +106,12 @@ Outcome here(const Options& options) {
   out.judge_all(options.files, target, name, &survey, python);
   if (options.files.empty() && python) out.judged = judge_installed(survey, *python, target);
   if (!python)
-    out.unread.push_back({target.name, "", {unreadable(target.name, std::runtime_error("no Python was found"))}});
+    out.unread.push_back(
+        {target.name,
+         "",
+         {doctor::make_verdict("CANNOT_TELL", target.name, "no Python was found",
+                               "Packages are judged for a Python; none is on PATH or in the usual folders.",
+                               "mica doctor --python PATH")}});
   if (options.build) {
     if (!python) throw std::runtime_error("--build wants a Python, and none was found");
     out.judged.push_back({"building flash-attn from source", name, judge_build(survey, *python)});
