@@ -10,6 +10,7 @@
 #include "builder/durable.h"
 #include "builder/jupyter.h"
 #include "builder/process.h"
+#include "builder/temporary_folder.h"
 #include "doctor/bytes.h"
 #include "doctor/explain.h"
 #include "doctor/host.h"
@@ -191,8 +192,9 @@ KernelInstalled install_kernel(const doctor::Outlook& outlook, const KernelReque
   std::snprintf(seconds, sizeof seconds, "%.1f", request.limit_seconds);
   Said said;
   try {
-    said =
-        ask({python.program, "-c", kStartProgram, jupyter + "/kernels", out.name, seconds}, request.limit_seconds + 10);
+    const TemporaryFolder runtime(std::filesystem::temp_directory_path().string(), "mica-kernel-");
+    said = ask({python.program, "-c", kStartProgram, jupyter + "/kernels", out.name, seconds, runtime.path()},
+               request.limit_seconds + 10);
     out.answer = said.answer.empty() ? KernelAnswer{false, said.why_not} : parse_kernel_answer(said.answer);
   } catch (...) {
     registration.take_back();

@@ -17,7 +17,7 @@ print("mica-kernel-answer:" + json.dumps(answer), flush=True)
 )py";
 
 const char* const kStartProgram = R"py(
-import json, os, shutil, sys, tempfile, time
+import json, os, sys, time
 
 MARK = "mica-kernel-answer:"
 INSIDE = r'''
@@ -92,12 +92,8 @@ def main(kernels, name, seconds):
         answer["words"] = [line for line in words.read()[-20000:].splitlines() if line.strip()][-20:]
     return answer
 
-folder = tempfile.mkdtemp(prefix="mica-kernel-")
-os.environ["JUPYTER_RUNTIME_DIR"] = folder
-try:
-    answer = main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
-finally:
-    shutil.rmtree(folder, ignore_errors=True)
+os.environ["JUPYTER_RUNTIME_DIR"] = sys.argv[4]
+answer = main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
 print("\n" + MARK + json.dumps(answer), flush=True)
 )py";
 

@@ -8,6 +8,7 @@
 #include "builder/build.h"
 #include "builder/durable.h"
 #include "builder/shelf.h"
+#include "builder/temporary_folder.h"
 #include "builder/workshop.h"
 #include "doctor/environment_json.h"
 #include "doctor/sha256.h"
@@ -39,26 +40,6 @@ std::string folder_name_of(const PreparedBuild& b) {
     if (c == '/' || static_cast<unsigned char>(c) <= ' ') c = '_';
   return name;
 }
-
-// A folder that goes away again.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& above) {
-    make_folders(above);
-    path_ = above + "/peek.XXXXXX";
-    if (!mkdtemp(path_.data())) throw WriteError("cannot make a folder in " + above);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 void see_source(PreparedBuild& b, const std::string& root) {
   b.inputs.source_seen = true;
@@ -149,7 +130,7 @@ PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& 
   if (fetch == Fetch::kSource) {
     unpack(b, b.folder);
   } else {
-    const TemporaryFolder peek(b.request.work);
+    const TemporaryFolder peek(b.request.work, "peek.");
     unpack(b, peek.path());
   }
   b.plan = make_plan(b.inputs);

@@ -71,7 +71,10 @@ class Verb(unittest.TestCase):
         self.home.mkdir()
         self.kernels = self.home / ".local/share/jupyter/kernels"
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "XDG", "CONDA", "PYTHON"))}
-        self.env = {**keep, "HOME": str(self.home)}
+        self.temporary = self.folder / "tmp"
+        self.temporary.mkdir()
+        self.addCleanup(lambda: self.assertEqual(list(self.temporary.glob("mica-kernel-*")), []))
+        self.env = {**keep, "HOME": str(self.home), "TMPDIR": str(self.temporary)}
 
     def run_mica(self, *arguments, **env):
         return subprocess.run(
