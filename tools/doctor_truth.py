@@ -24,7 +24,8 @@ import zipfile
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 PYTHON_OF_TORCH = ["typing-extensions", "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "sympy", "mpmath",
-                   "numpy<2", "pillow", "packaging", "setuptools", "wheel", "psutil"]
+                   "numpy<2", "pillow", "requests", "urllib3", "idna", "certifi", "charset-normalizer", "packaging",
+                   "setuptools", "wheel", "psutil"]
 # Releases of torchvision and torchaudio made for one of these, and tried with all of them.
 TORCHES = ["2.1.2", "2.4.1", "2.6.0", "2.8.0", "2.10.0"]
 VISIONS = ["0.16.2", "0.19.1", "0.21.0", "0.23.0", "0.25.0"]
@@ -316,6 +317,8 @@ class Truth:
         self.pip_install(PYTHON_OF_TORCH)
         for torch in torches:
             self.run_target(torch)
+            if torch is None:  # taken out again with it: NumPy and MarkupSafe
+                self.pip_install(PYTHON_OF_TORCH)
         shutil.rmtree(self.environment, ignore_errors=True)
 
     def report(self) -> str:
