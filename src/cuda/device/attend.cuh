@@ -11,6 +11,7 @@ namespace mica {
 
 struct FloatMath {
   using V = float;
+  static constexpr bool kIsPrecise = false;
   static MICA_DEVICE float set(float x) { return x; }
   static MICA_DEVICE float add(float a, float b) { return a + b; }
   static MICA_DEVICE float sub(float a, float b) { return a - b; }
@@ -29,6 +30,7 @@ struct FloatMath {
 
 // For kernels that compute in fp32: the approximations above that are too coarse for it, done right.
 struct PreciseMath : FloatMath {
+  static constexpr bool kIsPrecise = true;
   static MICA_DEVICE float div(float a, float b) { return a / b; }
   static MICA_DEVICE float tanh(float a) { return tanhf(a); }
 };

@@ -48,6 +48,11 @@ struct FeatureState {
       for_each(scores, [&](float& x) { x *= p.score.scale_log2; });
       return;
     }
+    // Where fp32 is the element type, registers are what is short.
+    if constexpr (Math::kIsPrecise) {
+      for_each(scores, [&](float& x) { x = capped_score<Math>(p.score, x); });
+      return;
+    }
     float largest[4] = {};  // several, since each maximum waits for the one before
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)

@@ -59,11 +59,10 @@ MICA_DEVICE void store_shared_floats(u32 address, const float (&x)[4]) {
 MICA_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 // 9.7.15.7.2 wgmma.commit_group
 MICA_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-// 9.7.15.7.3 wgmma.wait_group: until at most `pending` groups are under way. `site` tells waits apart that the compiler
-// would make one.
-template <int pending, int site = 0>
+// 9.7.15.7.3 wgmma.wait_group: until at most `pending` groups are under way.
+template <int pending>
 MICA_DEVICE void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;  // %1\n" ::"n"(pending), "n"(site) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
 }
 // Accumulators that wgmma writes behind the compiler's back: not to be moved across this.
 template <int n>
@@ -72,6 +71,12 @@ MICA_DEVICE void wgmma_hold(float (&fragment)[n][4]) {
   for (int i = 0; i < n; ++i)
 #pragma unroll
     for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(fragment[i][e]));
+}
+
+// What x, which is not negative, was made of is done before the next wait: the assembler moves a wait up to the start
+// of its basic block, and this branch, never taken, ends one. 9.7.19.1 nanosleep
+MICA_DEVICE void finish_before_wait(float x) {
+  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 20;\n}\n" ::"f"(x) : "memory");
 }
 
 // 9.7.19.5 setmaxnreg: a warpgroup gives registers up, or takes them.

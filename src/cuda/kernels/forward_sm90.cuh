@@ -195,7 +195,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         const Factors factors = softmax(scores, state[0], row_begin, step);
         drop(scores, row_begin, step);
         wgmma_hold(scores[0]);
-        wait_and_rescale(out[0], factors);
+        wait_and_rescale(out[0], factors, state[0][0].sum + state[0][1].sum);
         release(empty_v(ring - 1));
         round(probabilities, scores[0]);
       }
@@ -355,19 +355,16 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     for (int i = 0; i < kSums; ++i) total += sum[i];
     return total;
   }
-  // Waits for O += P V, and multiplies. The wait is in both branches because the assembler moves a wait up to the
-  // beginning of its basic block: before the branch it would come before the softmax that it is to overlap with.
-  static MICA_DEVICE void wait_and_rescale(float (&out)[dim_v / 8][4], const Factors& factors) {
+  // Waits for O += P V, after all that `sum` is made of, and multiplies.
+  static MICA_DEVICE void wait_and_rescale(float (&out)[dim_v / 8][4], const Factors& factors, float sum) {
+    finish_before_wait(sum);
+    wgmma_wait<0>();
+    wgmma_hold(out);
     if (__any_sync(0xffffffffu, factors.of_row[0] != 1.0f || factors.of_row[1] != 1.0f)) {
-      wgmma_wait<0, 1>();
-      wgmma_hold(out);
 #pragma unroll
       for (int n = 0; n < dim_v / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) out[n][e] *= factors.of_row[e / 2];
-    } else {
-      wgmma_wait<0, 2>();
-      wgmma_hold(out);
     }
   }
 

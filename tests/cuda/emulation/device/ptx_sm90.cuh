@@ -31,13 +31,14 @@ inline void store_shared_floats(u32 address, const float (&x)[4]) {
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulation::wgmma_commit(); }
-template <int pending, int site = 0>
+template <int pending>
 void wgmma_wait() {
   emulation::wgmma_wait(pending);
 }
 template <int n>
 void wgmma_hold(float (&)[n][4]) {}
 
+inline void finish_before_wait(float) {}
 template <int registers>
 void give_up_registers() {
   emulation::set_registers(registers);
