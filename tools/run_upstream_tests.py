@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs flash-attention's own tests against Mica's drop-in, a sample of them, and says how many pass.
+"""Runs flash-attention's own tests against Mica's drop-in, a sample of them: how many pass, which fail, and where.
 
     tools/run_upstream_tests.py PATH [--sample 40] [--seed 0] [-k WORDS] [--json OUT]
 
@@ -8,6 +8,7 @@ PATH is upstream's tests/test_flash_attn.py, a checkout of the repository, or th
 (flash_attn-2.8.3.tar.gz from PyPI contains the tests). The file has over 500,000 parameter sets: of every test function
 --sample are drawn by --seed (0: all of them). The installed mica and flash_attn are tested; --tree takes those of this
 source tree. --cpu runs on the CPU what fits there, by mapping the device "cuda": a rehearsal where there is no GPU.
+With --large it draws what a GPU draws by the same seed (slow): does what failed on a GPU fail on the CPU as well?
 Needs pytest, torch and einops.
 """
 import argparse
@@ -52,12 +53,24 @@ def parameter_sets(marks) -> list:
     return [{k: v for part in choice for k, v in part.items()} for choice in itertools.product(*axes)]
 
 
+def failure(report) -> dict:
+    """What a failed report says: the test's id, file:line where it failed, that line of source, and the error."""
+    found = dict(id=report.nodeid.split("::", 1)[-1], where="", source="", error=str(report.longrepr).strip())
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
+    if entries and getattr(entries[-1], "reprfileloc", None):
+        place, lines = entries[-1].reprfileloc, entries[-1].lines
+        found["where"] = f"{pathlib.Path(place.path).name}:{place.lineno}"
+        found["source"] = " ".join(line.strip("> ") for line in lines if not line.startswith("E "))
+        found["error"] = " ".join(line[2:].strip() for line in lines if line.startswith("E "))
+    return found
+
+
 class Sampler:
-    """A pytest plugin: draws parameter sets before pytest makes a test of every one, and counts outcomes."""
+    """A pytest plugin: draws parameter sets before pytest makes a test of every one, counts, keeps failures."""
 
     def __init__(self, sample: int, seed: int, fits) -> None:
         self.sample, self.seed, self.fits = sample, seed, fits
-        self.outcomes = {}
+        self.outcomes, self.failures = {}, []
 
     def pytest_generate_tests(self, metafunc):
         definition = metafunc.definition
@@ -76,6 +89,8 @@ class Sampler:
         if report.when == "call" or report.outcome != "passed":
             counts = self.outcomes.setdefault(report.nodeid.split("::")[-1].split("[")[0], {})
             counts[report.outcome] = counts.get(report.outcome, 0) + 1
+        if report.outcome == "failed":
+            self.failures.append(failure(report))
 
 
 def on_the_cpu():
@@ -120,9 +135,10 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=40, help="parameter sets of each test function; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-k", dest="words", default="", help="pytest's selection by name")
-    parser.add_argument("--json", type=pathlib.Path, help="write the counts here")
+    parser.add_argument("--json", type=pathlib.Path, help="write the counts and the failures here")
     parser.add_argument("--tree", action="store_true", help="test this source tree, not what is installed")
     parser.add_argument("--cpu", action="store_true", help='rehearse on the CPU: the device "cuda" means the CPU')
+    parser.add_argument("--large", action="store_true", help="with --cpu: draw from all sizes, as a GPU does")
     given = parser.parse_args()
     if given.tree:
         sys.path[:0] = [str(ROOT / "python"), str(ROOT / "python" / "flash_attn")]
@@ -136,7 +152,7 @@ def main() -> int:
         raise SystemExit(f"flash_attn is {flash_attn.__version__} at {flash_attn.__file__}, want Mica's drop-in")
     if not given.cpu and not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no GPU, want one (or --cpu for a rehearsal)")
-    plugins = [Sampler(given.sample, given.seed, fits_the_cpu if given.cpu else lambda _: True)]
+    plugins = [Sampler(given.sample, given.seed, fits_the_cpu if given.cpu and not given.large else lambda _: True)]
     if given.cpu:
         plugins.append(on_the_cpu())
     start = time.time()
@@ -150,10 +166,12 @@ def main() -> int:
     print(f"\nflash_attn {flash_attn.__version__}, torch {torch.__version__}, {device}, seed {given.seed}")
     for name, counts in outcomes.items():
         print(f"  {name}: " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
+    for failed in plugins[0].failures:
+        print(f"FAILED {failed['id']}\n  {failed['where']}: {failed['source']}\n  {failed['error'][:500]}")
     print(", ".join(f"{total[word]} {word}" for word in total) + f" in {time.time() - start:.0f} s")
     if given.json:
         record = dict(flash_attn=flash_attn.__version__, torch=torch.__version__, device=device, seed=given.seed,
-                      sample=given.sample, total=total, tests=outcomes)
+                      sample=given.sample, total=total, tests=outcomes, failures=plugins[0].failures)
         given.json.write_text(json.dumps(record, indent=1) + "\n")
     return int(status)
 

@@ -73,6 +73,18 @@ def test_logits_equal_eager(device, name, side):
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+def generate_eagerly(config, ids, device, **options):
+    """Eager's tokens. Skips the test where Transformers itself cannot make the mask, whatever the implementation: in
+    5.17 generate hands all its mask functions an argument that the one of chunks does not take."""
+    model = build(config, "eager").to(device)
+    try:
+        return model.generate(ids, **options)
+    except TypeError as error:
+        if "create_chunked_causal_mask() got an unexpected keyword argument" not in str(error):
+            raise
+        pytest.skip(f"eager fails as well in Transformers {transformers.__version__}: {error}")
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_greedy_generation_equals_eager(device, name, cache):
@@ -80,12 +92,15 @@ def test_greedy_generation_equals_eager(device, name, cache):
     options = dict(max_new_tokens=8, do_sample=False, attention_mask=mask, pad_token_id=0, eos_token_id=None)
     if cache == "static":
         options.update(cache_implementation="static", disable_compile=True)
-    want, got = (build(CAUSAL[name], impl).to(device).generate(ids, **options) for impl in ("eager", "mica"))
+    want = generate_eagerly(CAUSAL[name], ids, device, **options)
+    got = build(CAUSAL[name], "mica").to(device).generate(ids, **options)
     assert want.shape == (3, 22) and torch.equal(got, want)
 
 
 def twice_eager(config, ids, device="cpu", **given):
-    """Errors of bf16 logits, mica's and eager's, against the same weights in double (fp32 where experts take none)."""
+    """Errors of bf16 logits, mica's and eager's, against the same weights in double (fp32 where experts take none).
+
+    Not for padding on the left: see exact_logits in transformers_flash_test.py."""
     exact_type = torch.float32 if config.model_type == "gpt_oss" else torch.float64
     with torch.no_grad():
         exact = build(config, "eager", torch.bfloat16).to(exact_type).to(device)(ids, **given).logits
