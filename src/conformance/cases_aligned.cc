@@ -22,6 +22,16 @@ void add_aligned_cases(CaseTable& table) {
     if (dim == 64)
       add("_many_tiles",
           {.batch = 2, .heads_q = 34, .heads_k = 1, .len_q = 200, .len_k = 50, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    if (dim == 64)
+      add("_many_tiles_window", {.batch = 2,
+                                 .heads_q = 34,
+                                 .heads_k = 1,
+                                 .len_q = 200,
+                                 .len_k = 300,
+                                 .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                                 .window_left = 50,
+                                 .window_right = 20,
+                                 .has_alibi = true});
     add("_causal_top_left",
         {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 200, .len_k = 130, .causal = MICA_CAUSAL_TOP_LEFT});
     add("_window", {.batch = 1,
@@ -98,6 +108,17 @@ void add_aligned_cases(CaseTable& table) {
                                 .softcap = 50.0f,
                                 .has_alibi = true});
     add("_alibi", {.batch = 1, .len_q = 140, .len_k = 210, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .has_alibi = true});
+    // Keys on both sides of a query: ALiBi is a line in some tiles and has a corner in others.
+    add("_alibi_both_sides",
+        {.batch = 1, .len_q = 200, .len_k = 210, .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT, .has_alibi = true});
+    add("_alibi_window", {.batch = 1,
+                          .len_q = 200,
+                          .len_k = 200,
+                          .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                          .window_left = 70,
+                          .window_right = 40,
+                          .has_alibi = true,
+                          .deterministic = 1});
     add("_dropout", {.len_q = 140, .len_k = 210, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .dropout = 0.3f});
     add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
     add("_deterministic",
