@@ -177,7 +177,7 @@ std::string build_record(const PreparedBuild& b, const BuildOutcome& outcome, co
 std::string judged_again(const std::string& old_record, const std::string& new_record) {
   const Json before = Json::parse(old_record, nullptr, false);
   Json out = Json::parse(new_record);
-  if (!before.is_object() || before.value("sha256", "") != out["sha256"]) return new_record;
+  if (!before.is_object() || before.value("sha256", "") != out.value("sha256", "none")) return new_record;
   const auto keep = [&](const char* name) {
     if (before.contains(name)) out[name] = before[name];
   };
