@@ -18,20 +18,20 @@ void add_aligned_cases(CaseTable& table) {
     add("_negative_scale",
         {.batch = 1, .heads_k = 1, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .scale = -0.2f});
     if (dim % 64 != 0 || dim == 192) continue;
-    // More query tiles than a GPU has SMs, so that a block takes several, some without a key.
-    if (dim == 64)
+    // More query tiles than a GPU has SMs, so that a block takes several.
+    if (dim == 64) {
       add("_many_tiles",
-          {.batch = 2, .heads_q = 34, .heads_k = 1, .len_q = 200, .len_k = 50, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
-    if (dim == 64)
+          {.batch = 2, .heads_q = 70, .heads_k = 1, .len_q = 20, .len_k = 150, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
       add("_many_tiles_window", {.batch = 2,
-                                 .heads_q = 34,
+                                 .heads_q = 70,
                                  .heads_k = 1,
-                                 .len_q = 200,
-                                 .len_k = 300,
+                                 .len_q = 20,
+                                 .len_k = 150,
                                  .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
-                                 .window_left = 50,
-                                 .window_right = 20,
+                                 .window_left = 100,
+                                 .window_right = 10,
                                  .has_alibi = true});
+    }
     add("_causal_top_left",
         {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 200, .len_k = 130, .causal = MICA_CAUSAL_TOP_LEFT});
     add("_window", {.batch = 1,
