@@ -306,7 +306,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     float of_row[2];
   };
 
-  // Scores that softcap holds within +-2^64 need no maximum: bf16 has fp32's range.
+  // Scores that softcap holds within +-64 (log2 units) need no maximum: bf16 has the range of fp32.
   MICA_DEVICE bool is_bounded() const {
     if constexpr ((served & kFeatureSoftcap) && Element::kDtype == MICA_BF16)
       return this->has(kFeatureSoftcap) && !this->has(kFeatureAlibi) && p.score.cap_log2 <= 64.0f;
