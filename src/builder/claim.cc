@@ -3,9 +3,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
-#include <filesystem>
-
 #include "builder/durable.h"
 #include "builder/process.h"
 #include "builder/records.h"
@@ -15,6 +12,8 @@
 
 namespace builder {
 namespace {
+
+constexpr int kMostVanished = 100;
 
 std::string own_line() {
   return host_name() + " " + std::to_string(getpid()) + " " + std::to_string(process_start(getpid())) + "\n";
@@ -40,20 +39,25 @@ bool is_alive(const std::string& line, const std::string& folder) {
 
 }  // namespace
 
-Claim::Claim(std::string folder) : path_(folder + "/claim") {
-  for (int round = 0; round < 10 && !held_; ++round) {
-    if (write_new_file(path_, own_line()) == Placed::kNew) {
-      held_ = true;
-      return;
+// The claims of a folder are a chain: claim.1, claim.2, ... The next may only be made while all before it are of dead
+// processes. A claim is removed by its own process alone, so a dead one stays, and whoever found it dead long ago can
+// only make the one after it, or finds that made: no claim of a live process is ever moved or overwritten.
+Claim::Claim(std::string folder) {
+  int vanished = 0;
+  for (int number = 1; vanished < kMostVanished;) {
+    path_ = folder + "/claim." + std::to_string(number);
+    std::string line = text_or_nothing(path_);
+    if (line.empty()) {
+      held_ = write_new_file(path_, own_line()) == Placed::kNew;
+      if (held_) return;
+      line = text_or_nothing(path_);
     }
-    const std::string line = text_or_nothing(path_);
-    if (line.empty()) continue;  // it went away meanwhile
-    if (is_alive(line, folder)) return;
-    // Of a dead one. Only one of several that see this can move it, and what was moved must be what was read.
-    const std::string aside = path_ + "." + host_name() + "." + std::to_string(getpid());
-    if (std::rename(path_.c_str(), aside.c_str()) != 0) continue;
-    [[maybe_unused]] const int put_back = text_or_nothing(aside) != line ? link(aside.c_str(), path_.c_str()) : 0;
-    unlink(aside.c_str());
+    if (line.empty())
+      ++vanished;  // its process has just let go
+    else if (is_alive(line, folder))
+      return;
+    else
+      ++number;
   }
 }
 

@@ -59,10 +59,15 @@ std::string temporary_name(const std::string& path) {
   return folder_of(path) + "/." + name.substr(0, 150) + "." + tail.substr(0, 80) + ".tmp";
 }
 
+// NOTE: another process may remove `b` meanwhile; what is gone is not the same.
 bool same_bytes(const std::string& a, const std::string& b) {
   std::error_code error;
   if (std::filesystem::file_size(a, error) != std::filesystem::file_size(b, error) || error) return false;
-  return file_sha256(a) == file_sha256(b);
+  try {
+    return file_sha256(a) == file_sha256(b);
+  } catch (const doctor::ReadError&) {
+    return false;
+  }
 }
 
 // Both names lie in one folder. Returns 0 or an errno; EEXIST: there is another file.
