@@ -52,6 +52,16 @@ Timing time_workload(const Workload& workload, double seconds) {
 // One row or few rows per key: the memory is the limit, and GB/s the figure to look at.
 bool is_memory_bound(const ProblemSpec& spec) { return problem_flops(spec) / problem_bytes(spec) < 16; }
 
+int list_cases(const Suite& suite, bool json) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const ProblemSpec& spec : suite.cases) {
+    out.push_back({{"name", problem_name(spec)}, {"problem", problem_to_json(spec)}});
+    if (!json) std::printf("%s\n", problem_name(spec).c_str());
+  }
+  if (json) std::printf("%s\n", out.dump(2).c_str());
+  return kOk;
+}
+
 int run(const Options& options) {
   if (mica_set_num_threads(options.threads) != MICA_OK) throw std::runtime_error(mica_last_error());
   Suite suite = load_suite(options.suite);
@@ -63,13 +73,12 @@ int run(const Options& options) {
       throw std::runtime_error("--filter is '" + options.filter + "', want a regular expression");
     }
   }
-  if (suite.cases.empty()) throw std::runtime_error("no case is left to time");
-  if (options.list) {
-    for (const ProblemSpec& spec : suite.cases) std::printf("%s\n", problem_name(spec).c_str());
-    return kOk;
-  }
+  if (suite.cases.empty())
+    throw std::runtime_error("no case of suite " + suite.name + " matches '" + options.filter + "' (see --list)");
   if (!options.device.empty())
     for (ProblemSpec& spec : suite.cases) spec.device = options.device;
+  if (options.list) return list_cases(suite, options.json);
+  if (!options.output.empty()) require_writable(options.output);
   const char* description = mica_device_description(parse_device(suite.cases[0].device));
   if (!description) throw std::runtime_error(mica_last_error());
   nlohmann::json out = {{"device", description}, {"version", mica_version()},

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <thread>
 
 #include "cli/process.h"
@@ -97,13 +96,25 @@ std::string where(mica_device device, const Options& options) {
   return options.backend + ", " + text;
 }
 
-int run(const Options& options) {
-  std::vector<std::size_t> selected;
+// A misspelt instruction set would fail every case alike: one line instead.
+void require_known_isa() {
+  mica_attention a = MICA_ATTENTION_INIT;
+  a.q = a.k = a.v = a.o = {MICA_FP32, 0, {1, 1, 1, 1}, {1, 1, 1, 1}};
+  mica_plan* plan = nullptr;
+  if (mica_plan_create(&a, MICA_FORWARD, &plan) == MICA_ERROR_INVALID) throw std::runtime_error(mica_last_error());
+  mica_plan_destroy(plan);
+}
+
+std::vector<std::size_t> select(const std::string& filter) {
   try {
-    selected = mica::conformance::select_cases(options.filter);
-  } catch (const std::regex_error&) {
-    throw std::runtime_error("--filter is '" + options.filter + "', want a regular expression");
+    return mica::conformance::select_cases(filter);
+  } catch (const std::invalid_argument& e) {
+    throw std::runtime_error(std::string("--filter: ") + e.what());
   }
+}
+
+int run(const Options& options) {
+  const std::vector<std::size_t> selected = select(options.filter);
   if (selected.empty()) throw std::runtime_error("no case matches '" + options.filter + "' (see mica check --list)");
   if (options.list) return list_cases(selected, options.json);
   // Before the library looks at its backends for the first time.
@@ -114,6 +125,7 @@ int run(const Options& options) {
   if (options.backend == "cuda" && !gpu) throw std::runtime_error(why_not);
   mica::conformance::Memory& memory = gpu ? *gpu : mica::conformance::host_memory();
   const std::string device = where(memory.device(), options);
+  if (!gpu) require_known_isa();
   if (!options.json) std::printf("%zu cases on %s\n", selected.size(), device.c_str());
 
   // Heavy cases first, so that no thread ends alone with one.

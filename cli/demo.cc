@@ -197,15 +197,33 @@ nlohmann::json to_json(const std::optional<Measurement>& m) {
   return {{"seconds", m->seconds}, {"extra_bytes", m->extra_bytes}, {"largest_error", m->error}, {"kernel", m->kernel}};
 }
 
+void check_options(const Options& options) {
+  const auto want = [](bool is_fine, const std::string& complaint) {
+    if (!is_fine) throw std::runtime_error(complaint);
+  };
+  want(options.heads >= 1 && options.heads <= 65535,
+       format("heads is %lld, want 1 to 65535", (long long)options.heads));
+  want(options.dim >= 1 && options.dim <= MICA_MAX_DIM_V,
+       format("dim is %lld, want 1 to %d", (long long)options.dim, MICA_MAX_DIM_V));
+  std::int64_t previous = 0;
+  for (const std::int64_t length : options.lengths) {
+    want(length >= 1 && length <= (1 << 22), format("a length is %lld, want 1 to 4194304", (long long)length));
+    want(length > previous,
+         format("length %lld follows %lld, want growing lengths", (long long)length, (long long)previous));
+    previous = length;
+  }
+  const double tensors = 4 * 4.0 * double(previous) * double(options.heads) * double(options.dim);
+  want(tensors < 0.7 * available_bytes(),
+       format("q, k, v and o of length %lld with %lld heads of %lld take %s, and %s are free", (long long)previous,
+              (long long)options.heads, (long long)options.dim, format_bytes(tensors).c_str(),
+              format_bytes(available_bytes()).c_str()));
+}
+
 int run(const Options& options) {
   if (mica_set_num_threads(options.threads) != MICA_OK) throw std::runtime_error(mica_last_error());
   if (!options.measure.empty()) return run_child(options);
-  if (options.lengths.empty() || options.heads < 1 || options.dim < 1 || options.dim > MICA_MAX_DIM_V)
-    throw std::runtime_error(format("want lengths, heads of 1 or more and a dim of 1 to %d", MICA_MAX_DIM_V));
-  for (const std::int64_t length : options.lengths)
-    if (length < 1 || length > (1 << 22))
-      throw std::runtime_error(format("length %lld is not between 1 and 4194304", (long long)length));
-
+  check_options(options);
+  require_writable(options.plot);
   const char* description = mica_device_description({MICA_CPU, 0});
   const std::string machine = description ? description : "CPU";
   const char* line = "%7s  %10s %10s %8s   %10s %10s   %9s %9s\n";
@@ -272,7 +290,9 @@ Verb demo_verb(CLI::App& app) {
   verb->add_option("--dim", options->dim, "head dimension")->capture_default_str();
   verb->add_flag("--causal", options->causal, "each row sees the keys up to its own");
   verb->add_option("--threads", options->threads, "threads of both (0: all)")->capture_default_str();
-  verb->add_option("--seconds", options->seconds, "about how long it may take in all")->capture_default_str();
+  verb->add_option("--seconds", options->seconds, "about how long it may take in all")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
   verb->add_option("--plot", options->plot, "file for the plot")->capture_default_str();
   verb->add_flag("--json", options->json, "print JSON");
   verb->add_option("--measure", options->measure, "")->check(CLI::IsMember({"naive", "tiled"}))->group("");

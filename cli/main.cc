@@ -64,7 +64,11 @@ int main(int argc, char** argv) {
     return complain(app, "want a verb: " + names, true);
   }
   try {
-    return given()->run();
+    const int code = given()->run();
+    // A script that redirects into a full disk must not take half an answer for a whole one.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout))
+      return complain(*given()->app, "the output could not be written", false);
+    return code;
   } catch (const std::exception& e) {
     return complain(*given()->app, e.what(), false);
   }

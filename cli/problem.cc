@@ -20,19 +20,60 @@ std::int64_t total_rows(const ProblemSpec& s) {
   return std::accumulate(s.varlen.begin(), s.varlen.end(), std::int64_t(0));
 }
 
+// The sum of clamp(i + start, 0, keys) over i in [0, rows): zeros, a ramp, then keys.
+double clamped_sum(double rows, double start, double keys) {
+  const double ramp_begin = std::clamp(-start, 0.0, rows), ramp_end = std::clamp(keys - start, ramp_begin, rows);
+  return (ramp_end - ramp_begin) * (ramp_begin + ramp_end - 1 + 2 * start) / 2 + (rows - ramp_end) * keys;
+}
+
 // Pairs (query, key) of one head that causal and window leave visible.
 double visible_pairs(const ProblemSpec& s, std::int64_t rows, std::int64_t keys) {
-  const std::int64_t shift = s.causal == "top-left" ? 0 : keys - rows;
+  if (rows <= 0 || keys <= 0) return 0;
+  const double shift = s.causal == "top-left" ? 0 : double(keys) - double(rows);
   const std::int64_t left = s.window.size() == 2 ? s.window[0] : -1;
   const std::int64_t right = s.causal != "none" ? 0 : (s.window.size() == 2 ? s.window[1] : -1);
-  if (left < 0 && right < 0) return double(rows) * double(keys);
-  double pairs = 0;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t begin = left < 0 ? 0 : std::clamp<std::int64_t>(i + shift - left, 0, keys);
-    const std::int64_t end = right < 0 ? keys : std::clamp<std::int64_t>(i + shift + right + 1, begin, keys);
-    pairs += double(end - begin);
-  }
-  return pairs;
+  const double r = double(rows), k = double(keys);
+  const double ends = right < 0 ? r * k : clamped_sum(r, shift + double(right) + 1, k);
+  const double begins = left < 0 ? 0 : clamped_sum(r, shift - double(left), k);
+  return ends - begins;
+}
+
+void want(bool is_fine, const char* field, std::int64_t got, const char* wanted) {
+  if (!is_fine) throw std::runtime_error(std::string(field) + " is " + std::to_string(got) + ", want " + wanted);
+}
+
+// What would be lost or overflow on the way into a description; everything else, the library judges.
+void check_numbers(const ProblemSpec& s) {
+  want(s.seqlen_k >= -1, "seqlen_k", s.seqlen_k, "0 or more, or -1 (as seqlen_q)");
+  want(s.heads_k >= -1, "heads_k", s.heads_k, "1 or more, or -1 (as heads_q)");
+  want(s.dim_v >= -1, "dim_v", s.dim_v, "1 or more, or -1 (as dim)");
+  want(s.paged >= 0, "paged", s.paged, "a page size, or 0 (contiguous)");
+  want(s.append >= 0, "append", s.append, "0 or more rows");
+  want(s.rotary >= 0 && s.rotary % 2 == 0, "rotary", s.rotary, "an even dimension, or 0 (none)");
+  want(s.splits == std::int32_t(s.splits), "splits", s.splits, "0 (choose) to 256");
+  for (const std::int64_t length : s.varlen)
+    want(length >= 0 && length <= MICA_MAX_SEQLEN, "varlen", length, "lengths of 0 to 2^29");
+  if (!s.window.empty() && s.window.size() != 2)
+    throw std::runtime_error("window has " + std::to_string(s.window.size()) + " numbers, want LEFT,RIGHT");
+
+  const std::int64_t rows =
+      std::max({s.varlen.empty() ? std::max(s.seqlen_q, s.keys()) : total_rows(s), s.paged, s.append});
+  const std::int64_t heads = std::max(s.heads_q, s.key_heads()), dim = std::max(s.dim, s.value_dim());
+  const auto check_product = [](std::initializer_list<std::pair<const char*, std::int64_t>> axes) {
+    double elements = 1;
+    std::string text;
+    for (const auto& [name, size] : axes) {
+      elements *= std::max(1.0, std::abs(double(size)));
+      text += (text.empty() ? "" : " x ") + std::to_string(size) + " " + name;
+    }
+    if (elements > 0x1p48) throw std::runtime_error(text + " are more than 2^48 elements");
+  };
+  check_product({{"sequences", s.batch}, {"rows or keys", rows}, {"heads", heads}, {"dimensions", dim}});
+  const std::int64_t longest = s.varlen.empty() ? 0 : *std::max_element(s.varlen.begin(), s.varlen.end());
+  if (s.bias || s.mask)
+    check_product({{"heads", heads},
+                   {"rows", s.varlen.empty() ? s.seqlen_q : longest},
+                   {"keys", s.varlen.empty() ? s.keys() : longest}});
 }
 
 // One list of the fields: the flags, the JSON reader and the writer all walk it. f(name, field, help).
@@ -177,6 +218,7 @@ mica_dtype parse_dtype(const std::string& word) {
 }
 
 mica_attention describe(const ProblemSpec& s) {
+  check_numbers(s);
   const auto layout = [](mica_dtype type, const mica::Shape& shape) { return mica::layout(type, shape); };
   const mica_dtype type = parse_dtype(s.dtype);
   const bool packed = !s.varlen.empty();
@@ -184,11 +226,6 @@ mica_attention describe(const ProblemSpec& s) {
   const std::int64_t slots = packed ? 1 : batch;
   const std::int64_t rows = packed ? total_rows(s) : s.seqlen_q;
   const std::int64_t keys = packed ? rows : s.keys();
-  // Beyond this the strides computed here would overflow; below it the library judges.
-  const double elements = std::abs(double(batch) * double(std::max(rows, keys)) * double(s.heads_q) *
-                                   double(std::max(s.dim, s.value_dim())));
-  if (elements > 0x1p48 || double(s.append) + double(s.paged) + double(s.rotary) > 0x1p31)
-    throw std::runtime_error("the problem has more than 2^48 elements");
 
   mica_attention a = MICA_ATTENTION_INIT;
   a.device = parse_device(s.device);
@@ -209,8 +246,6 @@ mica_attention describe(const ProblemSpec& s) {
     a.sequences.vectors |= MICA_SEQUSED_K;
     a.k = layout(type, {batch * blocks, s.paged, s.key_heads(), s.dim});
     a.v = layout(type, {batch * blocks, s.paged, s.key_heads(), s.value_dim()});
-  } else if (s.paged < 0) {
-    throw std::runtime_error("paged is " + std::to_string(s.paged) + ", want a page size");
   }
   if (s.append > 0) {
     a.sequences.vectors |= MICA_SEQUSED_K;
@@ -226,8 +261,6 @@ mica_attention describe(const ProblemSpec& s) {
   if (s.window.size() == 2) {
     a.mask.window_left = s.window[0];
     a.mask.window_right = s.window[1];
-  } else if (!s.window.empty()) {
-    throw std::runtime_error("window has " + std::to_string(s.window.size()) + " numbers, want LEFT,RIGHT");
   }
   if ((!s.window.empty() || s.alibi) && !a.mask.causal) a.mask.diagonal = MICA_DIAGONAL_BOTTOM_RIGHT;
   const std::int64_t pair_rows = packed ? a.sequences.max_seqlen_q : rows;
@@ -239,7 +272,7 @@ mica_attention describe(const ProblemSpec& s) {
   if (s.bias) a.score.bias = layout(type, {1, s.heads_q, pair_rows, pair_keys});
   if (s.sinks) a.score.sinks = layout(MICA_FP32, {s.heads_q});
   a.dropout.probability = float(s.dropout);
-  a.control.num_splits = std::int32_t(std::clamp<std::int64_t>(s.splits, -1, 1 << 30));
+  a.control.num_splits = std::int32_t(s.splits);
   a.control.deterministic = s.deterministic;
   a.control.batch_invariant = s.batch_invariant;
   if (s.is_backward()) {

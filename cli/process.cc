@@ -87,4 +87,9 @@ ChildResult run_self(const std::vector<std::string>& arguments) {
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
 
+void require_writable(const std::string& path) {
+  if (!std::ofstream(path, std::ios::app))
+    throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
+}
+
 }  // namespace cli

@@ -24,4 +24,7 @@ ChildResult run_self(const std::vector<std::string>& arguments);
 
 bool stdout_is_terminal();
 
+// Throws std::runtime_error, in one line, if the file cannot be written: better before the work than after it.
+void require_writable(const std::string& path);
+
 }  // namespace cli

@@ -45,6 +45,9 @@ Suite load_suite(const std::string& path) {
   if (json.is_discarded()) throw std::runtime_error(where + " is not JSON");
   if (!json.is_object() || !json.contains("cases") || !json["cases"].is_array())
     throw std::runtime_error(where + " is no suite: want an object with a list \"cases\"");
+  for (const char* key : {"name", "about"})
+    if (json.contains(key) && !json[key].is_string())
+      throw std::runtime_error(where + ": \"" + key + "\" is " + json[key].dump() + ", want a text");
   Suite suite;
   suite.name = json.value("name", where);
   suite.about = json.value("about", "");

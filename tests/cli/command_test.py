@@ -4,6 +4,7 @@
 
 Usage: command_test.py MICA [unittest arguments]."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -48,10 +49,41 @@ class Usage(unittest.TestCase):
         self.complains("plan", "--heads-q", "6", "--heads-k", "4", about="k.shape[2] is 4")
         self.complains("plan", "--seqlen-q", str(2**62), about="2^48")
         self.complains("plan", "--device", "tpu", about="tpu")
-        self.complains("check", "--filter", "(", about="regular expression")
+        self.complains("plan", "--seqlen-k", "-5", about="seqlen_k is -5, want 0 or more")
+        self.complains("plan", "--heads-k", "-3", about="heads_k is -3, want 1 or more")
+        self.complains("plan", "--dim-v", "-7", about="dim_v is -7, want 1 or more")
+        self.complains("plan", "--varlen", "5,-3", about="varlen is -3, want lengths of 0")
+        self.complains("plan", "--paged", "-1", about="paged is -1, want a page size")
+        self.complains("plan", "--append", "-3", about="append is -3, want 0 or more rows")
+        self.complains("plan", "--append", "3", "--rotary", "5", about="rotary is 5, want an even dimension")
+        self.complains("plan", "--splits", "-5", about="num_splits is -5, want 0 (choose) to 256")
+        self.complains("plan", "--splits", str(2**40), about=f"splits is {2**40}, want 0 (choose) to 256")
+        self.complains("plan", "--bias", "--seqlen-q", str(2**40), "--dim", "1", about="keys are more than 2^48 elements")
+        self.complains("plan", "--batch", str(2**62), "--seqlen-q", str(2**62), "--dim", "0", about="2^48 elements")
+        # Counting the visible pairs of so many rows must not take for ever.
+        self.complains("plan", "--seqlen-q", str(2**48), "--heads-q", "1", "--dim", "1", "--causal", about="q.shape[1]")
+        self.complains("check", "--filter", "(", about="--filter: \"(\" is no regular expression")
+        self.complains("check", "--filter", "plain", "--isa", "sse9", about='MICA_CPU_ISA is "sse9", want one of')
+        self.complains("check", "--jobs", "-1", about="--jobs")
         self.complains("check", "--filter", "no such case", about="no case matches")
         self.complains("bench", "--suite", "/nowhere.json", about="/nowhere.json")
-        self.complains("demo", "--lengths", "0", about="0")
+        self.complains("bench", "--filter", "no such case", about="no case of suite cpu matches")
+        self.complains("bench", "--threads", "-3", about="num_threads is -3")
+        self.complains("bench", "--output", "/nowhere/out.json", about="cannot write /nowhere/out.json")
+        self.complains("demo", "--lengths", "0", about="a length is 0, want 1 to 4194304")
+        self.complains("demo", "--lengths", "512,256", about="length 256 follows 512, want growing lengths")
+        self.complains("demo", "--lengths", "64", "--heads", "0", about="heads is 0, want 1 to 65535")
+        self.complains("demo", "--lengths", "64", "--dim", "513", about="dim is 513, want 1 to 512")
+        self.complains("demo", "--lengths", "4194304", "--heads", "65535", "--dim", "512", about="are free")
+        self.complains("demo", "--seconds", "-5", about="--seconds")
+        self.complains("demo", "--lengths", "16", "--plot", "/nowhere/plot.svg", about="cannot write /nowhere/plot.svg")
+
+    def test_an_answer_that_cannot_be_written_is_none(self):
+        with open("/dev/full", "w") as full:
+            for arguments in (["info"], ["plan", "--json"], ["check", "--list"], ["bench", "--list", "--json"]):
+                result = subprocess.run([MICA, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+                self.assertIn("could not be written", result.stderr)
 
     def test_help(self):
         for verb in ([], ["info"], ["inspect"], ["plan"], ["check"], ["bench"], ["demo"], ["build"], ["publish"], ["verify"], ["matrix"]):
@@ -119,6 +151,21 @@ class Plan(unittest.TestCase):
         _, causal = run_json("plan", "--seqlen-q", "100", "--causal")
         self.assertAlmostEqual(causal["gflop"] / full["gflop"], 5050 / 10000)
 
+    def test_visible_pairs_of_every_band(self):
+        for rows, keys, causal, window in itertools.product(
+            (1, 3, 7), (1, 4, 9), ("none", "bottom-right", "top-left"), ([], [0, 0], [2, 1], [-1, 3], [4, -1], [2**62, 2**62])
+        ):
+            if causal != "none" and window and window[1] > 0:
+                continue  # causal hides what lies to the right
+            left, right = [2**63 if side < 0 else side for side in window or [-1, -1]]
+            right = 0 if causal != "none" else right
+            shift = 0 if causal == "top-left" else keys - rows
+            visible = sum(-left <= j - i - shift <= right for i in range(rows) for j in range(keys))
+            flags = ["--seqlen-q", str(rows), "--seqlen-k", str(keys), f"--causal={causal}", "--heads-q", "1", "--dim", "1"]
+            flags += ["--window", ",".join(map(str, window))] if window else []
+            code, plan = run_json("plan", *flags)
+            self.assertEqual((code, round(plan["gflop"] * 1e9)), (0, 4 * visible), flags)
+
 
 class Check(unittest.TestCase):
     def test_one_case(self):
@@ -166,11 +213,27 @@ class Bench(unittest.TestCase):
             listed = [line.replace(" cuda", "") for line in run("bench", "--suite", str(path), "--list").stdout.split("\n")]
             self.assertEqual(listed[:-1], [case.name for case in suites.load(path)[1]], path)
 
+    def test_list(self):
+        code, cases = run_json("bench", "--list", "--filter", "backward bf16", "--device", "cuda:1")
+        self.assertEqual((code, len(cases)), (0, 3))
+        self.assertEqual({case["problem"]["device"] for case in cases}, {"cuda:1"})
+        self.assertIn("backward bf16 b1 s1024 h8 d64", cases[0]["name"])
+
     def test_a_bad_suite_names_the_key(self):
         result = run("bench", "--suite", self.suite({"dimension": 64}))
         self.assertEqual(result.returncode, 2)
         self.assertIn('"dimension"', result.stderr)
         self.assertIn('"dim" is "64"', run("bench", "--suite", self.suite({"dim": "64"})).stderr)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            for text, about in (("{", "is not JSON"), ("[]", 'a list "cases"'), ('{"cases": [3]}', "a case is 3"),
+                                ('{"name": 5, "cases": []}', '"name" is 5, want a text')):
+                file.seek(0)
+                file.truncate()
+                file.write(text)
+                file.flush()
+                result = run("bench", "--suite", file.name)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(about, result.stderr)
 
 
 class Demo(unittest.TestCase):
@@ -187,11 +250,6 @@ class Demo(unittest.TestCase):
             self.assertLess(long["tiled"]["extra_bytes"], 4e6)
             root = xml.etree.ElementTree.parse(plot).getroot()
             self.assertTrue(root.tag.endswith("svg"))
-
-    def test_where_it_cannot_write(self):
-        result = run("demo", "--lengths", "16", "--plot", "/nowhere/plot.svg")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("cannot write /nowhere/plot.svg", result.stderr)
 
 
 if __name__ == "__main__":
