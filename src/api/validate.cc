@@ -97,8 +97,6 @@ mica_status check_dense_last(const char* name, const mica_tensor& t) {
 mica_status check_no_overlap(const char* name, const Tensor& t) {
   for (const i64 size : t.shape)
     if (size == 0) return MICA_OK;
-  for (const i64 size : t.shape)
-    if (size == 0) return MICA_OK;
   int order[4] = {3, 2, 1, 0};  // of equal strides, the inner axis is taken to be right
   for (int a = 0; a < 4; ++a)
     for (int b = a + 1; b < 4; ++b) {
@@ -109,8 +107,6 @@ mica_status check_no_overlap(const char* name, const Tensor& t) {
         order[b] = swap;
       }
     }
-  for (const i64 size : t.shape)
-    if (size == 0) return MICA_OK;
   i64 extent = 1;
   for (const int axis : order) {
     if (t.shape[axis] == 1) continue;
@@ -471,8 +467,13 @@ mica_status Validation::dropout_and_control() {
     return invalid("control.num_splits is %d, want 0 or 1 in backward", c.num_splits);
   if (c.num_splits > 1 && present(a.probs))
     return invalid("control.num_splits is %d, want 0 or 1 with probs", c.num_splits);
-  if (c.reserved || a.sequences.reserved || a.append.reserved)
-    return invalid("a reserved field is not 0 (control, sequences or append)");
+  struct Reserved {
+    const char* name;
+    i64 value;
+  };
+  for (const Reserved& r : {Reserved{"control", c.reserved}, Reserved{"sequences", a.sequences.reserved},
+                            Reserved{"append", a.append.reserved}})
+    if (r.value != 0) return invalid("%s.reserved is %lld, want 0", r.name, (long long)r.value);
   p.dropout = a.dropout.probability;
   p.rng_from_memory = a.dropout.rng_from_memory;
   p.num_splits = c.num_splits;
@@ -483,10 +484,14 @@ mica_status Validation::dropout_and_control() {
 
 mica_status Validation::gradients() {
   const mica_gradients& g = a.gradients;
-  const mica_tensor* all[] = {&g.d_o, &g.d_lse, &g.dq, &g.dk, &g.dv, &g.d_bias, &g.d_sinks};
+  struct Given {
+    const char* name;
+    const mica_tensor& tensor;
+  };
   if (p.pass == MICA_FORWARD) {
-    for (const mica_tensor* t : all)
-      if (present(*t)) return invalid("gradients has a tensor, want all absent in forward");
+    for (const Given& t : {Given{"d_o", g.d_o}, Given{"d_lse", g.d_lse}, Given{"dq", g.dq}, Given{"dk", g.dk},
+                           Given{"dv", g.dv}, Given{"d_bias", g.d_bias}, Given{"d_sinks", g.d_sinks}})
+      if (present(t.tensor)) return invalid("gradients.%s is given, want it absent in forward", t.name);
     return MICA_OK;
   }
   if (present(a.append.k_new))

@@ -176,15 +176,16 @@ TEST(RunToRun, TheSameBitsEveryTimeWhateverTheThreads) {
     Packed first(e, company);
     ASSERT_EQ(first.run(MICA_FORWARD, false, true), "");
     ASSERT_EQ(first.run(MICA_BACKWARD, false, true), "");
-    for (int n = 0; n < 5; ++n) {
+    for (const int threads : {0, 1, 2, 3, 7}) {
+      Threads some(threads);
       Packed again(e, company);
       ASSERT_EQ(again.run(MICA_FORWARD, false, true), "");
       ASSERT_EQ(again.run(MICA_BACKWARD, false, true), "");
-      EXPECT_TRUE(same_bits(again.o, first.o)) << e.name;
-      EXPECT_TRUE(same_bits(again.lse, first.lse)) << e.name;
-      EXPECT_TRUE(same_bits(again.dq, first.dq)) << e.name;
-      EXPECT_TRUE(same_bits(again.dk, first.dk)) << e.name;
-      EXPECT_TRUE(same_bits(again.dv, first.dv)) << e.name;
+      EXPECT_TRUE(same_bits(again.o, first.o)) << e.name << ' ' << threads;
+      EXPECT_TRUE(same_bits(again.lse, first.lse)) << e.name << ' ' << threads;
+      EXPECT_TRUE(same_bits(again.dq, first.dq)) << e.name << ' ' << threads;
+      EXPECT_TRUE(same_bits(again.dk, first.dk)) << e.name << ' ' << threads;
+      EXPECT_TRUE(same_bits(again.dv, first.dv)) << e.name << ' ' << threads;
     }
   }
 }

@@ -280,11 +280,14 @@ const BadCall kBadCalls[] = {
    [](mica_attention& a) { a.control.num_splits = 2; }},
   {"splits_probs", "control.num_splits is 2, want 0 or 1 with probs", kInvalid, kForward,
    [](mica_attention& a) { a.control.num_splits = 2, a.probs = dense(MICA_FP32, {2, 4, 5, 7}); }},
-  {"reserved", "a reserved field is not 0 (control, sequences or append)", kInvalid, kForward,
-   [](mica_attention& a) { a.append.reserved = 1; }},
+  {"reserved_control", "control.reserved is -1, want 0", kInvalid, kForward,
+   [](mica_attention& a) { a.control.reserved = -1; }},
+  {"reserved_sequences", "sequences.reserved is 4294967295, want 0", kInvalid, kForward,
+   [](mica_attention& a) { a.sequences.reserved = UINT32_MAX; }},
+  {"reserved_append", "append.reserved is 1, want 0", kInvalid, kForward, [](mica_attention& a) { a.append.reserved = 1; }},
 
   // Gradients.
-  {"gradients_forward", "gradients has a tensor, want all absent in forward", kInvalid, kForward,
+  {"gradients_forward", "gradients.dq is given, want it absent in forward", kInvalid, kForward,
    [](mica_attention& a) { a.gradients.dq = a.q; }},
   {"append_backward", "append.k_new is given, but append writes in place and has no gradient", kUnsupported, kBackward,
    [](mica_attention& a) { append(a); }},
@@ -371,6 +374,89 @@ TEST(ValidateBase, WhatTheBadCallsStartFromIsLegal) {
     mica_plan* plan = nullptr;
     EXPECT_EQ(mica_plan_create(&a, MICA_FORWARD, &plan), MICA_OK) << mica_last_error();
     mica_plan_destroy(plan);
+  }
+}
+
+// Every tensor at once: a paged cache with append, rotary and all that shapes a score; and backward with every
+// gradient.
+mica_attention describe_everything(mica_pass pass) {
+  mica_attention a = pass == MICA_FORWARD ? describe() : describe_backward();
+  if (pass == MICA_FORWARD) page(a), rotate(a, 12);
+  const int64_t keys = pass == MICA_FORWARD ? 12 : 7;
+  a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+  a.mask.boolean = dense(MICA_BOOL, {2, 4, 5, keys});
+  a.score.alibi = dense(MICA_FP32, {2, 4, 1, 1});
+  a.score.bias = dense(MICA_FP32, {2, 4, 5, keys});
+  a.score.sinks = dense(MICA_FP32, {4, 1, 1, 1});
+  if (pass == MICA_FORWARD)
+    a.probs = dense(MICA_FP32, {2, 4, 5, keys});
+  else
+    a.gradients.d_lse = a.lse, a.gradients.d_bias = a.score.bias, a.gradients.d_sinks = a.score.sinks;
+  return a;
+}
+
+// What a tensor must fulfil beside being a tensor.
+enum Duty : unsigned { kDense = 1, kShaped = 2, kWritten = 4 };
+struct Named {
+  const char* name;
+  mica_pass pass;
+  unsigned duties;
+  mica_tensor& (*of)(mica_attention&);
+};
+#define NAMED(field, pass, duties)                                                   \
+  {                                                                                  \
+#field, pass, duties, [](mica_attention & a) -> mica_tensor& { return a.field; } \
+  }
+const Named kTensors[] = {
+    NAMED(q, kForward, kDense),
+    NAMED(k, kForward, kDense | kWritten),
+    NAMED(v, kForward, kDense | kShaped | kWritten),
+    NAMED(o, kForward, kDense | kShaped | kWritten),
+    NAMED(lse, kForward, kShaped | kWritten),
+    NAMED(probs, kForward, kShaped | kWritten),
+    NAMED(mask.boolean, kForward, kShaped),
+    NAMED(score.alibi, kForward, kShaped),
+    NAMED(score.bias, kForward, kShaped),
+    NAMED(score.sinks, kForward, kShaped),
+    NAMED(sequences.block_table, kForward, kShaped),
+    NAMED(append.k_new, kForward, kDense | kShaped),
+    NAMED(append.v_new, kForward, kDense | kShaped),
+    NAMED(append.rotary_cos, kForward, 0),
+    NAMED(append.rotary_sin, kForward, kShaped),
+    NAMED(o, kBackward, kDense | kShaped),
+    NAMED(lse, kBackward, kShaped),
+    NAMED(gradients.d_o, kBackward, kDense | kShaped),
+    NAMED(gradients.d_lse, kBackward, kShaped),
+    NAMED(gradients.dq, kBackward, kDense | kShaped | kWritten),
+    NAMED(gradients.dk, kBackward, kDense | kShaped | kWritten),
+    NAMED(gradients.dv, kBackward, kDense | kShaped | kWritten),
+    NAMED(gradients.d_bias, kBackward, kShaped | kWritten),
+    NAMED(gradients.d_sinks, kBackward, kShaped | kWritten),
+};
+
+TEST(ValidateTensors, EachIsHeldToItsDuties) {
+  for (const Named& t : kTensors) {
+    const auto message_of = [&t](auto spoil) -> std::string {
+      mica_attention a = describe_everything(t.pass);
+      spoil(t.of(a));
+      mica_plan* plan = nullptr;
+      const mica_status status = mica_plan_create(&a, t.pass, &plan);
+      mica_plan_destroy(plan);
+      return status == MICA_OK ? "" : mica_last_error();
+    };
+    const auto begins = [&t](const std::string& message, const std::string& what) {
+      EXPECT_EQ(message.rfind(t.name + what, 0), 0u) << t.name << what << ", got: " << message;
+    };
+    EXPECT_EQ(message_of([](mica_tensor&) {}), "");
+    begins(message_of([](mica_tensor& x) { x.dtype = 99; }), ".dtype is 99, want a mica_dtype");
+    begins(message_of([](mica_tensor& x) { x.alignment = 3; }), ".alignment is 3, want 0 or a power of two from ");
+    begins(message_of([](mica_tensor& x) { x.shape[1] = -1; }), ".shape[1] is -1, want 0 or more");
+    if (t.duties & kDense)
+      begins(message_of([](mica_tensor& x) { x.stride[3] = 2; }), ".stride[3] is 2, want 1 (the last dimension");
+    if (t.duties & kShaped) begins(message_of([](mica_tensor& x) { x.shape[0] += 7; }), ".shape[0] is ");
+    if (t.duties & kWritten)
+      begins(message_of([](mica_tensor& x) { x.stride[0] = 0; }),
+             ".stride[0] is 0, want at least 1 (an output may not");
   }
 }
 
