@@ -12,6 +12,7 @@ really import. Wheels that pip must refuse and source packages that must not bui
 """
 
 import argparse
+import datetime
 import json
 import pathlib
 import platform
@@ -22,6 +23,8 @@ import sys
 import time
 import zipfile
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import summary
 
 PYTHON_OF_TORCH = ["typing-extensions", "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "sympy", "mpmath",
                    "numpy<2", "pillow", "requests", "urllib3", "idna", "certifi", "charset-normalizer", "packaging",
@@ -331,7 +334,8 @@ class Truth:
                  "a warning, and its row shows the loader's words all the same.", "",
                  f"{len(self.rows)} pairs, {right} right; of {self.open_pairs} more the doctor only said that they were made",
                  "for another release of torch (TORCH_OTHER_RELEASE: loads, or crashes). "
-                 f"Python {platform.python_version()}, {platform.machine()}, "
+                 f"At {summary.commit()} on {datetime.date.today().isoformat()}, Python {platform.python_version()}, "
+                 f"{platform.machine()}, "
                  f"{' '.join(platform.libc_ver())}.", "",
                  "| | target | package | verdicts | first message |", "|---|---|---|---|---|"]
         for row in self.rows:

@@ -20,12 +20,13 @@ import pathlib
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import time
 
 import summary
 import wheel_check
-from wheel_places import NEWEST, ROOT, WORK, Unavailable, Unpacked, Venv, Wrong, interpreters, run
+from wheel_places import BASE, NEWEST, ROOT, WORK, Unavailable, Unpacked, Venv, Wrong, interpreters, run
 
 SMOKE = ROOT / "tools" / "wheel_smoke.py"
 RESULTS = ROOT / "out" / "wheel-matrix.json"
@@ -108,13 +109,27 @@ HEADER = ["Python", "glibc", "machine", "environment", "PyTorch", "C++ ABI", "Nu
           "verdict"]
 
 
+def commit_of(wheel):
+    """The commit that a wheel was made at: tools/wheel.py gives every file in it the time of that commit."""
+    log = subprocess.run(["git", "log", "-500", "--format=%h %cd", "--date=format-local:%Y %m %d %H %M %S"], cwd=ROOT,
+                         capture_output=True, text=True, env={**BASE, "TZ": "UTC"}).stdout
+    made = wheel.archive.infolist()[0].date_time
+    for line in log.splitlines():
+        commit, *fields = line.split()
+        *minute, second = map(int, fields)
+        if (*minute, second - second % 2) == made:  # zip's clock has even seconds
+            return commit
+    return None
+
+
 def report(rows, wheels, missing):
     def line(values):
         return "| " + " | ".join(values) + " |"
 
     text = ["# Where the wheels were used", "", f"Written by `make wheel-test` at {summary.commit()} on "
             f"{datetime.date.today().isoformat()}, on {platform.machine()} ({summary.processor()}).", ""]
-    text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.1f} MB" for wheel in wheels]
+    text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.1f} MB, made at "
+             f"{commit_of(wheel) or 'no commit of this tree'}" for wheel in wheels]
     text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (CPU time, the best of six),",
              "attention runs forward and backward beside the formula written out in PyTorch (largest errors in fp32,",
              "bf16) and forward beside NumPy, also in four threads at once, then `mica info`, then",
