@@ -90,7 +90,8 @@ wheel: ## the wheels of both architectures (ARCHS=...), with all GPU kernels, an
 
 wheel-test: ## the wheels in out/wheels/ in fresh environments of many Pythons and PyTorches; writes docs/wheel-matrix.md
 	@$(BOOTSTRAP) test wheel
-	.venv/bin/python tools/wheel_matrix.py --report docs/wheel-matrix.md out/wheels/mica_attention-*.whl
+	.venv/bin/python tools/wheel_matrix.py --report docs/wheel-matrix.md \
+	  out/wheels/mica_attention-*.whl out/wheels/flash_attn-*.whl
 
 install: build ## install into PREFIX (default /usr/local)
 	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))

@@ -5,6 +5,7 @@
 Usage: wheel_matrix.py [--only REGEX] [--again] [--report docs/wheel-matrix.md] WHEEL...
        wheel_matrix.py --fetch          only fetches Pythons and packages, so that a run needs no network
 
+Wheels of Python files alone (flash-attn's) are installed beside the others where there is a PyTorch.
 For this machine's architecture: every Python of ROWS, with several PyTorch versions and with none; virtual environments
 where it is installed here, else Pythons of Debian and Ubuntu in .cache/pythons (tools/fetch_python.sh). For the other
 architecture: those under qemu-user, without PyTorch. Environments are deleted after use. A row that worked is kept in
@@ -66,13 +67,15 @@ def use(place, wheel, is_fast):
     return found
 
 
-def one_row(place, wheel, python, torch):
+def one_row(place, wheel, beside, python, torch):
     shutil.rmtree(WORK, ignore_errors=True)
     row = {"python": python, "machine": wheel.machine, "kind": place.kind, "torch": torch}
     started = time.monotonic()
     try:
-        place.create(wheel.path, torch)
+        place.create([wheel.path, *(beside if torch else [])], torch)
         row.update(use(place, wheel, is_fast="qemu" not in place.kind), kind=place.kind, verdict="works")
+        if torch and beside and not row.get("flash_attn"):
+            raise Wrong("the drop-in was installed, and flash_attn cannot be imported")
     except Unavailable as error:
         row.update(verdict="not at hand", why=str(error))
     except Wrong as error:
@@ -87,10 +90,11 @@ def cells(row):
     python = row["python"] + ("t" if row.get("free_threaded") and not row["python"].endswith("t") else "")
     abi = {True: "new", False: "old"}.get(row.get("cxx11_abi"), "")
     errors = ", ".join(f"{row[key]:.0e}" for key in ("error_float32", "error_bfloat16", "error_numpy") if key in row)
+    also = ", ".join(name for name, key in (("compile", "compiled"), ("flash_attn", "flash_attn")) if row.get(key))
     is_timed = "import_ms" in row and "qemu" not in row["kind"]
     import_ms = f"{row['import_ms']:.0f} ms" if is_timed else ""
     return [python, row.get("libc", "").replace("glibc ", ""), row["machine"], row["kind"], row["torch"] or "none", abi,
-            row.get("numpy") or "", import_ms, errors, str(row.get("checked", "")), row["verdict"]]
+            row.get("numpy") or "", import_ms, errors, also, str(row.get("checked", "")), row["verdict"]]
 
 
 def environments(machines, here):
@@ -105,7 +109,7 @@ def environments(machines, here):
                 yield place, python, machine, torch
 
 
-HEADER = ["Python", "glibc", "machine", "environment", "PyTorch", "C++ ABI", "NumPy", "import", "errors", "cases",
+HEADER = ["Python", "glibc", "machine", "environment", "PyTorch", "C++ ABI", "NumPy", "import", "errors", "also", "cases",
           "verdict"]
 
 
@@ -132,9 +136,11 @@ def report(rows, wheels, missing):
              f"{commit_of(wheel) or 'no commit of this tree'}" for wheel in wheels]
     text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (CPU time, the best of six),",
              "attention runs forward and backward beside the formula written out in PyTorch (largest errors in fp32,",
-             "bf16) and forward beside NumPy, also in four threads at once, then `mica info`, then",
+             "bf16) and forward beside NumPy, also in four threads at once; *also*: the same, gradients included, under",
+             "torch.compile(fullgraph=True) (which wants PyTorch 2.4, and a Python that this PyTorch compiles for), and through the",
+             "drop-in; then `mica info`, then",
              f"`mica check --filter {CHECK}` (cases passed). *venv*: `python -m venv` and `pip install`; *lent*: PyTorch is that",
-             "of the environment that ran `make test`, by its path. *folder*:",
+             "of another environment, by its path. *folder*:",
              "`pip install --target`, with a Python and a C library of Debian or Ubuntu; under qemu-user where the machine",
              "is another one; *compiled*: with a Python compiled here from the distribution's source. A t after the Python:",
              "free-threaded, and it stayed so.", ""]
@@ -181,8 +187,11 @@ def main():
     if arguments.fetch:
         return 1 if fetch(environments(("aarch64", "x86_64"), here), arguments.only) else 0
 
-    wheels = {wheel.machine: wheel for wheel in (wheel_check.Wheel(path.resolve()) for path in arguments.wheels)}
-    hashes = {machine: hashlib.sha256(wheel.path.read_bytes()).hexdigest() for machine, wheel in wheels.items()}
+    every_wheel = [wheel_check.Wheel(path.resolve()) for path in arguments.wheels]
+    wheels = {wheel.machine: wheel for wheel in every_wheel if wheel.machine}
+    beside = [wheel.path for wheel in every_wheel if not wheel.machine]
+    hashes = {machine: hashlib.sha256(b"".join(path.read_bytes() for path in (wheel.path, *beside))).hexdigest()
+              for machine, wheel in wheels.items()}
     done = json.loads(RESULTS.read_text()) if RESULTS.exists() and not arguments.again else {}
     rows, missing, every = [], [], list(environments(wheels, here))
     for number, (place, python, machine, torch) in enumerate(every, 1):
@@ -193,7 +202,7 @@ def main():
                 missing.append(f"Python {python} on {machine} with PyTorch {torch or 'none'}")
                 continue
             print(f"[{number}/{len(every)}] Python {python} on {machine}, PyTorch {torch or 'none'} ...", flush=True)
-            row = one_row(place, wheels[machine], python, torch)
+            row = one_row(place, wheels[machine], beside, python, torch)
             print("    " + " | ".join(cells(row)) + f" | {row['seconds']:.0f} s", row.get("why", ""), flush=True)
             done[stored] = row
             RESULTS.parent.mkdir(exist_ok=True)
@@ -201,10 +210,10 @@ def main():
             RESULTS.write_text(json.dumps(kept, indent=1))
         rows.append(done[stored])
         if arguments.report:
-            arguments.report.write_text(report(rows, wheels.values(), missing))
+            arguments.report.write_text(report(rows, every_wheel, missing))
     if arguments.report:
-        arguments.report.write_text(report(rows, wheels.values(), missing))
-    print("\n" + report(rows, wheels.values(), missing))
+        arguments.report.write_text(report(rows, every_wheel, missing))
+    print("\n" + report(rows, every_wheel, missing))
     failed = sum(row["verdict"] == "FAILS" for row in rows)
     works = sum(row["verdict"] == "works" for row in rows)
     print(f"{works} environments work, {failed} fail, {len(rows) - works - failed} not at hand")

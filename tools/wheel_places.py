@@ -80,7 +80,7 @@ class Venv:
         if torch != NEWEST:
             gather(self.version, platform.machine(), torch, WORK)
 
-    def create(self, wheel, torch):
+    def create(self, wheels, torch):
         run([self.interpreter, "-m", "venv", WORK], Unavailable)
         self.python, self.mica, self.environment = [WORK / "bin" / "python"], [WORK / "bin" / "mica"], {}
         pip = [WORK / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
@@ -95,7 +95,7 @@ class Venv:
             gather(self.version, platform.machine(), torch, downloads)
             run([*pip, "--no-compile", "--no-index", "--no-deps", *downloads.glob("*.whl")], Unavailable)
             shutil.rmtree(downloads)
-        run([*pip, "--no-index", "--no-deps", wheel])
+        run([*pip, "--no-index", "--no-deps", *wheels])
 
 
 def lent_torch():
@@ -125,7 +125,7 @@ class Unpacked:
             partial.rename(self.root)
         gather(self.version, self.machine, torch, WORK / "downloads")
 
-    def create(self, wheel, torch):
+    def create(self, wheels, torch):
         self.fetch(torch)
         if self.native and not self.has_loader(self.root):
             self.kind = "folder, compiled"
@@ -133,7 +133,7 @@ class Unpacked:
         # NOTE: pip install takes no notice of --python-version when it reads Requires-Python; pip download does.
         into = [*PIP, "install", "--quiet", "--target", WORK, *tags(self.version, self.machine), "--no-index", "--no-deps",
                 "--no-compile", "--ignore-requires-python"]  # to compile would be in vain: this is another Python's pip
-        run([*into, *downloads.glob("*.whl"), wheel])
+        run([*into, *downloads.glob("*.whl"), *wheels])
         shutil.rmtree(downloads)
         self.python, self.mica = self.interpreter_of(self.root), [WORK / "bin" / "mica"]
         if not self.native:  # the launcher would ask the kernel to run the command, which needs qemu again

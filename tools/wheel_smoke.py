@@ -3,7 +3,7 @@
 """Uses an installed wheel as a stranger would, inside the environment under test, and prints one line of JSON.
 
 Attention forward and backward beside the formula written out in PyTorch (in NumPy, forward alone, where there is no
-PyTorch). With --import-only: how long `import mica` takes. Exit status 1 if anything is wrong.
+PyTorch); then the same under torch.compile and through flash_attn. With --import-only: how long `import mica` takes. Exit status 1 if anything is wrong.
 """
 
 import json
@@ -58,6 +58,43 @@ def with_torch(torch, device):
     return found
 
 
+def compiled(torch, device):
+    """torch.compile in one graph: whether it gives what the plain call gives; None where this PyTorch cannot do it."""
+    import mica
+    from mica import _torch_ops
+    if not _torch_ops.AVAILABLE:
+        return None  # PyTorch before 2.4
+    tensors = [torch.randn(2, 24, 4, 32, device=device, requires_grad=True) for _ in range(3)]
+
+    def function(q, k, v):
+        return mica.attention(q, k, v, causal=True).sin()
+
+    try:
+        traced = torch.compile(function, fullgraph=True, backend="aot_eager")
+    except RuntimeError as error:
+        if "not supported on Python" not in str(error):
+            raise
+        return None
+    for got, want in zip(*(torch.autograd.grad(f(*tensors).sum(), tensors) for f in (traced, function))):
+        torch.testing.assert_close(got, want)
+    return True
+
+
+def with_drop_in(torch, device):
+    """The distribution flash-attn, where it was installed too."""
+    try:
+        import flash_attn
+    except ImportError as error:
+        if error.name != "flash_attn":
+            raise
+        return {}
+    import mica
+    q, k, v = (torch.randn(2, 24, heads, 64, device=device).bfloat16() for heads in (4, 2, 2))
+    out, lse, _ = flash_attn.flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+    assert torch.equal(out, mica.attention(q, k, v, causal=True)) and lse.shape == (2, 4, 24), lse.shape
+    return {"flash_attn": flash_attn.__version__}
+
+
 def with_numpy(numpy):
     import mica
     random = numpy.random.default_rng(0)
@@ -104,7 +141,8 @@ def main():
     except ImportError:
         found["torch"] = None
     else:
-        found.update(with_torch(torch, "cuda" if torch.cuda.is_available() else "cpu"))
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        found.update(with_torch(torch, device), compiled=compiled(torch, device), **with_drop_in(torch, device))
     assert found["numpy"] or found["torch"], "neither NumPy nor PyTorch is here"
     assert is_free_threaded() == found["free_threaded"], "something brought the global lock back"
     print(json.dumps(found))

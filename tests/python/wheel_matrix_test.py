@@ -3,7 +3,9 @@
 
 import pathlib
 import platform
+import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -23,7 +25,7 @@ def matrix(tmp_path, monkeypatch):
     wheel, ran, fails = tmp_path / "some.whl", [], set()
     wheel.write_bytes(b"1")
 
-    def one_row(place, wheel, python, torch):
+    def one_row(place, wheel, beside, python, torch):
         ran.append((python, torch))
         verdict = "FAILS" if (python, torch) in fails else "works"
         return {"python": python, "machine": wheel.machine, "kind": place.kind, "torch": torch, "verdict": verdict,
@@ -32,6 +34,7 @@ def matrix(tmp_path, monkeypatch):
     monkeypatch.setattr(wheel_matrix, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(wheel_matrix, "one_row", one_row)
     monkeypatch.setattr(wheel_matrix, "interpreters", lambda versions: {})
+    monkeypatch.setattr(wheel_matrix, "commit_of", lambda wheel: "1234abc")
     monkeypatch.setattr(wheel_matrix.wheel_check, "Wheel",
                         lambda path: types.SimpleNamespace(path=pathlib.Path(path), machine=platform.machine()))
 
@@ -51,6 +54,7 @@ EVERY = sum(len(torches) for torches in wheel_matrix.ROWS.values())
 def test_a_row_that_worked_is_kept_for_the_same_file(matrix):
     status, ran, report = matrix()
     assert status == 0 and len(ran) == EVERY and report.count("| works |") == EVERY and "Not run" not in report
+    assert "some.whl`, 0.0 MB, made at 1234abc\n" in report
     assert matrix()[1] == []
     assert len(matrix("--again")[1]) == EVERY
     matrix.wheel.write_bytes(b"2")
@@ -78,6 +82,21 @@ def test_what_the_matrix_must_cover():
     versions = {torch for torches in wheel_matrix.ROWS.values() for torch in torches}
     assert {"3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.14t"} <= wheel_matrix.ROWS.keys()
     assert {None, "2.0.1", wheel_matrix.NEWEST} <= versions  # 2.0.1 has the old C++ ABI
+
+
+def test_the_commit_of_a_wheel_is_known_by_its_time():
+    log = subprocess.run(["git", "log", "-1", "--format=%h %ct"], cwd=ROOT, capture_output=True, text=True)
+    if log.returncode:
+        pytest.skip("this tree is in no git repository")
+    commit, seconds = log.stdout.split()
+
+    def made_at(seconds):
+        year, month, day, hour, minute, second = time.gmtime(seconds)[:6]
+        info = types.SimpleNamespace(date_time=(year, month, day, hour, minute, second // 2 * 2))
+        return types.SimpleNamespace(archive=types.SimpleNamespace(infolist=lambda: [info]))
+
+    assert wheel_matrix.commit_of(made_at(int(seconds))) == commit
+    assert wheel_matrix.commit_of(made_at(315532800)) is None
 
 
 def test_tags_of_a_free_threaded_python():
