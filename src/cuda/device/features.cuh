@@ -64,8 +64,10 @@ struct FeatureState {
                    fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3])) <= p.score.small.limit))
       for_each(scores, [&](float& x) { x = capped_score<Math>(p.score.small, x); });
     else
+      // NOTE: a choice, not a branch: where lanes might part, the compiler no longer counts on uniform registers.
       for_each(scores, [&](float& x) {
-        x = fabsf(x) <= p.score.small.limit ? capped_score<Math>(p.score.small, x) : capped_score<Math>(p.score, x);
+        const float small = capped_score<Math>(p.score.small, x), large = capped_score<Math>(p.score, x);
+        x = fabsf(x) <= p.score.small.limit ? small : large;
       });
   }
 

@@ -6,6 +6,7 @@
 
 #include "device/pairs_tile.cuh"
 #include "device/panel_tile.cuh"
+#include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
 #include "kernels/backward_block.cuh"
 
@@ -48,20 +49,27 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   using Scores = float[1][tile_q / 8][4];
   using Operand = u32[tile_q / 16][4];
 
-  u32 smem_k, smem_v, smem_q, smem_do, smem_ds, smem_pairs, barriers;
+  u32 smem_k, smem_v, smem_q, smem_do, smem_ds, smem_pairs;
+  Ring<stages> ring;
+  Ring<1> dq_ring;
   TileRange tiles;
 
-  MICA_DEVICE u32 full(i32 step) const { return barriers + step % stages * 8; }
-  MICA_DEVICE u32 empty(i32 step) const { return full(step) + stages * 8; }
-  static MICA_DEVICE u32 parity(i32 step) { return step / stages % 2; }
-  // dQ has one stage.
-  MICA_DEVICE u32 full_dq() const { return barriers + 2 * stages * 8; }
-  MICA_DEVICE u32 empty_dq() const { return full_dq() + 8; }
-  // Query heads in turn, each with all of its tiles.
-  MICA_DEVICE i32 head_of(i32 step) const { return head_k * p.group + step / (tiles.end - tiles.begin); }
-  MICA_DEVICE i32 tile_of(i32 step) const {
-    const i32 index = step % (tiles.end - tiles.begin);
-    return this->is_descending() ? tiles.end - 1 - index : tiles.begin + index;
+  using Place = RingPlace<stages>;
+  // The query head and tile of a step: the heads in turn, each with all of its tiles. Consumers count it on; the warps
+  // that fetch divide, since they have fewer registers to keep it in.
+  struct Walk {
+    i32 head, tile;
+  };
+  MICA_DEVICE i32 first_tile() const { return this->is_descending() ? tiles.end - 1 : tiles.begin; }
+  MICA_DEVICE Walk walk_of(i32 step) const {
+    const i32 tiles_each = tiles.end - tiles.begin, index = step % tiles_each;
+    return {head_k * p.group + step / tiles_each, this->is_descending() ? tiles.end - 1 - index : tiles.begin + index};
+  }
+  MICA_DEVICE Walk first_walk() const { return {head_k * p.group, first_tile()}; }
+  MICA_DEVICE void next(Walk& walk) const {
+    const bool down = this->is_descending(), is_last = walk.tile == (down ? tiles.begin : tiles.end - 1);
+    walk.tile = is_last ? first_tile() : walk.tile + (down ? -1 : 1);
+    walk.head += is_last;
   }
 
   // Finds the block's keys and the room of K, V, the stages, `shared_tiles` tiles of dS^T and what follows them. False
@@ -74,20 +82,18 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
     smem_q = smem_v + VTile::kBytes;
     smem_do = smem_q + stages * QTile::kBytes;
     smem_ds = smem_do + stages * OTile::kBytes;
-    barriers = smem_ds + shared_tiles * STile::kBytes + more_bytes;
-    stats = reinterpret_cast<float*>(smem + (barriers - smem_k) + (2 * stages + 2) * 8);
-    smem_pairs = barriers + (2 * stages + 2) * 8 + stages * 2 * tile_q * 4;
+    ring.barriers = smem_ds + shared_tiles * STile::kBytes + more_bytes;
+    dq_ring.barriers = ring.barriers + ring.kBytes;
+    const u32 smem_stats = dq_ring.barriers + dq_ring.kBytes;
+    stats = reinterpret_cast<float*>(smem + (smem_stats - smem_k));
+    smem_pairs = smem_stats + stages * 2 * tile_q * 4;
     return true;
   }
   // releases: how many arrivals make a stage empty.
   MICA_DEVICE void init_barriers(i32 releases) const {
     if (threadIdx.x == 0) {
-      for (i32 stage = 0; stage < stages; ++stage) {
-        mbarrier_init(full(stage), kLoaders + kPairThreads);
-        mbarrier_init(empty(stage), releases);
-      }
-      mbarrier_init(full_dq(), 4 * kConsumers);
-      mbarrier_init(empty_dq(), 1);
+      ring.init(kLoaders + kPairThreads, releases);
+      dq_ring.init(4 * kConsumers, 1);
     }
     __syncthreads();
   }
@@ -101,8 +107,10 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
     for (i32 step = 0; step < count + 1; ++step) {
       if (kAhead == 0 && step >= stages) announce<0>(step - 1);
       if (step < count) {
-        mbarrier_wait(empty(step), parity(step) ^ 1);
-        load_queries(head_of(step), tile_of(step) * tile_q, step % stages);
+        const Place place = Place::of_step(step);
+        const Walk walk = walk_of(step);
+        ring.wait_empty(place);
+        load_queries(walk.head, walk.tile * tile_q, place.stage);
       }
       cp_async_commit();
       if (step > 0 && (kAhead == 1 || step < stages)) announce<1>(step - 1);
@@ -112,7 +120,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   MICA_DEVICE void announce(i32 step) const {
     cp_async_wait<under_way>();
     fence_for_wgmma();
-    mbarrier_arrive(full(step));
+    mbarrier_arrive(ring.full(Place::of_step(step).stage));
   }
   MICA_DEVICE void load_queries(i32 head_q, i32 row, i32 stage) const {
     const i32 valid = sequence.len_q - row;
@@ -143,13 +151,15 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   MICA_DEVICE void produce_pairs(i32 count) {
     features.begin(p, batch_index, 0);
     for (i32 step = 0; step < count; ++step) {
-      head = head_of(step);
-      mbarrier_wait(empty(step), parity(step) ^ 1);
-      if constexpr (kDropout) draw(tile_of(step) * tile_q, step % stages);
+      const Place place = Place::of_step(step);
+      const Walk walk = walk_of(step);
+      head = walk.head;
+      ring.wait_empty(place);
+      if constexpr (kDropout) draw(walk.tile * tile_q, place.stage);
       if constexpr (kPairs)
-        load_pairs_tile<tile_q, tile_k, kPairThreads>(smem_pairs + step % stages * Pairs::kBytes, p, band, batch_index,
-                                                      head, tile_of(step) * tile_q, key_begin);
-      mbarrier_arrive(full(step));
+        load_pairs_tile<tile_q, tile_k, kPairThreads>(smem_pairs + place.stage * Pairs::kBytes, p, band, batch_index,
+                                                      head, walk.tile * tile_q, key_begin);
+      mbarrier_arrive(ring.full(place.stage));
     }
   }
 
@@ -184,20 +194,19 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
     }
   }
 
-  // Calls add(step, where) when dQ of a step is ready and its turn has come; that adds by bulk_reduce_add.
-  // done(step): its source has been read. One thread.
-  template <class Add, class Done>
-  MICA_DEVICE void write_dq(i32 count, Add add, Done done) {
+  // Adds dQ, which lies at smem_dq, when that of a step is ready and its turn has come. One thread.
+  MICA_DEVICE void write_dq(i32 count, u32 smem_dq) {
     for (i32 step = 0; step < count; ++step) {
-      const i32 tile = tile_of(step);
-      head = head_of(step);
-      const i64 block = this->dq_tile(tile);
-      mbarrier_wait(full_dq(), step % 2);
-      if (p.dq_turns) this->await_turn(tile, block);
-      add(step, p.dq_accumulator + block * (tile_q * dim_qk));
+      const RingPlace<1> place = RingPlace<1>::of_step(step);
+      const Walk walk = walk_of(step);
+      head = walk.head;
+      const i64 block = this->dq_tile(walk.tile);
+      dq_ring.wait_full(place);
+      if (p.dq_turns) this->await_turn(walk.tile, block);
+      bulk_reduce_add(p.dq_accumulator + block * (tile_q * dim_qk), smem_dq, tile_q * dim_qk * 4);
       bulk_commit();
       bulk_wait_read();
-      done(step);
+      mbarrier_arrive(dq_ring.empty(place.stage));
       if (!p.dq_turns) continue;
       bulk_wait();
       __threadfence();
@@ -224,10 +233,6 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
       cp_async_16(shared + Tile::offset(row, chunk), inside ? global + row * tensor.stride_row + chunk * 8 : global,
                   inside ? 16 : 0);
     }
-  }
-
-  static MICA_DEVICE void release(u32 barrier) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
   }
 };
 

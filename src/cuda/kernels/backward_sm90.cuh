@@ -18,12 +18,8 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base = BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   using Base::band;
   using Base::batch_index;
-  using Base::empty;
-  using Base::empty_dq;
+  using Base::dq_ring;
   using Base::features;
-  using Base::full;
-  using Base::full_dq;
-  using Base::head_of;
   using Base::kConsumerBarrier;
   using Base::kConsumers;
   using Base::kDropout;
@@ -33,7 +29,7 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base::kPairThreads;
   using Base::kScore;
   using Base::p;
-  using Base::parity;
+  using Base::ring;
   using Base::smem_do;
   using Base::smem_ds;
   using Base::smem_k;
@@ -41,12 +37,12 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base::smem_q;
   using Base::smem_v;
   using Base::stats;
-  using Base::tile_of;
   using Base::tiles;
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::OTile;
   using typename Base::Pairs;
+  using typename Base::Place;
   using typename Base::QTile;
   using typename Base::Scores;
   using typename Base::STile;
@@ -67,9 +63,7 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
       if (threadIdx.x < kLoaders)
         this->produce(count);
       else if (threadIdx.x == Base::kWriter && p.dq_accumulator)
-        this->write_dq(
-            count, [&](i32, float* where) { bulk_reduce_add(where, smem_dq, kBytesDQ); },
-            [&](i32) { mbarrier_arrive(empty_dq()); });
+        this->write_dq(count, smem_dq);
       else if (threadIdx.x >= 128 - kPairThreads)
         this->produce_pairs(count);
     } else {
@@ -79,7 +73,7 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   }
 
   MICA_DEVICE void consume(i32 count) {
-    const i32 group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
+    const i32 consumer = uniform_warp() - 4, group = consumer / 4, warp = consumer % 4;
     const i32 first_row = group * 64 + warp * 16;  // of this warp's keys, in the tile
     float dk[1][dim_qk / 8][4], dv[1][dim_v / 8][4];
     zero(dk);
@@ -87,19 +81,20 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     if (count > 0) {
       Scores s;
       this->load_keys();
-      mbarrier_wait(full(0), 0);
+      ring.wait_full(Place::of_step(0));
       this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128, smem_q);
       wgmma_wait<0>();
       wgmma_hold(s[0]);
-      for (i32 step = 0; step < count; ++step) {
-        const i32 stage = step % stages, tile = tile_of(step);
+      auto walk = this->first_walk();
+      for (i32 step = 0; step < count; ++step, this->next(walk)) {
+        const i32 stage = Place::of_step(step).stage, tile = walk.tile;
         const u32 q = smem_q + stage * QTile::kBytes, d_o = smem_do + stage * OTile::kBytes;
         const u32 ds = smem_ds + step % 2 * STile::kBytes;
         Scores dp;
         Operand probability, gradient;  // P^T and dS^T, rounded
         u32 keep = 0;
         if constexpr (kScore)
-          if (step % (tiles.end - tiles.begin) == 0) features.begin(p, batch_index, head_of(step));
+          if (tile == this->first_tile()) features.begin(p, batch_index, walk.head);
         if constexpr (kDropout) keep = load_shared_4(this->kept(stage, threadIdx.x - 128));
         this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
         const float* row_stats = stats + stage * 2 * tile_q;
@@ -144,13 +139,13 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
         wgmma_wait<1>();
         wgmma_hold(dk[0]);
         wgmma_hold(dv[0]);
-        const i32 next = min_of(step + 1, count - 1);
-        mbarrier_wait(full(next), parity(next));
+        const Place next = Place::of_step(min_of(step + 1, count - 1));
+        ring.wait_full(next);
         this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
-                                                       smem_q + next % stages * QTile::kBytes);
+                                                       smem_q + next.stage * QTile::kBytes);
         wgmma_wait<1>();
         wgmma_hold(dq);
-        this->release(empty(step));
+        ring.release(Place::of_step(step));
         if (p.dq_accumulator) hand_over(dq, step, group);
         wgmma_wait<0>();
         wgmma_hold(s[0]);
@@ -169,13 +164,14 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   // dQ to the warp that writes it.
   MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 step, i32 group) const {
     const i32 warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    mbarrier_wait(empty_dq(), step % 2 ^ 1);
+    const RingPlace<1> place = RingPlace<1>::of_step(step);
+    dq_ring.wait_empty(place);
 #pragma unroll
     for (int n = 0; n < kColumnsDQ / 8; ++n)
       store_shared_floats(smem_dq + dq_accumulator_index(dim_qk, warp, group * (kColumnsDQ / 8) + n, lane) * 4, dq[n]);
     fence_for_wgmma();
     __syncwarp();
-    this->release(full_dq());
+    arrive_as_warp(dq_ring.full(place.stage));
   }
 };
 

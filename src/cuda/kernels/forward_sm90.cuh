@@ -11,6 +11,7 @@
 #pragma once
 
 #include "device/panel_tile.cuh"
+#include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
 #include "kernels/forward_block.cuh"
 
@@ -41,92 +42,75 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   using Scores = float[1][tile_k / 8][4];
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
-  u32 smem_q, smem_k, smem_v, barriers;
+  u32 smem_q, smem_k, smem_v, full_q, empty_q;
+  Ring<stages> k_ring, v_ring;
+  // Where this thread stands in the rings; they go on from one query tile to the next.
+  RingPlace<stages> k_place, v_place;
+  u32 q_parity = 0;
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
   u32 pending[kAhead] = {};      // the producer's: barriers of tiles under way, 0: none
-
-  // Phases of a ring: step i uses stage i % stages for the (i / stages)-th time.
-  MICA_DEVICE u32 full_k(i32 step) const { return barriers + step % stages * 8; }
-  MICA_DEVICE u32 full_v(i32 step) const { return full_k(step) + stages * 8; }
-  MICA_DEVICE u32 empty_k(i32 step) const { return full_k(step) + 2 * stages * 8; }
-  MICA_DEVICE u32 empty_v(i32 step) const { return full_k(step) + 3 * stages * 8; }
-  MICA_DEVICE u32 full_q() const { return barriers + 4 * stages * 8; }
-  MICA_DEVICE u32 empty_q() const { return full_q() + 8; }
-  static MICA_DEVICE u32 parity(i32 step) { return step / stages % 2; }
 
   MICA_DEVICE void run(u8* smem) {
     smem_q = shared_address(smem);
     smem_k = smem_q + QTile::kBytes;
     smem_v = smem_k + stages * KTile::kBytes;
-    barriers = smem_v + stages * VTile::kBytes;
+    k_ring.barriers = smem_v + stages * VTile::kBytes;
+    v_ring.barriers = k_ring.barriers + k_ring.kBytes;
+    full_q = v_ring.barriers + v_ring.kBytes;
+    empty_q = full_q + 8;
     if (threadIdx.x == 0) {
-      for (i32 stage = 0; stage < stages; ++stage) {
-        mbarrier_init(full_k(stage), 128);
-        mbarrier_init(full_v(stage), 128);
-        mbarrier_init(empty_k(stage), 4 * kConsumers);
-        mbarrier_init(empty_v(stage), 4 * kConsumers);
-      }
-      mbarrier_init(full_q(), 128);
-      mbarrier_init(empty_q(), 4 * kConsumers);
+      k_ring.init(128, 4 * kConsumers);
+      v_ring.init(128, 4 * kConsumers);
+      mbarrier_init(full_q, 128);
+      mbarrier_init(empty_q, 4 * kConsumers);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
       give_up_registers<kProducerRegisters>();
-      for_each_work([&](i32 steps_before, i32 turn) { produce(steps_before, turn); });
+      for_each_work([&] { produce(); });
       announce_all();
     } else {
       take_registers<kConsumerRegisters>();
-      for_each_work([&](i32 steps_before, i32 turn) { consume(steps_before, turn); });
+      for_each_work([&] { consume(); });
     }
   }
 
   // The block's query tiles one after the other; a grid of fewer blocks than tiles lets the producer fetch for the next
-  // tile while this one is finished. function(key tiles before, query tiles before).
+  // tile while this one is finished.
   template <class Function>
   MICA_DEVICE void for_each_work(Function function) {
-    i32 steps_before = 0, turn = 0;
     for (u32 work = blockIdx.x; work < u32(p.work_items); work += gridDim.x) {
       // A block that always got the same tile of its sequence would have the heaviest, or the lightest, every time.
       const u32 rotation = (work - work % p.tiles_q) / gridDim.x;
-      if (!this->locate(i32(work), i32(rotation))) continue;
-      function(steps_before, turn);
-      const i32 count = tiles.end - tiles.begin;
-      steps_before += count;
-      turn += count > 0;
+      if (this->locate(i32(work), i32(rotation))) function();
     }
   }
 
   // Fetches Q, K0, K1, V0, K2, V1, ... in the order in which they are needed.
-  MICA_DEVICE void produce(i32 steps_before, i32 turn) {
+  MICA_DEVICE void produce() {
     const i32 count = tiles.end - tiles.begin;
     if (count == 0) return;
+    wait_for_room(empty_q, q_parity ^ 1);
+    q_parity ^= 1;
+    QTile::load(smem_q, this->query_tile(), p.q.stride_row, sequence.len_q - tile_row, p.dim_qk);
+    announce(full_q);
     const u16* k = key_row(p.k, 0);
     const u16* v = key_row(p.v, 0);
-    wait_for_room(empty_q(), turn % 2 ^ 1);
-    QTile::load(smem_q, this->query_tile(), p.q.stride_row, sequence.len_q - tile_row, p.dim_qk);
-    announce(full_q());
-    for (i32 load = 0; load < 2 * count; ++load) {
-      const i32 step_here = step_of(load, count), step = steps_before + step_here, tile = tiles.end - 1 - step_here;
-      const i32 valid = sequence.len_k - tile * tile_k;
-      if (is_k(load, count)) {
-        wait_for_room(empty_k(step), parity(step) ^ 1);
-        KTile::load(smem_k + step % stages * KTile::kBytes, k + tile * (p.k.stride_row * tile_k), p.k.stride_row, valid,
-                    p.dim_qk);
-        announce(full_k(step));
-      } else {
-        wait_for_room(empty_v(step), parity(step) ^ 1);
-        VTile::load(smem_v + step % stages * VTile::kBytes, v + tile * (p.v.stride_row * tile_k), p.v.stride_row, valid,
-                    p.dim_v);
-        announce(full_v(step));
-      }
+    for (i32 step = 0; step <= count; ++step) {
+      if (step < count) fetch<KTile>(k_ring, k_place, smem_k, k, p.k.stride_row, p.dim_qk, step);
+      if (step > 0) fetch<VTile>(v_ring, v_place, smem_v, v, p.v.stride_row, p.dim_v, step - 1);
     }
   }
-  // The order K0, K1, V0, K2, V1, ..., K(n-1), V(n-2), V(n-1).
-  static MICA_DEVICE bool is_k(i32 load, i32 count) { return load == 0 || (load % 2 == 1 && load < 2 * count - 1); }
-  static MICA_DEVICE i32 step_of(i32 load, i32 count) {
-    if (load == 0) return 0;
-    return is_k(load, count) ? (load + 1) / 2 : load == 2 * count - 1 ? count - 1 : load / 2 - 1;
+  template <class Tile>
+  MICA_DEVICE void fetch(const Ring<stages>& ring, RingPlace<stages>& place, u32 shared, const u16* head,
+                         i64 stride_row, i32 valid_dim, i32 step) {
+    const i32 key = key_begin(step);
+    wait_for_room(ring.empty(place.stage), place.parity ^ 1);
+    Tile::load(shared + place.stage * Tile::kBytes, head + key * stride_row, stride_row, sequence.len_k - key,
+               valid_dim);
+    announce(ring.full(place.stage));
+    place.next();
   }
 
   // Copies take a while to arrive: a tile is announced when kAhead more are under way, or when there is nothing else to
@@ -156,10 +140,9 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     mbarrier_wait(barrier, parity);
   }
 
-  MICA_DEVICE void consume(i32 steps_before, i32 turn) {
-    // By a shuffle, so that the compiler knows it to be the same in all lanes.
-    const i32 group = __shfl_sync(0xffffffffu, i32(threadIdx.x) / 128, 0) - 1, warp = threadIdx.x / 32 % 4;
-    const i32 group_row = group * 64;  // in the tile
+  MICA_DEVICE void consume() {
+    const i32 consumer = uniform_warp() - 4, warp = consumer % 4;
+    const i32 group_row = consumer / 4 * 64;  // in the tile
     const i32 row_begin = tile_row + group_row + warp * 16;
     const i32 count = tiles.end - tiles.begin;
     SoftmaxState<FloatMath> state[1][2];
@@ -171,54 +154,56 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       u32 probabilities[tile_k / 16][4];
       features.begin(p, batch_index, head);
       fetch_pairs(row_begin, 0);
-      mbarrier_wait(full_q(), turn % 2);
-      i32 ring = steps_before;  // the step in the ring
-      mbarrier_wait(full_k(ring), parity(ring));
-      gemm_qk(scores[0], group_row, ring);
+      mbarrier_wait(full_q, q_parity);
+      q_parity ^= 1;
+      k_ring.wait_full(k_place);
+      gemm_qk(scores[0], group_row);
       wgmma_wait<0>();
       wgmma_hold(scores[0]);
-      release(empty_k(ring));
-      if (count == 1) release(empty_q());
+      release_k(count == 1);
       softmax(scores, state[0], row_begin, 0);
       drop(scores, row_begin, 0);
       round(probabilities, scores[0]);
       for (i32 step = 1; step < count; ++step) {
-        ++ring;
-        mbarrier_wait(full_k(ring), parity(ring));
-        gemm_qk(scores[0], group_row, ring);
-        mbarrier_wait(full_v(ring - 1), parity(ring - 1));
-        gemm_pv(out[0], probabilities, ring - 1);
+        k_ring.wait_full(k_place);
+        gemm_qk(scores[0], group_row);
+        v_ring.wait_full(v_place);
+        gemm_pv(out[0], probabilities);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
-        release(empty_k(ring));
-        if (step == count - 1) release(empty_q());
+        release_k(step == count - 1);
         const Factors factors = softmax(scores, state[0], row_begin, step);
         drop(scores, row_begin, step);
         wgmma_hold(scores[0]);
         wait_and_rescale(out[0], factors, state[0][0].sum + state[0][1].sum);
-        release(empty_v(ring - 1));
+        release_v();
         round(probabilities, scores[0]);
       }
-      mbarrier_wait(full_v(ring), parity(ring));
-      gemm_pv(out[0], probabilities, ring);
+      v_ring.wait_full(v_place);
+      gemm_pv(out[0], probabilities);
       wgmma_wait<0>();
       wgmma_hold(out[0]);
-      release(empty_v(ring));
+      release_v();
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
     Base::template finish<1, dim_v / 8>(nullptr, {state, out, group_row + warp * 16, 0});
   }
 
-  // A warp is done with a stage; one arrival each.
-  static MICA_DEVICE void release(u32 barrier) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+  MICA_DEVICE void release_k(bool is_last) {
+    k_ring.release(k_place);
+    if (is_last) arrive_as_warp(empty_q);
+    k_place.next();
+  }
+  MICA_DEVICE void release_v() {
+    v_ring.release(v_place);
+    v_place.next();
   }
 
   // scores = Q K^T of one key tile, begun.
-  MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group_row, i32 step) const {
+  MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group_row) const {
     const u64 q = matrix_descriptor(smem_q + group_row * 128, 16, 1024);
-    const u64 k = matrix_descriptor(smem_k + step % stages * KTile::kBytes, 16, 1024);
+    const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
     wgmma_hold(scores);
     wgmma_fence();
 #pragma unroll
@@ -229,8 +214,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   }
 
   // out += P V of one key tile, begun.
-  MICA_DEVICE void gemm_pv(float (&out)[dim_v / 8][4], const u32 (&probabilities)[tile_k / 16][4], i32 step) const {
-    const u64 v = matrix_descriptor(smem_v + step % stages * VTile::kBytes, VTile::kPanelBytes, 1024);
+  MICA_DEVICE void gemm_pv(float (&out)[dim_v / 8][4], const u32 (&probabilities)[tile_k / 16][4]) const {
+    const u64 v = advance(matrix_descriptor(smem_v, VTile::kPanelBytes, 1024), v_place.stage * VTile::kBytes);
     wgmma_hold(out);
     wgmma_fence();
 #pragma unroll
@@ -322,7 +307,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         state[half].max = 0.0f;
-        state[half].sum += exponentials(scores[0], half, 1.0f, 0.0f);
+        state[half].sum += exponentials(scores[0], half, [](float x) { return x; });
       }
       return {{1.0f, 1.0f}};
     }
@@ -335,20 +320,21 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         largest[n % 2] = fmaxf(largest[n % 2], fmaxf(scores[0][n][2 * half], scores[0][n][2 * half + 1]));
       const float tile_max = fmaf(quad_max(fmaxf(largest[0], largest[1])), units.scale, units.of_row[half]);
       factors.of_row[half] = absorb_lazily<FloatMath>(state[half], tile_max);
-      state[half].sum +=
-          exponentials(scores[0], half, units.scale, units.of_row[half] - reference_of<FloatMath>(state[half].max));
+      const float offset = units.of_row[half] - reference_of<FloatMath>(state[half].max);
+      state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, units.scale, offset); });
     }
     return factors;
   }
-  // exp2(x scale + offset) of one row in place; returns this lane's part of their sum. Several sums, since each
-  // addition waits for the one before.
-  static MICA_DEVICE float exponentials(float (&scores)[tile_k / 8][4], int half, float scale, float offset) {
+  // exp2(exponent(x)) of one row in place; returns this lane's part of their sum. Several sums, since each addition
+  // waits for the one before.
+  template <class Exponent>
+  static MICA_DEVICE float exponentials(float (&scores)[tile_k / 8][4], int half, Exponent exponent) {
     constexpr int kSums = tile_k / 32;
     float sum[kSums] = {}, total = 0;
 #pragma unroll
     for (int i = 0; i < tile_k / 4; ++i) {
       float& x = scores[i / 2][2 * half + i % 2];
-      x = ex2_approx(fmaf(x, scale, offset));
+      x = ex2_approx(exponent(x));
       sum[i % kSums] += x;
     }
 #pragma unroll

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "device/panel_tile.cuh"
+#include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
 #include "kernels/forward_block.cuh"
 
@@ -34,14 +35,11 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
   using VTile = PanelTile<dim_v, tile_k>;
   using Scores = float[1][tile_k / 8][4];
 
-  u32 smem_q, smem_k, smem_v, barriers;
+  using Place = RingPlace<stages>;
 
-  // Phases of a ring: step i uses stage i % stages for the (i / stages)-th time.
-  MICA_DEVICE u32 full_k(i32 step) const { return barriers + step % stages * 8; }
-  MICA_DEVICE u32 full_v(i32 step) const { return full_k(step) + stages * 8; }
-  MICA_DEVICE u32 empty_k(i32 step) const { return full_k(step) + 2 * stages * 8; }
-  MICA_DEVICE u32 empty_v(i32 step) const { return full_k(step) + 3 * stages * 8; }
-  static MICA_DEVICE u32 parity(i32 step) { return step / stages % 2; }
+  u32 smem_q, smem_k, smem_v;
+  Ring<stages> k_ring, v_ring;
+
   MICA_DEVICE i32 key_begin(i32 step) const { return (tiles.end - 1 - step) * tile_k; }
 
   MICA_DEVICE void run(u8* smem) {
@@ -49,36 +47,34 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
     smem_q = shared_address(smem);
     smem_k = smem_q + tile_q * 2 * (dim_qk > dim_v ? dim_qk : dim_v);
     smem_v = smem_k + stages * KTile::kBytes;
-    barriers = smem_v + stages * VTile::kBytes;
-    if (threadIdx.x == 0)
-      for (i32 stage = 0; stage < stages; ++stage) {
-        mbarrier_init(full_k(stage), 64);
-        mbarrier_init(full_v(stage), 64);
-        mbarrier_init(empty_k(stage), 4 * kConsumers);
-        mbarrier_init(empty_v(stage), 4 * kConsumers);
-      }
+    k_ring.barriers = smem_v + stages * VTile::kBytes;
+    v_ring.barriers = k_ring.barriers + k_ring.kBytes;
+    if (threadIdx.x == 0) {
+      k_ring.init(64, 4 * kConsumers);
+      v_ring.init(64, 4 * kConsumers);
+    }
     __syncthreads();
     if (threadIdx.x < 128) {
       give_up_registers<kProducerRegisters>();
       if (threadIdx.x < 64)
-        produce<KTile>(p.k, p.dim_qk, smem_k, 0);
+        produce<KTile>(p.k, p.dim_qk, smem_k, k_ring);
       else
-        produce<VTile>(p.v, p.dim_v, smem_v, stages * 8);
+        produce<VTile>(p.v, p.dim_v, smem_v, v_ring);
     } else {
       take_registers<kConsumerRegisters>();
       consume(smem);
     }
   }
 
-  // By 64 threads: all tiles of K or of V, as many ahead as there are stages. offset: of the tensor's barriers.
+  // By 64 threads: all tiles of K or of V, as many ahead as there are stages.
   template <class Tile>
-  MICA_DEVICE void produce(const RowsArg& tensor, i32 valid_dim, u32 shared, u32 offset) const {
+  MICA_DEVICE void produce(const RowsArg& tensor, i32 valid_dim, u32 shared, const Ring<stages>& ring) const {
     constexpr i32 kAhead = stages - 1;
     const i32 count = tiles.end - tiles.begin;
     const u16* head = key_row(tensor, 0);
     for (i32 step = 0; step < count + kAhead; ++step) {
       if (step < count) {
-        mbarrier_wait(empty_k(step) + offset, parity(step) ^ 1);
+        ring.wait_empty(Place::of_step(step));
         const i32 key = key_begin(step);
         load_rows<Tile, tile_k, 64>(shared + step % stages * Tile::kBytes, head + key * tensor.stride_row,
                                     tensor.stride_row, sequence.len_k - key, valid_dim);
@@ -87,7 +83,7 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
       if (step < kAhead) continue;
       cp_async_wait<kAhead>();
       fence_for_wgmma();
-      mbarrier_arrive(full_k(step - kAhead) + offset);
+      mbarrier_arrive(ring.full(Place::of_step(step - kAhead).stage));
     }
   }
 
@@ -120,29 +116,29 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
       barrier_sync(kConsumerBarrier, 128 * kConsumers);
       Scores scores;
       u32 probabilities[tile_k / 16][4];
-      mbarrier_wait(full_k(0), 0);
+      k_ring.wait_full(Place::of_step(0));
       gemm_qk(scores[0], 0);
       wgmma_wait<0>();
       wgmma_hold(scores[0]);
-      release(empty_k(0));
+      k_ring.release(Place::of_step(0));
       softmax(scores, state[0], row_begin, 0);
       round(probabilities, scores[0]);
       for (i32 step = 1; step < count; ++step) {
-        mbarrier_wait(full_k(step), parity(step));
+        k_ring.wait_full(Place::of_step(step));
         gemm_qk(scores[0], step);
-        mbarrier_wait(full_v(step - 1), parity(step - 1));
+        v_ring.wait_full(Place::of_step(step - 1));
         gemm_pv(out[0], probabilities, group, step - 1);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
-        release(empty_k(step));
+        k_ring.release(Place::of_step(step));
         const Factors factors = softmax(scores, state[0], row_begin, step);
         wgmma_wait<0>();
         wgmma_hold(out[0]);
-        release(empty_v(step - 1));
+        v_ring.release(Place::of_step(step - 1));
         rescale(out[0], factors);
         round(probabilities, scores[0]);
       }
-      mbarrier_wait(full_v(count - 1), parity(count - 1));
+      v_ring.wait_full(Place::of_step(count - 1));
       gemm_pv(out[0], probabilities, group, count - 1);
       wgmma_wait<0>();
       wgmma_hold(out[0]);
@@ -151,11 +147,6 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
     Base::template finish<1, kColumns / 8>(smem, {state, out, warp * 16, group * kColumns});
-  }
-
-  // A warp is done with a stage; one arrival each.
-  static MICA_DEVICE void release(u32 barrier) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
   }
 
   // scores = Q K^T of one key tile, begun.
