@@ -4,13 +4,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
+
+#include "doctor/host.h"
+#include "doctor/outlook.h"
 
 namespace cli {
 namespace {
@@ -23,13 +25,6 @@ double proc_field(const char* file, const std::string& name) {
   return -1;
 }
 
-// A file that holds one number ("max": none).
-double number_in(const std::string& file) {
-  std::ifstream in(file);
-  double value = 0;
-  return in >> value ? value : -1;
-}
-
 }  // namespace
 
 double now_seconds() {
@@ -38,22 +33,15 @@ double now_seconds() {
 
 double resident_bytes() {
   // NOTE: VmRSS and VmHWM of /proc/self/status are counted in batches per CPU and may be off by megabytes.
-  const double bytes = proc_field("/proc/self/smaps_rollup", "Rss");
-  if (bytes < 0) throw std::runtime_error("/proc/self/smaps_rollup has no Rss");
+  double bytes = proc_field("/proc/self/smaps_rollup", "Rss");
+  if (bytes < 0) bytes = proc_field("/proc/self/status", "VmRSS");  // Linux before 4.14
+  if (bytes < 0) throw std::runtime_error("neither /proc/self/smaps_rollup nor /proc/self/status tells the memory");
   return bytes;
 }
 
 double available_bytes() {
-  double available = proc_field("/proc/meminfo", "MemAvailable");
-  if (available < 0) available = std::numeric_limits<double>::infinity();
-  const char* limits[][2] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit_file, used_file] : limits) {
-    const double limit = number_in(limit_file), used = number_in(used_file);
-    if (limit > 0 && used >= 0) available = std::min(available, limit - used);
-  }
-  return available;
+  const uint64_t free = doctor::read_host(doctor::outlook_here()).memory_free_bytes();
+  return free ? double(free) : std::numeric_limits<double>::infinity();
 }
 
 ChildResult run_self(const std::vector<std::string>& arguments) {

@@ -174,7 +174,8 @@ KernelInstalled install_kernel(const doctor::Outlook& outlook, const KernelReque
   if (jupyter.empty()) throw std::runtime_error("HOME is not set, so --prefix DIR is wanted");
   out.folder = jupyter + "/kernels/" + out.name;
 
-  const Said probe_said = ask({python.program, "-c", kProbeProgram}, request.limit_seconds);
+  constexpr double kProbeSeconds = 180;  // --timeout is for the kernel's start alone
+  const Said probe_said = ask({python.program, "-c", kProbeProgram}, kProbeSeconds);
   if (probe_said.answer.empty())
     throw std::runtime_error("--python " + python.program + " cannot be asked: " + probe_said.why_not);
   const KernelProbe probe = parse_kernel_probe(probe_said.answer);

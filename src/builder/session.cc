@@ -76,7 +76,9 @@ void end_session(int session, double patience_seconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (session_use(session).processes.empty()) return;
   }
-  for (int round = 0; round < 20 && !signal_all(SIGKILL); ++round)
+  // Even that takes its time on a machine with more to do; a process that waits for a dead disk may never go.
+  constexpr int kMostRounds = 600;
+  for (int round = 0; round < kMostRounds && !signal_all(SIGKILL); ++round)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 

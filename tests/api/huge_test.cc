@@ -12,6 +12,7 @@ class Reserved {
  public:
   explicit Reserved(size_t bytes) : bytes_(bytes) {
     address_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (ok()) madvise(address_, bytes_, MADV_NOHUGEPAGE);  // else each row that is touched takes 2 MiB
   }
   ~Reserved() {
     if (ok()) munmap(address_, bytes_);

@@ -96,7 +96,7 @@ constexpr bool kHasThreadSanitizer = false;
 int computed_in_child(const std::vector<float>& expected, const mica_attention& a) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);  // a child that hangs dies of it
+    alarm(250);  // a child that hangs dies of it, before ctest ends its parent
     Call call(a);
     const bool is_right = call.run(MICA_FORWARD).empty() && same_bits(call.o, expected);
     _exit(is_right ? 0 : 1);

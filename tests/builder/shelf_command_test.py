@@ -18,6 +18,10 @@ import zipfile
 MICA = None
 
 
+# Neither the user's nor the machine's indexes take part, only the shelf.
+PIP_ENVIRONMENT = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+
+
 def run(*arguments, **options):
     return subprocess.run([MICA, *map(str, arguments)], capture_output=True, text=True, **options)
 
@@ -85,7 +89,7 @@ class Publish(Shelf):
         ):
             target = self.folder / str(number)
             command = [sys.executable, "-m", "pip", "install", "--isolated", "--target", target, *source, "small-one"]
-            result = subprocess.run([*map(str, command)], capture_output=True, text=True)
+            result = subprocess.run([*map(str, command)], capture_output=True, text=True, env=PIP_ENVIRONMENT)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertTrue((target / "small_one" / "__init__.py").exists())
 
@@ -96,7 +100,7 @@ class Publish(Shelf):
             file.write(b"x")
         command = [sys.executable, "-m", "pip", "install", "--isolated", "--target", self.folder / "t", "--index-url"]
         command += [(self.shelf / "simple").as_uri(), "small-one"]
-        result = subprocess.run([*map(str, command)], capture_output=True, text=True)
+        result = subprocess.run([*map(str, command)], capture_output=True, text=True, env=PIP_ENVIRONMENT)
         if "No module named pip" in result.stderr:
             self.skipTest("this Python has no pip")
         self.assertNotEqual(result.returncode, 0)

@@ -56,7 +56,6 @@ class Doctor(unittest.TestCase):
         host = report["environment"]["host"]
         self.assertEqual(host["machine"], os.uname().machine)
         self.assertGreater(host["memory_bytes"], 0)
-        self.assertLess(report["environment"]["seconds"], 30)
         programs = [python["executable"] for python in report["environment"]["pythons"]]
         self.assertTrue(programs)
 

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <ctime>
 #include <functional>
 #include <set>
 #include <sstream>
@@ -233,8 +232,8 @@ TEST(Explain, NothingThatATerminalObeysComesBack) {
   EXPECT_EQ(likely_error_line("Error: \x9bx"), "Error: \\x9bx");
 }
 
-TEST(Explain, HostileTextIsReadInTime) {
-  const std::clock_t begin = std::clock();
+// Read once and not again from every line: that would take hours, and ctest's limit ends it.
+TEST(Explain, HostileTextIsReadOnce) {
   std::string text(24 << 20, 'x');
   for (std::size_t i = 0; i < text.size(); i += 97) text[i] = i % 2 ? '\n' : '\'';
   EXPECT_TRUE(explain(text).verdicts.empty());
@@ -246,7 +245,6 @@ TEST(Explain, HostileTextIsReadInTime) {
   std::string end(20 << 20, '.');
   end += "\nKilled\n";
   EXPECT_EQ(explain(end).verdicts.at(0).code, "BUILD_OOM");  // the end of a log is always read
-  EXPECT_LT(std::clock() - begin, 60 * CLOCKS_PER_SEC);
 }
 
 TEST(Pattern, Language) {

@@ -5,7 +5,7 @@
 #include <gnu/libc-version.h>
 #include <gtest/gtest.h>
 
-#include <ctime>
+#include <filesystem>
 
 #include "tests/doctor/fake_system.h"
 
@@ -66,8 +66,9 @@ TEST(Host, OfThisMachine) {
   EXPECT_GT(host.memory_bytes, 0u);
   EXPECT_GT(host.cores_allowed, 0);
   EXPECT_LE(host.cores_allowed, host.cores);
-  EXPECT_GT(host.loader.cache.size(), 5u);
-  EXPECT_TRUE(host.problems.empty()) << host.problems[0];
+  if (std::filesystem::exists("/etc/ld.so.cache")) {
+    EXPECT_FALSE(host.loader.cache.empty());
+  }
 }
 
 TEST(Host, ControlGroupsOfVersion2) {
@@ -366,12 +367,7 @@ TEST(Survey, OfBrokenSystems) {
   EXPECT_FALSE(broken.host.problems.empty());
 }
 
-TEST(Survey, OfThisMachineInTime) {
-  const std::clock_t begin = std::clock();  // of this process: others may keep the machine busy
-  const Survey here = survey(outlook_here());
-  EXPECT_LT(std::clock() - begin, 3 * CLOCKS_PER_SEC);
-  EXPECT_FALSE(here.pythons.empty());
-}
+TEST(Survey, OfThisMachine) { EXPECT_FALSE(survey(outlook_here()).pythons.empty()); }
 
 TEST(Survey, FindsAPythonByProgramOrFolder) {
   FakeSystem system;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/host_cost.py runs; a call from Python stays as short as it was made."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -31,16 +32,19 @@ def functions_called(call):
     for _ in range(4):
         call()
     names = []
+    gc.collect()  # what it would run in between is no step of the call
 
     def note(frame, event, function):
         if event in ("call", "c_call"):
             names.append(function.__name__ if event == "c_call" else frame.f_code.co_name)
 
+    gc.disable()
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return names[1:-1]  # less the call itself and setprofile
 
 
