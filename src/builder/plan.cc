@@ -272,6 +272,7 @@ class Planner {
     set("CXX", plan_.compiler.cxx, "see host compiler");
     set("MAX_JOBS", std::to_string(plan_.jobs), "see jobs");
     set("NINJA_STATUS", "[%f/%t] ", "progress is read from it");
+    set("LC_ALL", "C", "compilers then say in English what went wrong, and mica explain reads it");
     set("PYTHONUNBUFFERED", "1", "the log shows each line when it is printed");
     remove("PYTHONHOME", "another Python's modules would be loaded");
   }

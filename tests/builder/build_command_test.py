@@ -35,7 +35,8 @@ class Build(unittest.TestCase):
         return [MICA, "build", *map(str, [*arguments, *where])]
 
     def environment(self, **variables):
-        return {**os.environ, "HUNGRY_CUDA": "FALSE", **{name: str(value) for name, value in variables.items()}}
+        spoken = {"LANG": "C.UTF-8", "LANGUAGE": "de"}  # by compilers, where the machine has the words
+        return {**os.environ, "HUNGRY_CUDA": "FALSE", **spoken, **{name: str(value) for name, value in variables.items()}}
 
     def run_mica(self, *arguments, **variables):
         command, environment = self.command(*arguments), self.environment(**variables)

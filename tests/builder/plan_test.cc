@@ -68,6 +68,7 @@ TEST(Plan, TakesTheToolkitOfTorchAndNotTheFirstOnPath) {
   EXPECT_EQ(plan.cxx_abi, 1);
   EXPECT_EQ(plan.jobs, 8);  // 57.6 GiB of 64 at 7.03 GiB each
   EXPECT_EQ(value_of(plan, "MAX_JOBS"), "8");
+  EXPECT_EQ(value_of(plan, "LC_ALL"), "C");
   EXPECT_EQ(plan.nvcc_threads, 1);
 }
 
