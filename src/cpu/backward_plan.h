@@ -101,14 +101,26 @@ struct BackwardScratch {
   }
 };
 
+// Chunks whose accumulators of dQ take at most 1.75 times the bytes of q, k, v, o and their gradients: all of backward
+// then stays below three times its tensors. `rows` and `keys` are counted over all sequences.
+HWY_INLINE i64 chunks_by_memory(const Problem& p, i64 rows, i64 keys) {
+  const i64 tensors = dtype_bytes(p.dtype) * 2 * (p.dim_qk + p.dim_v) * (rows * p.heads_q + keys * p.heads_k);
+  const i64 accumulator = i64(sizeof(float)) * rows * p.heads_q * p.dim_qk;
+  constexpr i64 kNoMatter = 4 << 20;  // bytes of an accumulator, where cores count for more
+  return accumulator <= kNoMatter ? BackwardPlan::kMaxChunks : tensors * 7 / (accumulator * 4);
+}
+
 // Into how many chunks the keys of each sequence are cut: enough to fill many cores when there are few heads. By the
-// shapes alone, never by the threads; batch-invariant: by nothing.
+// shapes alone, never by the threads; batch-invariant: by the heads alone.
 HWY_INLINE i32 choose_chunks(const Problem& p) {
-  if (p.batch_invariant) return 4;
+  constexpr i64 kLong = 1 << 20;  // rows, however many there are
+  if (p.batch_invariant) return i32(clamp_to<i64>(chunks_by_memory(p, kLong, 0), 1, 4));
   constexpr i64 kTasks = 32;
   constexpr i32 kMinKeys = 512;
   const i64 tasks = max_of<i64>(i64(p.batch) * p.heads_k, 1);
-  return i32(clamp_to<i64>(min_of<i64>(ceil_div(kTasks, tasks), p.hint_len_k / kMinKeys), 1, BackwardPlan::kMaxChunks));
+  const i64 wanted = min_of<i64>(ceil_div(kTasks, tasks), p.hint_len_k / kMinKeys);
+  const i64 affordable = chunks_by_memory(p, p.total_q, p.total_k);
+  return i32(clamp_to<i64>(min_of(wanted, affordable), 1, BackwardPlan::kMaxChunks));
 }
 
 template <class E>

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "mica/mica.h"
@@ -136,6 +137,35 @@ TEST(Backward, RowsOutsideEverySequenceStayUntouched) {
   check(g.dq, kHeadsQ * kDim);
   check(g.dk, kHeadsK * kDim);
   check(g.dv, kHeadsK * kDimV);
+}
+
+// The accumulators of dQ, one for each chunk of the keys, must not grow past the tensors, however few key heads there
+// are: the tensors and the workspace of a long backward are within three times the tensors.
+TEST(Backward, MemoryStaysWithinThreeTimesTheTensors) {
+  constexpr int64_t kLength = 32768;
+  const struct {
+    int64_t heads_q, heads_k, dim, dim_v;
+  } shapes[] = {{1, 1, 128, 128},  {8, 8, 64, 64},    {8, 1, 64, 64},
+                {32, 4, 128, 128}, {64, 8, 128, 128}, {16, 1, 192, 128}};
+  mica_set_num_threads(2);
+  for (const auto& s : shapes)
+    for (const auto& [dtype, element] : {std::pair{MICA_FP32, 4}, {MICA_FP16, 2}, {MICA_BF16, 2}})
+      for (const bool is_invariant : {false, true}) {
+        mica_attention a = MICA_ATTENTION_INIT;
+        a.q = dense(1, kLength, s.heads_q, s.dim), a.k = dense(1, kLength, s.heads_k, s.dim);
+        a.o = dense(1, kLength, s.heads_q, s.dim_v), a.v = dense(1, kLength, s.heads_k, s.dim_v);
+        a.lse = {MICA_FP32, 0, {1, s.heads_q, kLength, 1}, {s.heads_q * kLength, kLength, 1, 1}};
+        for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) t->dtype = dtype;
+        a.gradients.d_o = a.o, a.gradients.dq = a.q, a.gradients.dk = a.k, a.gradients.dv = a.v;
+        a.control.batch_invariant = is_invariant;
+        mica_plan* plan = nullptr;
+        ASSERT_EQ(mica_plan_create(&a, MICA_BACKWARD, &plan), MICA_OK) << mica_last_error();
+        const double tensors = 2.0 * element * double(kLength * (s.heads_q + s.heads_k) * (s.dim + s.dim_v));
+        EXPECT_LE((tensors + double(mica_plan_workspace(plan))) / tensors, 2.95)
+            << dtype << " heads " << s.heads_q << ',' << s.heads_k << " dim " << s.dim << (is_invariant ? " inv" : "");
+        mica_plan_destroy(plan);
+      }
+  mica_set_num_threads(0);
 }
 
 }  // namespace
