@@ -94,7 +94,7 @@ TEST_F(PlanTest, ForwardIsOneLaunchOnTheCallersStream) {
   EXPECT_EQ(p.band.window_right, 0);
   EXPECT_EQ(p.partial_o, nullptr);
   EXPECT_EQ(fake.last_launch.grid_x, unsigned(p.tiles_q * 4 * 2));
-  EXPECT_GE(p.tiles_q * 128, 300);
+  EXPECT_GE(p.tiles_q * 192, 300);  // no row of kernels.def has larger tiles
 }
 
 TEST_F(PlanTest, TheCallersContextIsGivenBack) {
