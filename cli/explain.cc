@@ -4,7 +4,9 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -18,7 +20,7 @@
 namespace cli {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t(256) << 20;
+constexpr std::size_t kMostBytes = 4 * doctor::kLogLimit;
 
 struct Options {
   std::vector<std::string> words;
@@ -27,13 +29,14 @@ struct Options {
 };
 
 // Of a stream that may be larger than what is looked at: its beginning and its end.
-std::string read_stream(std::FILE* stream) {
+std::string read_stream(std::FILE* stream, const std::string& name) {
   std::string text;
   char buffer[1 << 16];
   for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, stream)) > 0;) {
     text.append(buffer, n);
     if (text.size() > kMostBytes) text.erase(doctor::kLogLimit / 2, kMostBytes / 2);
   }
+  if (std::ferror(stream)) throw std::runtime_error(name + " cannot be read: " + std::strerror(errno));
   return text;
 }
 
@@ -45,11 +48,11 @@ std::string text_of(const Options& options) {
   }
   if (options.file.empty() || options.file == "-") {
     if (isatty(STDIN_FILENO)) std::fprintf(stderr, "paste the text, then press Enter and Ctrl-D\n");
-    return read_stream(stdin);
+    return read_stream(stdin, "standard input");
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(options.file.c_str(), "rb"), std::fclose);
-  if (!file) throw std::runtime_error("--file " + options.file + " cannot be read");
-  return read_stream(file.get());
+  if (!file) throw std::runtime_error("--file " + options.file + " cannot be read: " + std::strerror(errno));
+  return read_stream(file.get(), "--file " + options.file);
 }
 
 doctor::Verdict not_known(const std::string& text) {

@@ -21,6 +21,15 @@ int complain(const CLI::App& where, std::string message, bool is_usage) {
   return cli::kCannotTell;
 }
 
+// `--python "$UNSET"` must not mean that none was given. A filter may be empty: all.
+void refuse_empty_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options([](CLI::Option*) { return true; }))
+    if (option->get_items_expected_max() > 0 && option->get_name() != "--filter")
+      option->check(
+          CLI::Validator([](std::string& value) { return std::string(value.empty() ? "is empty" : ""); }, ""));
+  for (CLI::App* below : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_values(*below);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -51,6 +60,7 @@ int main(int argc, char** argv) {
       if (*verb.app) return &verb;
     return nullptr;
   };
+  refuse_empty_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

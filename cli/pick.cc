@@ -17,6 +17,7 @@
 #include "doctor/environment_json.h"
 #include "doctor/json.h"
 #include "doctor/survey.h"
+#include "doctor/text.h"
 
 namespace cli {
 namespace {
@@ -27,7 +28,7 @@ struct Options {
   bool json = false;
 };
 
-constexpr std::size_t kMostNames = 100'000;
+constexpr std::size_t kMostNames = 100'000, kMostListBytes = std::size_t(64) << 20;
 
 void add_name(const std::string& name, std::vector<doctor::AttentionWheel>& wheels) {
   doctor::AttentionWheel wheel;
@@ -35,14 +36,19 @@ void add_name(const std::string& name, std::vector<doctor::AttentionWheel>& whee
 }
 
 // Names may stand anywhere in the lines: a list, the output of ls, a page of links.
-void add_list(std::istream& lines, std::vector<doctor::AttentionWheel>& wheels) {
-  for (std::string line; std::getline(lines, line) && wheels.size() < kMostNames;) {
-    std::replace_if(
-        line.begin(), line.end(),
-        [](char c) { return std::string_view("\"'<>(),;\t").find(c) != std::string_view::npos; }, ' ');
-    std::istringstream words(line);
-    for (std::string word; words >> word;) add_name(word, wheels);
+void add_list(std::istream& list, const std::string& name, std::vector<doctor::AttentionWheel>& wheels) {
+  std::string text;
+  char buffer[1 << 16];
+  while (list.read(buffer, sizeof buffer), list.gcount() > 0) {
+    text.append(buffer, std::size_t(list.gcount()));
+    if (text.size() > kMostListBytes) throw std::runtime_error(name + " has more than 64 MiB: no list of file names");
   }
+  if (list.bad()) throw std::runtime_error(name + " cannot be read: want a list of file names, a folder or a wheel");
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return std::string_view("\"'<>(),;").find(c) != std::string_view::npos; },
+      ' ');
+  std::istringstream words(text);
+  for (std::string word; words >> word;) add_name(word, wheels);
 }
 
 std::vector<doctor::AttentionWheel> wheels_of(const Options& options) {
@@ -52,10 +58,11 @@ std::vector<doctor::AttentionWheel> wheels_of(const Options& options) {
   for (const std::string& place : options.places) {
     std::error_code error;
     if (place == "-") {
-      add_list(std::cin, wheels);
+      add_list(std::cin, "standard input", wheels);
     } else if (fs::is_directory(place, error)) {
       std::vector<std::string> names;
       for (const auto& entry : fs::directory_iterator(place, error)) names.push_back(entry.path().string());
+      if (error) throw std::runtime_error(place + " cannot be read: " + error.message());
       std::sort(names.begin(), names.end());
       for (const std::string& name : names) add_name(name, wheels);
     } else if (place.size() > 4 && place.substr(place.size() - 4) == ".whl") {
@@ -63,15 +70,17 @@ std::vector<doctor::AttentionWheel> wheels_of(const Options& options) {
     } else {
       std::ifstream lines(place);
       if (!lines) throw std::runtime_error(place + " cannot be read: want a list of file names, a folder or a wheel");
-      add_list(lines, wheels);
+      add_list(lines, place, wheels);
     }
   }
   return wheels;
 }
 
-doctor::Version version_of(const char* flag, const std::string& text) {
+doctor::Version version_of(const char* flag, const std::string& text, const char* example) {
   const doctor::Version version = doctor::parse_version(text);
-  if (!version.known()) throw std::runtime_error(std::string(flag) + " is " + text + ", want a version such as 3.12");
+  if (!version.known())
+    throw std::runtime_error(std::string(flag) + " is " + doctor::printable(text) + ", want a version such as " +
+                             example);
   return version;
 }
 
@@ -101,20 +110,20 @@ void describe_by_flags(const Options& options, doctor::PickTarget& target) {
   if (!options.machine.empty()) target.machine = options.machine;
   if (is_version(options.python)) {
     target.free_threaded = options.python.back() == 't';
-    target.python = version_of("--python", options.python);
+    target.python = version_of("--python", options.python, "3.12");
   }
   if (!options.torch.empty()) {
-    target.torch = version_of("--torch", options.torch);
+    target.torch = version_of("--torch", options.torch, "2.8.0+cu128");
     target.cxx_abi = doctor::usual_cxx_abi(options.torch, target.machine);
     if (const std::size_t cu = options.torch.find("+cu"); cu != std::string::npos && options.torch.size() >= cu + 5)
-      target.cuda = version_of("--torch", options.torch.substr(cu + 3, 2));
+      target.cuda = version_of("--torch", options.torch.substr(cu + 3, 2), "2.8.0+cu128");
     target.torch_for_cpu = options.torch.find("+cpu") != std::string::npos;
   }
   if (!options.cuda.empty()) {
     target.torch_for_cpu = options.cuda == "none";
-    target.cuda = target.torch_for_cpu ? doctor::Version{} : version_of("--cuda", options.cuda);
+    target.cuda = target.torch_for_cpu ? doctor::Version{} : version_of("--cuda", options.cuda, "12.8");
   }
-  if (!options.glibc.empty()) target.glibc = version_of("--glibc", options.glibc);
+  if (!options.glibc.empty()) target.glibc = version_of("--glibc", options.glibc, "2.35");
   if (options.abi == "TRUE" || options.abi == "1") target.cxx_abi = doctor::CxxAbi::kNew;
   if (options.abi == "FALSE" || options.abi == "0") target.cxx_abi = doctor::CxxAbi::kOld;
 }

@@ -19,6 +19,8 @@ std::vector<std::string> file_names(const std::string& folder, std::string_view 
     std::error_code ignored;
     if (name.ends_with(suffix) && entry->is_regular_file(ignored)) names.push_back(name);
   }
+  // Half a list would make an index that lacks wheels.
+  if (error && error != std::errc::no_such_file_or_directory) throw doctor::ReadError(folder + ": " + error.message());
   std::sort(names.begin(), names.end());
   return names;
 }

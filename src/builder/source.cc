@@ -101,9 +101,11 @@ Source parse_source(const std::string& text) {
     out.sha256 = folder_sha256(out.path);
     return out;
   }
-  if (parse_archive_name(text, &out.package, &out.version) || text.find('/') != text.npos) {
-    if (!fs::is_regular_file(text, error)) throw std::runtime_error(text + ": no such file or folder");
-    if (out.package.empty())
+  if (text.ends_with(".whl"))
+    throw std::runtime_error(text + ": a wheel is built already (mica doctor judges it, mica publish shares it)");
+  if (parse_archive_name(text, &out.package, &out.version) || text.find('/') != text.npos || fs::exists(text, error)) {
+    if (!fs::exists(text, error)) throw std::runtime_error(text + ": no such file or folder");
+    if (out.package.empty() || !fs::is_regular_file(text, error))
       throw std::runtime_error(text + ": want a package, a source archive (.tar.gz, .zip) or a folder");
     out.kind = SourceKind::kArchive;
     out.path = fs::canonical(text).string();

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/inspect.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "doctor/text.h"
@@ -21,6 +25,7 @@ bool may_be_binary(const fs::path& path) {
 
 // Binaries below a folder. Links are not followed: they could lead anywhere, and what they name is found by itself.
 void read_folder(Inspection& out, const Progress& progress, const Stopwatch& stopwatch) {
+  if (access(out.path.c_str(), R_OK | X_OK) != 0) throw ReadError(out.path + ": " + std::strerror(errno));
   std::vector<std::string> paths;
   std::error_code error;
   std::size_t files = 0;
@@ -32,7 +37,11 @@ void read_folder(Inspection& out, const Progress& progress, const Stopwatch& sto
           make_verdict("CANNOT_TELL", out.path, "more than 200000 files: only the first were looked at"));
       break;
     }
-    if (it->is_symlink(error) || !it->is_regular_file(error)) continue;
+    if (it->is_symlink(error)) continue;
+    if (it->is_directory(error) && access(it->path().c_str(), R_OK | X_OK) != 0)
+      out.problems.push_back(make_verdict("CANNOT_TELL", it->path().string(),
+                                          "the folder cannot be read: what is in it was not looked at"));
+    if (!it->is_regular_file(error)) continue;
     if (may_be_binary(it->path())) paths.push_back(it->path().string());
   }
   if (error) throw ReadError(out.path + ": " + error.message());

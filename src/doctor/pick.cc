@@ -70,6 +70,8 @@ Candidate judge(const AttentionWheel& wheel, const PickTarget& target) {
     out.distance += distance;
     out.differences.push_back(std::move(difference));
   };
+  if (wheel.pretender)
+    differ(2000, {"contents", "a name for any platform, so nothing compiled", "CUDA kernels are wanted", ""});
   if (!target.machine.empty() && !machine_fits(wheel, target.machine))
     differ(1000, {"machine", wheel.platform, target.machine, ""});
   const Version glibc = glibc_of(wheel);
@@ -116,7 +118,7 @@ void add_verdicts(const PickTarget& target, Pick& pick) {
     return;
   }
   if (pick.candidates.empty()) {
-    pick.verdicts.push_back(make_verdict("PICK_NEAREST", "", "no wheel was given to choose from"));
+    pick.verdicts.push_back(make_verdict("PICK_NEAREST", "", "no wheel of flash-attn was given to choose from"));
     pick.verdicts.back().severity = Severity::kError;
     return;
   }
@@ -180,7 +182,8 @@ Pick pick(const PickTarget& target, const std::vector<AttentionWheel>& wheels) {
   if (!target.cuda.known() && !target.torch_for_cpu) out.unknown.push_back("torch's CUDA");
   if (target.cxx_abi != CxxAbi::kNew && target.cxx_abi != CxxAbi::kOld) out.unknown.push_back("torch's C++ ABI");
   if (target.machine.empty()) out.unknown.push_back("the machine");
-  for (const AttentionWheel& wheel : wheels) out.candidates.push_back(judge(wheel, target));
+  for (const AttentionWheel& wheel : wheels)
+    if (wheel.package.starts_with("flash-attn")) out.candidates.push_back(judge(wheel, target));  // also -3 and -4
   std::stable_sort(out.candidates.begin(), out.candidates.end(), [](const Candidate& a, const Candidate& b) {
     if (a.distance != b.distance) return a.distance < b.distance;
     return order_of(a.wheel.version) > order_of(b.wheel.version);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/published_wheels.h"
 
+#include "doctor/python_env.h"
 #include "doctor/text.h"
 
 namespace doctor {
@@ -33,6 +34,7 @@ bool parse_attention_wheel(std::string_view file_name, AttentionWheel& out) {
   for (std::size_t at; (at = name.find("%2B")) != name.npos;) name.replace(at, 3, "+");  // copied from a URL
   const std::optional<WheelName> parts = parse_wheel_name(name);
   if (!parts) return false;
+  out.package = normalized_package(parts->distribution);
   out.platform = parts->platform;
   out.tags = parts->tags;
   out.python = parts->python;
@@ -43,6 +45,7 @@ bool parse_attention_wheel(std::string_view file_name, AttentionWheel& out) {
   out.torch = parse_version(field(local, "torch"));
   if (local.find("cxx11abitrue") != local.npos) out.cxx_abi = CxxAbi::kNew;
   if (local.find("cxx11abifalse") != local.npos) out.cxx_abi = CxxAbi::kOld;
+  out.pretender = out.package == "flash-attn" && out.platform == "any" && !local.starts_with("mica");
   return !out.version.empty() && !out.python.empty() && !out.platform.empty();
 }
 

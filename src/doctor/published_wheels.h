@@ -15,12 +15,14 @@ namespace doctor {
 // not known.
 struct AttentionWheel {
   std::string file;     // as given, folders included
+  std::string package;  // "flash-attn"
   std::string version;  // "2.8.3"
   Version cuda, torch;  // 12 (or 12.2, of "cu122"), 2.8
   CxxAbi cxx_abi = CxxAbi::kUnknown;
   std::string python, platform;  // tags as written
   std::vector<WheelTag> tags;    // all combinations
   std::string url;               // of published ones
+  bool pretender = false;  // flash_attn itself, for any platform: nothing was compiled (Mica's drop-in is meant so)
 };
 
 // False if it is no wheel's name at all. A wheel of another package may have no "cu", "torch" and "cxx11abi" in it.

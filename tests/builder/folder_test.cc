@@ -43,6 +43,12 @@ TEST_F(Folder, SourcesAreTold) {
   for (const char* bad : {"flash-attn>=2", "--index-url", "flash attn", "https://x/y", "a.tar.gz", "/nowhere"})
     EXPECT_THROW(parse_source(bad), std::runtime_error) << bad;
 
+  write("thing-1.0-py3-none-any.whl", "bytes");
+  write("thing.so", "bytes");
+  for (const char* bad : {"/thing-1.0-py3-none-any.whl", "/thing.so"})
+    EXPECT_THROW(parse_source(root_ + bad), std::runtime_error) << bad;
+  EXPECT_THROW(parse_source("thing-1.0-py3-none-any.whl"), std::runtime_error) << "no package's name either";
+
   write("causal_conv1d-1.5.0.tar.gz", "bytes");
   source = parse_source(root_ + "/causal_conv1d-1.5.0.tar.gz");
   EXPECT_EQ(source.kind, SourceKind::kArchive);

@@ -241,7 +241,7 @@ class Demo(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             plot = os.path.join(folder, "plot.svg")
             # Two threads wherever this runs, since each has memory of its own; and time enough on any machine.
-            some = ["--lengths", "64,1024", "--heads", "2", "--threads", "2", "--seconds", "1000000"]
+            some = ["--lengths", "64,1024", "--heads", "2", "--threads", "2", "--seconds", "86400"]
             code, out = run_json("demo", *some, "--plot", plot)
             self.assertEqual((code, out["exact"], len(out["rows"])), (0, True, 2))
             long = out["rows"][1]

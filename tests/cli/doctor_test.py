@@ -135,7 +135,7 @@ class Doctor(unittest.TestCase):
         bad = self.path / "bad.json"
         bad.write_text("{")
         for arguments in (["/nowhere.so"], ["--python", "/nowhere"], ["--target", bad, LIBRARY], ["--target", "/nowhere", LIBRARY],
-                          ["--export", "/nowhere/x.json"], ["--html", "/nowhere/x.html"], [bad]):
+                          ["--python", ""], ["--export", "/nowhere/x.json"], ["--html", "/nowhere/x.html"], [bad]):
             result = run("doctor", *arguments)
             self.assertEqual(result.returncode, 2, arguments)
             self.assertEqual(result.stdout, "", arguments)
@@ -166,7 +166,9 @@ class Explain(unittest.TestCase):
             log.flush()
             self.assertEqual(run("explain", "--elsewhere", "--file", log.name).returncode, 1)
         self.assertIn("TORCH_SIGNATURE", run("explain", "undefined", "symbol:", "_ZN3c104cuda9SetDeviceEa").stdout)
-        self.assertEqual(run("explain", "--file", "/nowhere").returncode, 2)
+        for unreadable in ("/nowhere", "/"):
+            result = run("explain", "--elsewhere", "--file", unreadable)
+            self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1))
 
 
 class Pick(unittest.TestCase):
@@ -188,7 +190,9 @@ class Pick(unittest.TestCase):
             pathlib.Path(folder, name).touch()
             self.assertEqual(run("pick", folder, *self.TARGET, "2.9.0+cu130").returncode, 0)
             self.assertEqual(run("pick", folder, *self.TARGET, "2.8.0+cu130").returncode, 1)
-        self.assertEqual(run("pick", "/nowhere", *self.TARGET, "2.9.0").returncode, 2)
+        for unreadable in ("/nowhere", "/dev/zero"):
+            self.assertEqual(run("pick", unreadable, *self.TARGET, "2.9.0").returncode, 2)
+        self.assertIn("such as 2.8.0", run("pick", *self.TARGET, "new").stderr)
         self.assertEqual(run("pick", "--python", "many").returncode, 2)
 
 

@@ -146,6 +146,28 @@ TEST(Pick, FromAList) {
   EXPECT_EQ(pick(target(), {}).verdicts[0].severity, Severity::kError);
 }
 
+TEST(Pick, NoOtherPackage) {
+  AttentionWheel wheel;
+  ASSERT_TRUE(parse_attention_wheel("demo-1.0-py3-none-any.whl", wheel));
+  const Pick found = pick(target(), {wheel});
+  EXPECT_FALSE(found.fits());
+  EXPECT_TRUE(found.candidates.empty());
+  EXPECT_EQ(exit_code_of(found.verdicts), 1);
+}
+
+// What upstream's setup.py leaves when it compiled nothing is no answer, however well its tags fit.
+TEST(Pick, NotThePretender) {
+  std::vector<AttentionWheel> wheels(2);
+  ASSERT_TRUE(parse_attention_wheel("flash_attn-2.8.3-py3-none-any.whl", wheels[0]));
+  ASSERT_TRUE(
+      parse_attention_wheel("flash_attn-2.8.3+cu12torch2.4cxx11abiFALSE-cp39-cp39-linux_x86_64.whl", wheels[1]));
+  const Pick found = pick(target(), wheels);
+  EXPECT_FALSE(found.fits());
+  EXPECT_EQ(found.candidates[1].differences[0].what, "contents");
+  ASSERT_TRUE(parse_attention_wheel("flash_attn-2.8.3+mica0.1.0-py3-none-any.whl", wheels[0]));
+  EXPECT_TRUE(pick(target(), wheels).fits());  // Mica's drop-in is made so
+}
+
 TEST(Pick, TheUsualAbi) {
   EXPECT_EQ(usual_cxx_abi("2.5.1+cu124", "x86_64"), CxxAbi::kOld);
   EXPECT_EQ(usual_cxx_abi("2.6.0+cu124", "x86_64"), CxxAbi::kOld);

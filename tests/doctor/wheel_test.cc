@@ -3,6 +3,11 @@
 #include "doctor/wheel.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "doctor/entry_source.h"
 #include "doctor/inspect.h"
@@ -220,6 +225,33 @@ TEST(Wheel, BrokenOnesGetAVerdict) {
   EXPECT_THROW(doctor::inspect(fixtures::write_file(folder / "readme.txt", "hello, this is text")), doctor::ReadError);
   EXPECT_THROW(doctor::inspect(folder / "nowhere"), doctor::ReadError);
   EXPECT_THROW(doctor::inspect("/dev/null"), doctor::ReadError);
+}
+
+// Root may read everything, so a child looks who is nobody.
+TEST(Inspect, AFolderThatCannotBeReadIsNotEmpty) {
+  const fixtures::TempFolder folder;
+  std::filesystem::create_directories(folder.path() + "/open/closed");
+  for (const char* name : {"", "/open"}) chmod((folder.path() + name).c_str(), 0755);
+  chmod((folder.path() + "/open/closed").c_str(), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() == 0 && setuid(65534) != 0) _exit(9);
+    int code = 0;
+    try {
+      const auto problems = doctor::inspect(folder.path() + "/open").problems;
+      if (problems.size() != 1 || problems[0].code != "CANNOT_TELL") code |= 1;
+      doctor::inspect(folder.path() + "/open/closed");
+      code |= 2;
+    } catch (const doctor::ReadError&) {
+    }
+    _exit(code);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  chmod((folder.path() + "/open/closed").c_str(), 0700);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 9) GTEST_SKIP() << "this container has no other user";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "1: the folder inside is not named; 2: the closed one counts as empty";
 }
 
 }  // namespace
