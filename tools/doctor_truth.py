@@ -33,12 +33,14 @@ PYTHON_OF_TORCH = ["typing-extensions", "filelock", "fsspec", "jinja2", "markups
 TORCHES = ["2.1.2", "2.4.1", "2.6.0", "2.8.0", "2.10.0"]
 VISIONS = ["0.16.2", "0.19.1", "0.21.0", "0.23.0", "0.25.0"]
 AUDIOS = ["2.1.2", "2.6.0", "2.8.0"]
-OTHERS = ["tensordict==0.10.0"]
-IMPORTED = ["torchvision", "torchaudio"]  # what they need besides torch is in PYTHON_OF_TORCH
+OTHERS = ["tensordict==0.10.0", "bitsandbytes==0.46.1"]
+WITHOUT_TORCH = ["markupsafe==2.1.5", "numpy==1.26.4", "bitsandbytes==0.46.1"]
+IMPORTED = ["torchvision", "torchaudio", "bitsandbytes"]  # what they need besides torch is in PYTHON_OF_TORCH
 FIRST = "opened before it by its package: "  # evidence of a prediction
-# Wheels of another Python, of another machine.
+# Wheels of another Python, of another C library, of another machine.
 FOREIGN = [("torchvision==0.23.0", ["--python-version", "3.12", "--implementation", "cp", "--abi", "cp312"]),
            ("markupsafe==2.1.5", ["--python-version", "3.9", "--implementation", "cp", "--abi", "cp39"]),
+           ("markupsafe==2.1.5", ["--platform", f"musllinux_1_1_{platform.machine()}"]),
            ("torchvision==0.23.0", ["--platform", "MACHINE"]), ("numpy==1.26.4", ["--platform", "MACHINE"])]
 SOURCES = ["flash-attn==2.8.3"]
 LOAD_CODES = {"LOADS", "NEEDED_MISSING", "CUDA_MAJOR", "GLIBC_TOO_OLD", "GLIBCXX_TOO_OLD", "VERSION_MISSING",
@@ -143,6 +145,7 @@ class Truth:
         self.wheels = work / "wheels"
         self.wheels.mkdir(parents=True, exist_ok=True)
         self.rows: List[Row] = []
+        self.torch: Optional[str] = None  # of the target
         self.open_pairs = 0  # where all that could be said is that it was made for another release of torch
 
     def download(self, package: str, options: Optional[List[str]] = None) -> Optional[pathlib.Path]:
@@ -217,7 +220,7 @@ class Truth:
                 first = [self.site / line[len(FIRST):] for line in verdict["evidence"] if line.startswith(FIRST)]
                 predictions.append((verdict["code"], predicted, self.loader.load(path, verdict["code"], first)))
         name = wheel.name.split("-")[0]
-        imported = name in IMPORTED and not open_files and all(v["severity"] != "error" for v in verdicts)
+        imported = name in IMPORTED and self.torch and not open_files and all(v["severity"] != "error" for v in verdicts)
         if imported:
             result = run([self.python, "-c", f"import torch, {name}"], cwd=self.work)
             really = "LOADS" if result.returncode == 0 else (result.stderr.strip().splitlines() or ["killed"])[-1]
@@ -275,6 +278,7 @@ class Truth:
 
     def run_target(self, torch: Optional[str]) -> None:
         target = f"torch {torch}" if torch else "no torch"
+        self.torch = torch
         say(f"target: {target}")
         added: List[pathlib.Path] = []
         if torch:
@@ -284,7 +288,7 @@ class Truth:
             added = self.unpack(wheel)
         self.loader = Loader(self.python, torch is not None, self.work)
         packages = [f"torchvision=={v}" for v in VISIONS] + [f"torchaudio=={v}" for v in AUDIOS] + OTHERS
-        for package in packages if torch else ["markupsafe==2.1.5", "numpy==1.26.4"]:
+        for package in packages if torch else WITHOUT_TORCH:
             wheel = self.download(package)
             if wheel:
                 self.wheel_pair(target, wheel)
@@ -330,8 +334,8 @@ class Truth:
                  "Written by `make doctor-truth`: each package was predicted by `mica doctor`, then really installed and",
                  "loaded in a throw-away Python. A row is right if what the loader (or pip, or the build) said of every",
                  "compiled file is what was predicted, word for word; and where no failure was predicted (\"imported\"), `import`",
-                 "of the package really worked. A missing library of a part that a package can do without (torchaudio's FFmpeg) is",
-                 "a warning, and its row shows the loader's words all the same.", "",
+                 "of the package really worked. A missing library of a part that a package can do without (torchaudio's FFmpeg,",
+                 "bitsandbytes for other CUDAs) is a warning, and its row shows the loader's words all the same.", "",
                  f"{len(self.rows)} pairs, {right} right; of {self.open_pairs} more the doctor only said that they were made",
                  "for another release of torch (TORCH_OTHER_RELEASE: loads, or crashes). "
                  f"At {summary.commit()} on {datetime.date.today().isoformat()}, Python {platform.python_version()}, "

@@ -93,18 +93,39 @@ class LoadJudge {
       const std::string have = here > 0        ? torch_text() + " brings CUDA " + std::to_string(here)
                                : target_.torch ? torch_text() + " brings no CUDA"
                                                : "there is no torch that would bring it";
-      return make(
-          here == wanted ? "NEEDED_MISSING" : "CUDA_MAJOR",
-          "It was built for CUDA " + std::to_string(wanted) + "; " + have + ".",
-          here > 0 && here != wanted
-              ? "take the wheel for cu" + std::to_string(here) + ", or a torch for CUDA " + std::to_string(wanted)
-              : "pip install nvidia-cuda-runtime" + std::string(wanted >= 13 ? "" : "-cu" + std::to_string(wanted)) +
-                    ", or a torch for CUDA " + std::to_string(wanted),
-          evidence);
+      return make(here == wanted ? "NEEDED_MISSING" : "CUDA_MAJOR",
+                  "It was built for CUDA " + std::to_string(wanted) + "; " + have + ".",
+                  cuda_fix(library, wanted, here), evidence);
     }
     return make("NEEDED_MISSING", "The library is in none of the places where the loader looks.",
                 "install the package that has " + printable(library) + ", or add its folder to LD_LIBRARY_PATH",
                 evidence);
+  }
+
+  // A library of CUDA from pip is found by a file that looks into its folder, and by one that is opened after a torch
+  // of that CUDA; by no other.
+  std::string cuda_fix(const std::string& library, int wanted, int here) const {
+    constexpr std::pair<const char*, const char*> kWheels[] = {{"libcudart", "cuda_runtime"},
+                                                               {"libcublas", "cublas"},
+                                                               {"libnvrtc", "cuda_nvrtc"},
+                                                               {"libnvJitLink", "nvjitlink"},
+                                                               {"libcupti", "cuda_cupti"}};
+    const std::string cuda = "cu" + std::to_string(wanted), torch = "a torch for CUDA " + std::to_string(wanted);
+    std::string install;
+    bool looks_there = false;
+    for (const auto& [prefix, name] : kWheels) {
+      if (!library.starts_with(prefix)) continue;
+      std::string wheel = std::string("nvidia-") + name + (wanted >= 13 ? "" : "-" + cuda);
+      std::replace(wheel.begin(), wheel.end(), '_', '-');
+      install = "pip install " + wheel;
+      const std::string folder = "/" + (wanted >= 13 ? cuda : std::string(name)) + "/lib";
+      for (const std::string& searched : result_.searched)
+        looks_there |= searched.ends_with(folder) && searched.find("/nvidia/") != searched.npos;
+    }
+    if (here == wanted || (looks_there && !facts_.uses_torch)) return install;
+    if (here > 0) return "take the wheel for cu" + std::to_string(here) + ", or " + torch;
+    return "install " + torch + " and import it first, or add the folder of " + printable(library) +
+           " to LD_LIBRARY_PATH";
   }
 
   Verdict version() const {

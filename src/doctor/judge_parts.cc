@@ -67,6 +67,20 @@ std::string stem_of(std::string_view path) {
   return name.substr(0, name.find('.'));
 }
 
+// "pkg/libpkg" of pkg/libpkg_cuda118.so, pkg/libpkg_cu12.so and pkg/libpkg_cpu.so: one library, made once for each
+// CUDA, of which its package opens the one that fits. Empty for others.
+std::string family_of(std::string_view path) {
+  const std::string stem = stem_of(path);
+  const std::size_t at = stem.rfind('_');
+  if (at == stem.npos) return "";
+  const std::string_view kind = std::string_view(stem).substr(at + 1);
+  const std::size_t digits = std::min(kind.find_first_of("0123456789"), kind.size());
+  const std::string_view name = kind.substr(0, digits);
+  const bool numbered = digits < kind.size() && kind.find_first_not_of("0123456789", digits) == kind.npos;
+  if (kind != "cpu" && !(numbered && (name == "cu" || name == "cuda"))) return "";
+  return std::string(path.substr(0, path.size() - base_name(path).size())) + stem.substr(0, at);
+}
+
 class PartsJudge {
  public:
   PartsJudge(const Inspection& inspection, const std::vector<BinaryFacts>& facts, const Environment& target,
@@ -88,9 +102,12 @@ class PartsJudge {
     }
     const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
                                        [](const Attempt& a) { return a.failure == LoadFailure::kNone; });
-    for (const Attempt& attempt : attempts_)
-      if (any_loads && is_optional(attempt))
+    for (const Attempt& attempt : attempts_) {
+      if (const Binary* sibling = loading_sibling(attempt))
+        set_aside(out_[attempt.verdict], *sibling);
+      else if (any_loads && is_optional(attempt))
         soften(out_[attempt.verdict], own_library(attempt.library, binaries_[attempt.binary]));
+    }
   }
 
  private:
@@ -160,6 +177,27 @@ class PartsJudge {
         cuda_major_of(attempt.library) > 0)
       return false;
     return !words().certain_imports.empty() && !words().certain_imports.count(stem_of(binaries_[attempt.binary].path));
+  }
+
+  // The one of its family that this target opens, where it lacks what another CUDA has; null: none, or a Python file
+  // imports this very one for certain.
+  const Binary* loading_sibling(const Attempt& attempt) {
+    const std::string& path = binaries_[attempt.binary].path;
+    const std::string family = family_of(path);
+    if (attempt.failure != LoadFailure::kNeededMissing || family.empty() ||
+        words().certain_imports.count(stem_of(path)))
+      return nullptr;
+    for (const Attempt& other : attempts_)
+      if (other.failure == LoadFailure::kNone && family_of(binaries_[other.binary].path) == family)
+        return &binaries_[other.binary];
+    return nullptr;
+  }
+
+  static void set_aside(Verdict& verdict, const Binary& sibling) {
+    verdict.severity = Severity::kWarning;
+    verdict.cause += " The package has this library once for each CUDA and opens the one that fits; " +
+                     printable(base_name(sibling.path)) + " loads here.";
+    verdict.fix = "nothing, unless you need this one; then: " + verdict.fix;
   }
 
   // `own` is the library that it lacks, if the package has it and it could not be opened either.

@@ -323,6 +323,26 @@ TEST(Judge, TheCatalogueHasEachCodeOnce) {
 }
 
 // Kernels for one architecture each, as FlashAttention-3 is built: not an error while some serve the GPU.
+TEST(Judge, WhatBringsALibraryOfCuda) {
+  const auto fix = [](const char* library, const char* runpath, bool has_torch) {
+    Inspection file = module({{library}, {}, {}, {}});
+    file.binaries[0].elf.runpath = runpath;
+    for (const Verdict& verdict : on_node(file, [&](Node& n) {
+           if (!has_torch) n.target.torch.reset();
+         }))
+      if (verdict.severity == Severity::kError) return verdict.fix;
+    return std::string();
+  };
+  EXPECT_EQ(fix("libcudart.so.13", "", true), "take the wheel for cu12, or a torch for CUDA 13");
+  EXPECT_EQ(fix("libnvJitLink.so.12", "", true), "pip install nvidia-nvjitlink-cu12");
+  EXPECT_EQ(fix("libcudart.so.12", "", false),
+            "install a torch for CUDA 12 and import it first, or add the folder of libcudart.so.12 to LD_LIBRARY_PATH");
+  // It looks where pip puts them.
+  EXPECT_EQ(fix("libcudart.so.12", "$ORIGIN/nvidia/cuda_runtime/lib", false), "pip install nvidia-cuda-runtime-cu12");
+  EXPECT_EQ(fix("libcublasLt.so.13", "/site/nvidia/cu13/lib", true), "pip install nvidia-cublas");
+  EXPECT_EQ(fix("libcudart.so.13", "/site/nvidia/cublas/lib", true), "take the wheel for cu12, or a torch for CUDA 13");
+}
+
 TEST(Judge, ContainersAreJudgedOneByOne) {
   const std::string some =
       fixtures::make_gpu_code({"80"}) + fixtures::make_gpu_code({"80"}) + fixtures::make_gpu_code({"90a"});

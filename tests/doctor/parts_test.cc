@@ -55,6 +55,31 @@ TEST(Parts, WhatNobodyImportsForCertainMayBeAbsent) {
             Severity::kError);
 }
 
+TEST(Parts, OneLibraryForEachCuda) {
+  const Words plain = {{"libc.so.6"}, {}, {}, {}}, old_cuda = {{"libcudart.so.11.0"}, {}, {}, {}};
+  const std::string python = "import ctypes\n";
+  const auto old_one = [&](const char* other, const char* name = "pkg/libpkg_cuda118.so") {
+    return of(package({{other, plain}, {name, old_cuda}}, python), name);
+  };
+  const Verdict aside = old_one("pkg/libpkg_cpu.so");
+  EXPECT_EQ(aside.code, "CUDA_MAJOR");
+  EXPECT_EQ(aside.severity, Severity::kWarning);
+  EXPECT_EQ(aside.message, "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory");
+  EXPECT_NE(aside.cause.find("opens the one that fits; libpkg_cpu.so loads here."), std::string::npos) << aside.cause;
+  EXPECT_TRUE(aside.fix.starts_with("nothing, unless you need this one; then: take the wheel for cu12")) << aside.fix;
+  EXPECT_EQ(old_one("pkg/libpkg_cu12.so").severity, Severity::kWarning);
+  // Near misses: another name, another folder, a kind without a number, one that does not load, one that is imported.
+  for (const char* other : {"pkg/libother_cpu.so", "other/libpkg_cpu.so", "pkg/libpkg_cuda.so", "pkg/libpkg.so"})
+    EXPECT_EQ(old_one(other).severity, Severity::kError) << other;
+  EXPECT_EQ(old_one("pkg/libpkg_cpu.so", "pkg/libpkg_cuda11x.so").severity, Severity::kError);
+  const auto both = [&](const std::string& text, const Words& other) {
+    return of(package({{"pkg/libpkg_cpu.so", other}, {"pkg/libpkg_cuda118.so", old_cuda}}, text),
+              "pkg/libpkg_cuda118.so");
+  };
+  EXPECT_EQ(both(python, {{"libgone.so"}, {}, {}, {}}).severity, Severity::kError);
+  EXPECT_EQ(both("from pkg import libpkg_cuda118\n", plain).severity, Severity::kError);
+}
+
 TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
   const Words module = {{"libc10.so", "libpkg_video6.so"}, {kNewError, "pkg_play"}, {}, {}};
   const Words library = {{"libc10.so"}, {kNewError}, {"pkg_play"}, {}, "libpkg_video6.so"};
