@@ -109,6 +109,7 @@ void print_plan(const builder::PreparedBuild& b) {
     if (b.plan.cxx_abi >= 0) std::printf("  -D_GLIBCXX_USE_CXX11_ABI=%d (host compiler and nvcc)\n", b.plan.cxx_abi);
     for (const std::string& code : b.plan.gencode())
       std::printf("  -gencode=%s (nvcc, in place of all others)\n", code.c_str());
+    if (b.plan.cuda) std::printf("  --threads %d (nvcc, where setup.py gives another number)\n", b.plan.nvcc_threads);
   }
   for (const doctor::Verdict& verdict : b.plan.verdicts)
     std::printf("\n%s", doctor::verdict_text(verdict, false).c_str());

@@ -95,6 +95,7 @@ std::string build_settings(const Plan& plan, const std::string& source, const st
                  {"wheel_folder", wheel_folder},
                  {"cxx_abi", plan.cxx_abi < 0 ? Json() : Json(plan.cxx_abi)},
                  {"gencode", plan.cuda ? Json(plan.gencode()) : Json::array()},
+                 {"nvcc_threads", plan.nvcc_threads},
                  {"refuse_downloads", refuse_downloads}});
 }
 

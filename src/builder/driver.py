@@ -114,6 +114,21 @@ def without_architectures(flags):
     return kept
 
 
+def with_threads(flags, threads):
+    """The number of nvcc's threads, where setup.py gives one: each takes as much memory as a compiler. In its place,
+    since a command that changes is run again."""
+    kept, after = [], ""
+    for flag in flags:
+        name = flag.strip("'\"")
+        if after in ("-t", "--threads"):
+            flag = str(threads)
+        elif name.startswith(("-t=", "--threads=")):
+            flag = f"{name.split('=')[0]}={threads}"
+        kept.append(flag)
+        after = name
+    return kept
+
+
 def without_abi(flags):
     return [flag for flag in flags if f"-D{ABI}=" not in flag]
 
@@ -124,12 +139,13 @@ class Forced:
     def __init__(self, settings):
         self.abi = [] if settings.get("cxx_abi") is None else [f"-D{ABI}={settings['cxx_abi']}"]
         self.gencode = [f"-gencode={code}" for code in settings.get("gencode", [])]
+        self.threads = settings.get("nvcc_threads", 1)
 
     def host(self, flags):
         return without_abi(flags) + self.abi if self.abi else list(flags)
 
     def device(self, flags):
-        flags = self.host(flags)
+        flags = with_threads(self.host(flags), self.threads)
         return without_architectures(flags) + self.gencode if self.gencode else flags
 
     def extension(self, extension):
@@ -168,8 +184,9 @@ def force_flags(forced, build):
             if words.get(name) is None:
                 continue
             flags = without_abi(words[name]) if forced.abi else list(words[name])
-            if name.startswith("cuda") and forced.gencode:
-                flags = without_architectures(flags)
+            if name.startswith("cuda"):
+                flags = with_threads(flags, forced.threads)
+                flags = without_architectures(flags) if forced.gencode else flags
             words[name] = flags
         if words.get("post_cflags") is not None:
             words["post_cflags"] = words["post_cflags"] + forced.abi

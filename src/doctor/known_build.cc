@@ -74,8 +74,9 @@ std::span<const KnownFailure> known_build_failures() {
        {"died due to signal 9", "^Killed$", "line {number}: {pid} Killed", "Killed signal terminated program",
         "internal compiler error: Killed (program", "oom-kill", "Out of memory: Killed process",
         "exceeded memory limit", "virtual memory exhausted", "Exceeded job memory limit", "cc1plus: out of memory",
-        "returned non-zero exit status 137", "exit code: 137", "exit code: -9", "c++: fatal error: Killed",
-        "g++: fatal error: Killed", "LLVM ERROR: out of memory"},
+        "returned non-zero exit status 137", "exit code: 137", "exit code: -9", "failed with exit code 137",
+        "ptxas fatal : Memory allocation failure", "c++: fatal error: Killed", "g++: fatal error: Killed",
+        "LLVM ERROR: out of memory"},
        {},
        "The system ended the compiler because memory ran out. Each nvcc thread takes about 5 GB, and setup.py counts "
        "the memory of the whole machine, not the limit of the container or the job.",
@@ -118,6 +119,15 @@ std::span<const KnownFailure> known_build_failures() {
        "A header of the CUDA toolkit (or of CUTLASS) is missing: the toolkit is not whole, as some conda and pip "
        "packages are, or the submodules were not fetched.",
        "install the whole toolkit and point CUDA_HOME at it; in a checkout: git submodule update --init --recursive"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
+       {"cannot find -lcuda{rest}", "cannot find -lnvrtc", "cannot find -lcublas{rest}", "cannot find -lcudart",
+        "cannot find -lcuda"},
+       {},
+       "The linker finds no library of CUDA: the toolkit is not whole, or its libraries lie in a folder that is not "
+       "looked into (lib64/stubs has -lcuda).",
+       "install the whole toolkit and point CUDA_HOME at it; export "
+       "LIBRARY_PATH=$CUDA_HOME/lib64:$CUDA_HOME/lib64/stubs"},
       {"BUILD_SOURCES_MISSING",
        Role::kCause,
        {"csrc/cutlass is missing"},

@@ -67,7 +67,8 @@ std::span<const KnownFailure> known_install_failures() {
        "install again with --no-deps after putting the wanted torch back"},
       {"FLASH_ATTN_STALE_CUTE",
        Role::kCause,
-       {"AttributeError: ThrMma", "has no attribute 'ThrMma'", "No module named 'flash_attn.cute'"},
+       {"AttributeError: ThrMma", "has no attribute 'ThrMma'", "No module named 'flash_attn.cute'",
+        "No module named 'flash_attn.cute.{rest}'"},
        {},
        "flash-attn 2.8.3's wheel carries an old copy of flash_attn/cute (and a folder `hopper`) that stands in the way "
        "of flash-attn-4, which installs into the same place.",
@@ -82,6 +83,13 @@ std::span<const KnownFailure> known_install_failures() {
        "current folder is found first.",
        "cd to another folder and try again; then {pip} uninstall -y flash-attn, and {pip} install the wheel that mica "
        "pick names"},
+      {"MODULE_MISSING",
+       Role::kCause,
+       {"No module named 'flash_attn_interface'", "No module named 'flash_attn_3'"},
+       {},
+       "flash_attn_interface is the module of FlashAttention-3, a package of its own (flash_attn_3, for Hopper) that "
+       "flash-attn does not bring.",
+       "install a wheel of flash_attn_3, or Mica's drop-in of that name, which needs no compiler (docs/migrate.md)"},
       {"FLASH_ATTN_API",
        Role::kCause,
        {"too many values to unpack (expected 4)"},
@@ -90,7 +98,8 @@ std::span<const KnownFailure> known_install_failures() {
        "{pip} install 'flash-attn<2.7', or a newer release of the calling package"},
       {"FLASH_ATTN_API",
        Role::kCause,
-       {"cannot import name '{name}' from 'flash_attn", "module 'flash_attn{rest}' has no attribute '{name}'"},
+       {"cannot import name '{name}' from 'flash_attn", "module 'flash_attn{rest}' has no attribute '{name}'",
+        "flash_attn_{rest}() got an unexpected keyword argument '{name}'"},
        {},
        "The caller was written for another version of flash-attn than the one that is installed.",
        "{pip} install the version of flash-attn that the calling package asks for"},

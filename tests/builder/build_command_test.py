@@ -86,6 +86,20 @@ class Usage(Build):
         self.assertIn("/etc", result.stderr)
 
 
+class Flags(unittest.TestCase):
+    def test_what_setup_py_says_gives_way(self):
+        spec = importlib.util.spec_from_file_location("driver", HERE.parent.parent / "src" / "builder" / "driver.py")
+        driver = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(driver)
+        forced = driver.Forced({"cxx_abi": 0, "gencode": ["arch=compute_90,code=sm_90"], "nvcc_threads": 2})
+        given = ["-O3", "-gencode", "arch=compute_75,code=sm_75", "--threads", "4", "-D_GLIBCXX_USE_CXX11_ABI=1",
+                 "-arch=sm_80", "--threads=8", "-t", "4", "-t=4", "-Dthreads"]
+        wanted = ["-O3", "--threads", "2", "--threads=2", "-t", "2", "-t=2", "-Dthreads", "-D_GLIBCXX_USE_CXX11_ABI=0",
+                  "-gencode=arch=compute_90,code=sm_90"]
+        self.assertEqual(forced.device(given), wanted)
+        self.assertEqual(forced.host(["-t", "4"]), ["-t", "4", "-D_GLIBCXX_USE_CXX11_ABI=0"])  # another compiler's word
+
+
 @unittest.skipUnless(HAS_TORCH, "torch is not in this Python")
 class Plans(Build):
     def toolkit(self, version, name="nvcc"):

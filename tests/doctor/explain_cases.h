@@ -93,6 +93,8 @@ inline const std::vector<Case>& all() {
        "OSError: libcublas.so.11: cannot open shared object file: No such file or directory", ".so.11"},
       {"c10_first", "NEEDED_MISSING",
        "ImportError: libc10.so: cannot open shared object file: No such file or directory", "import torch"},
+      {"closed_library", "NEEDED_MISSING", "/x.so: cannot open shared object file: Permission denied",
+       "namei -l /x.so"},
       {"other_library", "NEEDED_MISSING",
        "ImportError: libGL.so.1: cannot open shared object file: No such file or directory", "libGL.so.1"},
       {"glibc", "GLIBC_TOO_OLD",
@@ -118,6 +120,7 @@ inline const std::vector<Case>& all() {
        "LD_PRELOAD"},
       {"stack", "EXECUTABLE_STACK",
        "ImportError: libonnxruntime.so.1: cannot enable executable stack as shared object requires: Invalid argument"},
+      {"numpy_core", "NUMPY_ABI", "ImportError: numpy.core.multiarray failed to import"},
       {"numpy", "NUMPY_ABI",
        "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.1 as it may crash. To support both 1.x "
        "and "
@@ -162,6 +165,9 @@ inline const std::vector<Case>& all() {
        "flash-attn-4"},
       {"cute_bare", "FLASH_ATTN_STALE_CUTE", "AttributeError: ThrMma"},
       {"cute_module", "FLASH_ATTN_STALE_CUTE", "ModuleNotFoundError: No module named 'flash_attn.cute'"},
+      {"cute_below", "FLASH_ATTN_STALE_CUTE", "ModuleNotFoundError: No module named 'flash_attn.cute.interface'"},
+      {"no_hopper", "MODULE_MISSING", "ModuleNotFoundError: No module named 'flash_attn_interface'",
+       "FlashAttention-3"},
       {"no_extension", "MODULE_MISSING", "ModuleNotFoundError: No module named 'flash_attn_2_cuda'",
        "FLASH_ATTENTION_SKIP_CUDA_BUILD"},
       {"unpad", "FLASH_ATTN_API",
@@ -171,6 +177,8 @@ inline const std::vector<Case>& all() {
        "five"},
       {"renamed", "FLASH_ATTN_API",
        "ImportError: cannot import name '_flash_attn_unpadded_forward' from 'flash_attn.flash_attn_interface' (/x.py)"},
+      {"keyword", "FLASH_ATTN_API",
+       "TypeError: flash_attn_varlen_func() got an unexpected keyword argument 'window_size'"},
       // Builds.
       {"isolation_packaging", "BUILD_ISOLATION",
        "  Getting requirements to build wheel did not run successfully.\n  exit code: 1\n  [20 lines of output]\n"
@@ -210,6 +218,13 @@ inline const std::vector<Case>& all() {
        "MAX_JOBS"},
       {"oom_cicc", "BUILD_OOM", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)"},
       {"oom_cc1plus", "BUILD_OOM", "c++: fatal error: Killed signal terminated program cc1plus"},
+      {"oom_ptxas", "BUILD_OOM", "ptxas fatal   : Memory allocation failure"},
+      {"oom_setuptools", "BUILD_OOM", "error: command '/usr/local/cuda/bin/nvcc' failed with exit code 137"},
+      {"no_cudart", "BUILD_HEADERS_MISSING",
+       "/usr/bin/ld: cannot find -lcudart: No such file or directory\ncollect2: error: ld returned 1 exit status",
+       "LIBRARY_PATH"},
+      {"no_cuda", "BUILD_HEADERS_MISSING",
+       "/usr/bin/ld: cannot find -lcuda\ncollect2: error: ld returned 1 exit status"},
       {"oom_shell", "BUILD_OOM", "/bin/sh: line 1: 31337 Killed                  /usr/local/cuda/bin/nvcc -c x.cu"},
       {"oom_slurm", "BUILD_OOM",
        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.batch. Some of your processes may have been "
