@@ -4,7 +4,15 @@
 // that cover what Highway's functions ask for (so that both inline into each other without HWY_BEFORE_NAMESPACE).
 #pragma once
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+// NOTE: where bf16 instructions are on, Highway 1.0.7 (Ubuntu 24.04) takes the compiler's bfloat16_t for its own and
+// does not compile. Nothing here asks Highway for bf16, so it is not told of them.
+#pragma push_macro("__ARM_FEATURE_BF16_VECTOR_ARITHMETIC")
+#undef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
 #include <hwy/highway.h>
+#pragma pop_macro("__ARM_FEATURE_BF16_VECTOR_ARITHMETIC")
 
 #include "core/softmax.h"
 
@@ -134,7 +142,9 @@ HWY_API void store_as(Vector v, void* p) {
     const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(WordTag(), 0x7fffu)), odd));
     const auto kept = hn::IfThenElse(hn::RebindMask(WordTag(), hn::Eq(v, v)), rounded, hn::ShiftRight<16>(bits));
     const hn::Rebind<u16, FloatTag> half;
-    hn::StoreU(hn::TruncateTo(half, kept), half, static_cast<u16*>(p));
+    // Below 2^16, so that nothing saturates (TruncateTo came with Highway 1.0; Ubuntu 22.04 has 0.16).
+    const auto narrow = hn::DemoteTo(half, hn::BitCast(hn::RebindToSigned<WordTag>(), kept));
+    hn::StoreU(narrow, half, static_cast<u16*>(p));
 #endif
   } else {
     const hn::Rebind<u16, FloatTag> bits;
