@@ -5,7 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# "a|b": the first that the distribution has. A trailing "?": what needs it is skipped where it cannot be had.
+# "a|b": the first that the distribution has. A trailing "?": what needs it is skipped where it cannot be had. What a
+# distribution does not know at all is asked for once (remove this file to ask again).
+absent=.cache/absent-packages
 apt_build="cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv ccache?"
 apt_test="libgtest-dev binutils pkg-config|pkgconf clang? libclang-rt-dev|libclang-rt-14-dev? qemu-user-static|qemu-user?"
 # The other architecture's C library, for qemu.
@@ -41,6 +43,7 @@ install_debian() {
   local entry name required=() optional=()
   for entry in "$@"; do
     any_installed "${entry%\?}" && continue
+    [ -f "$absent" ] && grep -qxF "$entry" "$absent" && continue
     case $entry in *\?) optional+=("${entry%\?}") ;; *) required+=("$entry") ;; esac
   done
   [ $((${#required[@]} + ${#optional[@]})) = 0 ] && return
@@ -49,7 +52,8 @@ install_debian() {
     return
   fi
   say "apt-get update (for: ${required[*]} ${optional[*]})"
-  as_root apt-get update -qq </dev/null || say "apt-get update failed; trying with the lists that are there"
+  local is_fresh=yes
+  as_root apt-get update -qq </dev/null || { is_fresh= && say "apt-get update failed; trying with the lists that are there"; }
   local names=()
   for entry in "${required[@]}"; do
     name=$(first_known "$entry")
@@ -62,7 +66,9 @@ install_debian() {
   for entry in "${optional[@]}"; do
     name=$(first_known "$entry")
     say "apt-get install ${name:-$entry}"
-    if [ -z "$name" ] || ! apt_install "$name"; then say "$entry cannot be had here: what needs it will be skipped"; fi
+    if [ -n "$name" ] && apt_install "$name"; then continue; fi
+    say "$entry cannot be had here: what needs it will be skipped"
+    if [ -z "$name" ] && [ -n "$is_fresh" ]; then mkdir -p "${absent%/*}" && echo "$entry?" >>"$absent"; fi
   done
 }
 
