@@ -53,7 +53,10 @@ install_debian() {
   fi
   say "apt-get update (for: ${required[*]} ${optional[*]})"
   local is_fresh=yes
-  as_root apt-get update -qq </dev/null || { is_fresh= && say "apt-get update failed; trying with the lists that are there"; }
+  if ! as_root apt-get update -qq </dev/null; then
+    is_fresh=
+    say "apt-get update failed; trying with the lists that are there"
+  fi
   local names=()
   for entry in "${required[@]}"; do
     name=$(first_known "$entry")

@@ -58,7 +58,7 @@ class Usage(unittest.TestCase):
         self.complains("plan", "--append", "3", "--rotary", "5", about="rotary is 5, want an even dimension")
         self.complains("plan", "--splits", "-5", about="num_splits is -5, want 0 (choose) to 256")
         self.complains("plan", "--splits", str(2**40), about=f"splits is {2**40}, want 0 (choose) to 256")
-        self.complains("plan", "--bias", "--seqlen-q", str(2**40), "--dim", "1", about="keys are more than 2^48 elements")
+        self.complains("plan", "--mask", "--seqlen-q", str(2**40), "--dim", "1", about="keys are more than 2^48")
         self.complains("plan", "--batch", str(2**62), "--seqlen-q", str(2**62), "--dim", "0", about="2^48 elements")
         # Counting the visible pairs of so many rows must not take for ever.
         self.complains("plan", "--seqlen-q", str(2**48), "--heads-q", "1", "--dim", "1", "--causal", about="q.shape[1]")
@@ -153,7 +153,10 @@ class Plan(unittest.TestCase):
 
     def test_visible_pairs_of_every_band(self):
         for rows, keys, causal, window in itertools.product(
-            (1, 3, 7), (1, 4, 9), ("none", "bottom-right", "top-left"), ([], [0, 0], [2, 1], [-1, 3], [4, -1], [2**62, 2**62])
+            (1, 3, 7),
+            (1, 4, 9),
+            ("none", "bottom-right", "top-left"),
+            ([], [0, 0], [2, 1], [-1, 3], [4, -1], [2**62, 2**62]),
         ):
             if causal != "none" and window and window[1] > 0:
                 continue  # causal hides what lies to the right
@@ -161,8 +164,8 @@ class Plan(unittest.TestCase):
             right = 0 if causal != "none" else right
             shift = 0 if causal == "top-left" else keys - rows
             visible = sum(-left <= j - i - shift <= right for i in range(rows) for j in range(keys))
-            flags = ["--seqlen-q", str(rows), "--seqlen-k", str(keys), f"--causal={causal}", "--heads-q", "1", "--dim", "1"]
-            flags += ["--window", ",".join(map(str, window))] if window else []
+            flags = ["--seqlen-q", str(rows), "--seqlen-k", str(keys), "--heads-q", "1", "--dim", "1"]
+            flags += [f"--causal={causal}", *(["--window", ",".join(map(str, window))] if window else [])]
             code, plan = run_json("plan", *flags)
             self.assertEqual((code, round(plan["gflop"] * 1e9)), (0, 4 * visible), flags)
 

@@ -45,13 +45,15 @@ class Bootstrap(unittest.TestCase):
     def run_tasks(self, *tasks):
         environment = {**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "STATE": str(self.root)}
         (self.root / "calls").write_text("")
-        result = subprocess.run([self.root / "tools" / "bootstrap.sh", *tasks], env=environment, capture_output=True, text=True)
+        result = subprocess.run([self.root / "tools" / "bootstrap.sh", *tasks], env=environment, capture_output=True,
+                                text=True)
         return result.returncode, result.stdout, (self.root / "calls").read_text()
 
     def test_a_second_run_does_nothing(self):
         # This distribution has no package of the sanitizers' runtime, and calls one other by its second name.
-        for name in ("cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv "
-                     "ccache libgtest-dev binutils pkgconf clang qemu-user-static libc6-arm64-cross libc6-amd64-cross").split():
+        known = ("cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv "
+                 "ccache libgtest-dev binutils pkgconf clang qemu-user-static libc6-arm64-cross libc6-amd64-cross")
+        for name in known.split():
             (self.root / "known" / name).touch()
         status, output, calls = self.run_tasks("build", "test")
         self.assertEqual(status, 0, output)
