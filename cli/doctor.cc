@@ -143,7 +143,7 @@ int run(const Options& options) {
     const std::vector<doctor::ReportSection> none;
     std::printf("%s", report_text(brief ? none : outcome.sections, outcome.judged, isatty(STDOUT_FILENO)).c_str());
     for (const doctor::Verdict& verdict : all_verdicts(outcome.unread))
-      std::fprintf(stderr, "mica doctor: %s\n", verdict.message.c_str());
+      std::fprintf(stderr, "mica doctor: %s\n", doctor::printable(verdict.message, 2000).c_str());
   }
   return exit_code(verdicts);
 }

@@ -16,6 +16,7 @@
 #include "doctor/describe.h"
 #include "doctor/json.h"
 #include "doctor/package.h"
+#include "doctor/text.h"
 
 namespace cli {
 namespace {
@@ -79,7 +80,7 @@ int run(const Options& options) {
       if (options.json)
         files.push_back({{"path", given}, {"error", e.what()}});
       else
-        std::fprintf(stderr, "mica inspect: %s\n", e.what());
+        std::fprintf(stderr, "mica inspect: %s\n", doctor::printable(e.what(), 2000).c_str());
     }
   }
   const ExitCode code = exit_code(verdicts);

@@ -9,6 +9,7 @@
 #include "builder/shelf.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
+#include "doctor/text.h"
 
 namespace cli {
 namespace {
@@ -56,7 +57,8 @@ int run(const Options& options) {
     std::fputs(text.c_str(), stdout);
   else
     builder::replace_file(options.output, text);
-  for (const std::string& problem : problems) std::fprintf(stderr, "mica matrix: %s, left out\n", problem.c_str());
+  for (const std::string& problem : problems)
+    std::fprintf(stderr, "mica matrix: %s, left out\n", doctor::printable(problem, 2000).c_str());
   return problems.empty() ? kOk : kFailed;
 }
 

@@ -3,16 +3,19 @@
 
 #include <cassert>
 
+#include "doctor/text.h"
+
 namespace doctor {
 namespace {
+
+constexpr std::size_t kLongest = 8000;  // of a line
 
 // Lines after the first line up with it.
 std::string indented(const std::string& label, const std::string& text) {
   std::string out = "  " + label + std::string(label.size() < 10 ? 10 - label.size() : 1, ' ');
-  for (const char c : text) {
-    out += c;
-    if (c == '\n') out += std::string(12, ' ');
-  }
+  const std::vector<std::string> lines = split(text, '\n');
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    out += (i == 0 ? "" : "\n" + std::string(12, ' ')) + printable(lines[i], kLongest);
   return out + "\n";
 }
 
@@ -49,6 +52,7 @@ Verdict make_verdict(std::string_view code, std::string subject, std::string mes
           std::move(evidence)};
 }
 
+// Names of files in it are hostile input, and a terminal obeys escape sequences.
 std::string verdict_text(const Verdict& verdict, bool colour) {
   const char* paint = verdict.severity == Severity::kError     ? "\033[1;31m"
                       : verdict.severity == Severity::kWarning ? "\033[1;33m"
@@ -56,7 +60,8 @@ std::string verdict_text(const Verdict& verdict, bool colour) {
   std::string out = severity_name(verdict.severity);
   out += " " + verdict.code;
   if (colour) out = paint + out + "\033[0m";
-  out += "  " + (verdict.subject.empty() ? "" : verdict.subject + ": ") + verdict.message + "\n";
+  const std::string subject = verdict.subject.empty() ? "" : verdict.subject + ": ";
+  out += "  " + printable(subject + verdict.message, kLongest) + "\n";
   if (!verdict.cause.empty()) out += indented("cause", verdict.cause);
   if (!verdict.fix.empty()) out += indented("fix", verdict.fix);
   for (std::size_t i = 0; i < verdict.evidence.size(); ++i)

@@ -247,6 +247,14 @@ TEST(Explain, HostileTextIsReadOnce) {
   EXPECT_EQ(explain(end).verdicts.at(0).code, "BUILD_OOM");  // the end of a log is always read
 }
 
+TEST(VerdictText, NeverSpeaksToTheTerminal) {
+  const Verdict verdict = make_verdict("CANNOT_TELL", "a\x1b[2J.so", "b\nc", "one\ntwo\x07", "d\re", {"\x9bm"});
+  EXPECT_EQ(verdict_text(verdict, false),
+            std::string(severity_name(verdict.severity)) +
+                " CANNOT_TELL  a\\x1b[2J.so: b\\x0ac\n  cause     one\n            two\\x07\n  fix       d\\x0de\n"
+                "  evidence  \\x9bm\n");
+}
+
 TEST(Pattern, Language) {
   const auto at = [](const char* text, const char* pattern) { return find_pattern(read_log(text), pattern); };
   EXPECT_TRUE(at("a  b", "a b"));
