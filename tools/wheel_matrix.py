@@ -132,7 +132,7 @@ def report(rows, wheels, missing):
 
     text = ["# Where the wheels were used", "", f"Written by `make wheel-test` at {summary.commit()} on "
             f"{datetime.date.today().isoformat()}, on {platform.machine()} ({summary.processor()}).", ""]
-    text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.1f} MB, made at "
+    text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.2f} MB, made at "
              f"{commit_of(wheel) or 'no commit of this tree'}" for wheel in wheels]
     text += ["", "Each row is a fresh environment: the wheel is installed, `import mica` is timed (CPU time, the best of six),",
              "attention runs forward and backward beside the formula written out in PyTorch (largest errors in fp32,",

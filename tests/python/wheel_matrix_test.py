@@ -54,7 +54,7 @@ EVERY = sum(len(torches) for torches in wheel_matrix.ROWS.values())
 def test_a_row_that_worked_is_kept_for_the_same_file(matrix):
     status, ran, report = matrix()
     assert status == 0 and len(ran) == EVERY and report.count("| works |") == EVERY and "Not run" not in report
-    assert "some.whl`, 0.0 MB, made at 1234abc\n" in report
+    assert "some.whl`, 0.00 MB, made at 1234abc\n" in report
     assert matrix()[1] == []
     assert len(matrix("--again")[1]) == EVERY
     matrix.wheel.write_bytes(b"2")
