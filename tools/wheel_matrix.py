@@ -126,11 +126,11 @@ def commit_of(wheel):
     return None
 
 
-def report(rows, wheels, missing):
+def report(commit, rows, wheels, missing):
     def line(values):
         return "| " + " | ".join(values) + " |"
 
-    text = ["# Where the wheels were used", "", f"Written by `make wheel-test` at {summary.commit()} on "
+    text = ["# Where the wheels were used", "", f"Written by `make wheel-test` at {commit} on "
             f"{datetime.date.today().isoformat()}, on {platform.machine()} ({summary.processor()}).", ""]
     text += [f"- `{wheel.path.name}`, {wheel.path.stat().st_size / 1e6:.2f} MB, made at "
              f"{commit_of(wheel) or 'no commit of this tree'}" for wheel in wheels]
@@ -187,6 +187,7 @@ def main():
     if arguments.fetch:
         return 1 if fetch(environments(("aarch64", "x86_64"), here), arguments.only) else 0
 
+    commit = summary.commit()  # before the report of this run is a change to it
     every_wheel = [wheel_check.Wheel(path.resolve()) for path in arguments.wheels]
     wheels = {wheel.machine: wheel for wheel in every_wheel if wheel.machine}
     beside = [wheel.path for wheel in every_wheel if not wheel.machine]
@@ -210,10 +211,10 @@ def main():
             RESULTS.write_text(json.dumps(kept, indent=1))
         rows.append(done[stored])
         if arguments.report:
-            arguments.report.write_text(report(rows, every_wheel, missing))
+            arguments.report.write_text(report(commit, rows, every_wheel, missing))
     if arguments.report:
-        arguments.report.write_text(report(rows, every_wheel, missing))
-    print("\n" + report(rows, every_wheel, missing))
+        arguments.report.write_text(report(commit, rows, every_wheel, missing))
+    print("\n" + report(commit, rows, every_wheel, missing))
     failed = sum(row["verdict"] == "FAILS" for row in rows)
     works = sum(row["verdict"] == "works" for row in rows)
     print(f"{works} environments work, {failed} fail, {len(rows) - works - failed} not at hand")
