@@ -51,11 +51,13 @@ python_tests() {
 skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
 
 labels=(-L fast)
+sanitized=OFF  # the builder, too
 # Without a GPU here, the architecture with the least shared memory is made and checked; a full run makes them all.
 read -ra kernels <<<"$(tools/cuda_archs.sh 86)"
 if [ "$level" = all ]; then
   labels=()
   kernels=(-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS= -DMICA_EMULATED_KERNELS=.)
+  sanitized=ON
 fi
 
 # PyTorch is large: it comes while the library is compiled.
@@ -75,7 +77,7 @@ if build release "${kernels[@]}"; then
 fi
 
 if command -v clang++ >/dev/null; then
-  build asan "${kernels[@]}" && run address+undefined build-asan "${labels[@]}"
+  build asan "${kernels[@]}" -DMICA_SANITIZE_ALL=$sanitized && run address+undefined build-asan "${labels[@]}"
   if [ "$level" = all ]; then
     build tsan -DMICA_CUDA=OFF && run thread build-tsan -L threads
   fi
