@@ -22,8 +22,8 @@ struct ForwardBlock {
 
   MICA_DEVICE bool has(u32 features) const { return (served & features) && (p.features & served & features); }
 
-  // Finds the block's work: `index` counts query tiles, then heads, then sequences, then splits; the tiles of a head may
-  // be turned by `rotation`, the same for all of them. False if there is none.
+  // Finds the block's work: `index` counts query tiles, then heads, then sequences, then splits; the tiles of a head
+  // may be turned by `rotation`, the same for all of them. False if there is none.
   MICA_DEVICE bool locate(i32 index, i32 rotation = 0) {
     const i32 tile_index = index % p.tiles_q;
     index /= p.tiles_q;
@@ -98,10 +98,10 @@ struct ForwardBlock {
     MICA_DEVICE i32 column(int n) const { return first_column + n * 8 + i32(threadIdx.x) % 4 * 2; }
   };
 
-  // Normalises, and writes O and LSE, or the partial result of a split. smem: room for (tile_q, dim_v), of which a warp
-  // touches its own rows and columns; null: none is needed.
-  template <int m_blocks, int n_blocks>
-  MICA_DEVICE void finish(u8* smem, const Result<m_blocks, n_blocks>& r) const {
+  // Normalises, and writes O and LSE, or the partial result of a split. memory: room for (tile_q, dim_v), of which a
+  // warp touches its own rows and columns; nullptr: there is none, and rows are aligned.
+  template <int m_blocks, int n_blocks, class Memory>
+  MICA_DEVICE void finish(Memory memory, const Result<m_blocks, n_blocks>& r) const {
     float scale[m_blocks][2], lse[m_blocks][2];
     const bool sink = p.sinks && !p.partial_o;
     const float sink_log2 = sink ? load_as_float(p.sinks, head * p.sinks_stride, p.sinks_dtype) * kLog2E : 0.0f;
@@ -122,26 +122,16 @@ struct ForwardBlock {
         if constexpr (served & kFeatureDropout) scale[m][half] *= p.dropout.rescale;
       }
     if (p.partial_o) {
-      store_partial(r, scale, lse);
-      return;
+      store_lse(p.partial_lse + partial_row(), 1, r, lse, 1.0f);
+    } else if (p.lse) {
+      const i64 first = sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
+                        (sequence.q_begin + tile_row) * p.lse_stride_row;
+      store_lse(p.lse + first, p.lse_stride_row, r, lse, kLn2);
     }
-    if (p.lse && r.first_column == 0 && threadIdx.x % 4 == 0) {
-#pragma unroll
-      for (int m = 0; m < m_blocks; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const i32 row = tile_row + r.row(m, half);
-          if (row < sequence.slot_len_q)
-            p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
-                  (sequence.q_begin + row) * p.lse_stride_row] = lse[m][half] * kLn2;
-        }
-    }
-    if (has(kFeatureUnaligned | kFeatureFp32Output))
-      store_by_elements(r, scale);
-    else if (smem)
-      store_through(smem, r, scale);
+    if (p.partial_o || has(kFeatureFp32Output))
+      store_floats(r, scale);
     else
-      store_from_quads(r, scale);
+      store_output(memory, r, scale);
   }
 
  private:
@@ -151,10 +141,29 @@ struct ForwardBlock {
     return head * p.o.stride_head + query_row_offset(sequence, tile_row, p.o.stride_batch, p.o.stride_row);
   }
 
-  // O through shared memory, so that it leaves in pieces of 16 bytes.
+  // The tile's first row among the partial results of its split and head.
+  MICA_DEVICE i64 partial_row() const {
+    return (i64(split) * p.heads_q + head) * p.partial_rows + sequence.q_slot * i64(p.sequences.slot_len_q) +
+           sequence.q_begin + tile_row;
+  }
+
+  // first: of the tile's first row.
   template <int m_blocks, int n_blocks>
-  MICA_DEVICE void store_through(u8* smem, const Result<m_blocks, n_blocks>& r,
-                                 const float (&scale)[m_blocks][2]) const {
+  MICA_DEVICE void store_lse(float* first, i64 stride_row, const Result<m_blocks, n_blocks>& r,
+                             const float (&lse)[m_blocks][2], float unit) const {
+    if (r.first_column != 0 || threadIdx.x % 4 != 0) return;
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (tile_row + r.row(m, half) < sequence.slot_len_q) first[r.row(m, half) * stride_row] = lse[m][half] * unit;
+  }
+
+  // O through shared memory, so that it leaves in pieces of 16 bytes; element by element where rows do not start at 16
+  // bytes or dims are odd.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_output(u8* smem, const Result<m_blocks, n_blocks>& r,
+                                const float (&scale)[m_blocks][2]) const {
     const i32 lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
@@ -166,6 +175,16 @@ struct ForwardBlock {
               pack<Element>(r.out[m][n][2 * half] * scale[m][half], r.out[m][n][2 * half + 1] * scale[m][half]);
     __syncwarp();
     u16* o = static_cast<u16*>(p.o.data) + output_offset();
+    if (has(kFeatureUnaligned)) {
+#pragma unroll 1
+      for (int i = lane; i < 16 * m_blocks * n_blocks * 8; i += 32) {
+        const i32 row = r.first_row + i / (n_blocks * 8), column = r.first_column + i % (n_blocks * 8);
+        if (tile_row + row < sequence.slot_len_q && column < p.dim_v)
+          o[row * p.o.stride_row + column] =
+              *reinterpret_cast<const u16*>(smem + OTile::offset(row, column / 8) + column % 8 * 2);
+      }
+      return;
+    }
     for (int i = lane; i < 16 * m_blocks * n_blocks; i += 32) {
       const i32 row = r.first_row + i / n_blocks, chunk = r.first_column / 8 + i % n_blocks;
       if (tile_row + row < sequence.slot_len_q && chunk * 8 < p.dim_v)
@@ -176,8 +195,9 @@ struct ForwardBlock {
 
   // O without shared memory: the four lanes of a row trade so that each holds 16 bytes.
   template <int m_blocks, int n_blocks>
-  MICA_DEVICE void store_from_quads(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
-    static_assert(n_blocks % 4 == 0);
+  MICA_DEVICE void store_output(decltype(nullptr), const Result<m_blocks, n_blocks>& r,
+                                const float (&scale)[m_blocks][2]) const {
+    static_assert(n_blocks % 4 == 0 && !(served & kFeatureUnaligned));
     const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
     u16* o = static_cast<u16*>(p.o.data) + output_offset();
 #pragma unroll
@@ -210,45 +230,25 @@ struct ForwardBlock {
     (is_other ? first : second) = received;
   }
 
-  // A split's O, normalised by itself, in fp32, and its LSE in log2 units.
+  // O in fp32, or that of a split, normalised by itself. Here once, as a store for each element.
   template <int m_blocks, int n_blocks>
-  MICA_DEVICE void store_partial(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2],
-                                 const float (&lse)[m_blocks][2]) const {
+  MICA_DEVICE void store_floats(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
+    const i64 stride_row = p.partial_o ? p.dim_v : p.o.stride_row;
+    float* first =
+        p.partial_o ? p.partial_o + partial_row() * p.dim_v : static_cast<float*>(p.o.data) + output_offset();
+    first += r.column(0);
+    const i32 columns = p.dim_v - r.column(0);
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const i32 row = tile_row + r.row(m, half);
-        if (row >= sequence.slot_len_q) continue;
-        const i64 rows_before = (i64(split) * p.heads_q + head) * p.partial_rows;
-        const i64 slot_row = rows_before + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
-        if (r.first_column == 0 && threadIdx.x % 4 == 0) p.partial_lse[slot_row] = lse[m][half];
+        if (tile_row + r.row(m, half) >= sequence.slot_len_q) continue;
+        float* to = first + r.row(m, half) * stride_row;
 #pragma unroll
         for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            if (r.column(n) + e < p.dim_v)
-              p.partial_o[slot_row * p.dim_v + r.column(n) + e] = r.out[m][n][2 * half + e] * scale[m][half];
-      }
-  }
-
-  // O element by element: rows that do not start at 16 bytes, odd dims, or fp32 output.
-  template <int m_blocks, int n_blocks>
-  MICA_DEVICE void store_by_elements(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
-    const i32 dtype = p.features & kFeatureFp32Output ? MICA_FP32 : Element::kDtype;
-#pragma unroll
-    for (int m = 0; m < m_blocks; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const i32 row = r.row(m, half);
-        if (tile_row + row >= sequence.slot_len_q) continue;
-#pragma unroll
-        for (int n = 0; n < n_blocks; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (r.column(n) + e < p.dim_v)
-              store_float(p.o.data, output_offset() + row * p.o.stride_row + r.column(n) + e, dtype,
-                          r.out[m][n][2 * half + e] * scale[m][half]);
+            if (n * 8 + e < columns) to[n * 8 + e] = r.out[m][n][2 * half + e] * scale[m][half];
       }
   }
 };

@@ -43,27 +43,38 @@ struct ForwardWideSm80 {
   template <int dim, int num_rows, class RowAt>
   MICA_DEVICE void load_rows(u32 shared, i32 valid_dim, RowAt row_at) const {
     using Shared = SharedTile<dim>;
-    const i32 lane = threadIdx.x % 32;
-#pragma unroll 4
-    for (int r = threadIdx.x / 32; r < num_rows; r += warps) {
-      const u16* from = row_at(r);
-#pragma unroll
-      for (int c = 0; c < Shared::kChunks; c += 32) {
-        const i32 chunk = c + lane;
-        if (Shared::kChunks % 32 != 0 && chunk >= Shared::kChunks) break;
-        const u32 to = shared + Shared::offset(r, chunk);
-        if (!rows.has(kFeatureUnaligned)) {
-          const bool inside = from && chunk * 8 < valid_dim;
-          cp_async_16(to, inside ? from + chunk * 8 : static_cast<const u16*>(p.q.data), inside ? 16 : 0);
-        } else {
+    if (rows.has(kFeatureUnaligned)) {
+#pragma unroll 1
+      for (int r = threadIdx.x / 32; r < num_rows; r += warps) {
+        const u16* from = row_at(r);
+        for_each_chunk<dim>([&](i32 chunk) {
           u32 words[4] = {0, 0, 0, 0};
 #pragma unroll
           for (int e = 0; e < 8; ++e)
             if (from && chunk * 8 + e < valid_dim) words[e / 2] |= u32(from[chunk * 8 + e]) << (e % 2 * 16);
-          store_shared_16(to, words);
-        }
+          store_shared_16(shared + Shared::offset(r, chunk), words);
+        });
       }
+      return;
     }
+#pragma unroll 4
+    for (int r = threadIdx.x / 32; r < num_rows; r += warps) {
+      const u16* from = row_at(r);
+      for_each_chunk<dim>([&](i32 chunk) {
+        const bool inside = from && chunk * 8 < valid_dim;
+        cp_async_16(shared + Shared::offset(r, chunk), inside ? from + chunk * 8 : static_cast<const u16*>(p.q.data),
+                    inside ? 16 : 0);
+      });
+    }
+  }
+  // Calls function(chunk) for this lane's chunks of a row.
+  template <int dim, class Function>
+  static MICA_DEVICE void for_each_chunk(Function function) {
+    constexpr int kChunks = SharedTile<dim>::kChunks;
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int c = 0; c < kChunks; c += 32)
+      if (c + 32 <= kChunks || c + lane < kChunks) function(c + lane);
   }
 
   MICA_DEVICE const u16* key_at(const RowsArg& a, const u16* base, i32 key) const {
