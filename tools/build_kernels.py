@@ -9,7 +9,7 @@ With --out DIR writes what the library is linked with:
   images.bin      every image, deflated, one after the other
   images.inc      the table of them: row, architecture, place in images.bin, resources
   images_digest.h names their content
-  resources.json  registers, shared memory, spills, bytes and compile time of every image
+  resources.json  registers, shared memory, spills, bytes and compile time (seconds of CPU) of every image
 Exit status: 0 built, 1 a kernel failed, 77 there is no NVRTC on this machine (with --check: nothing else is done).
 """
 
@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import pathlib
 import re
+import resource
 import sys
 import time
 import zlib
@@ -33,6 +34,8 @@ INCLUDE_FOLDERS = ("src", "src/cuda", "include")
 # 737: using-declarations that repeat a name of their own namespace, as they do where MICA_NS is mica.
 OPTIONS = ["-std=c++20", "-default-device", "-diag-suppress=737", "--ptxas-options=-v"]
 MAX_DEFLATED_BYTES = 20 << 20
+# Level 9 takes six times as long (0.04 s an image) for 1.5 % less.
+DEFLATE_LEVEL = 7
 # ptxas tells of lost overlap (wgmma serialised) and ignored register requests only by these.
 FATAL_WARNINGS = re.compile(r"\(C75\d\d\)|\bwarning\b|serializ|setmaxnreg.*ignored", re.IGNORECASE)
 SKIPPED = 77
@@ -104,7 +107,7 @@ class Job:
 
 def compile_job(job, cache):
     """Compiles into the cache; returns (job label, error text or None)."""
-    started = time.monotonic()
+    started = time.process_time()
     headers = dict(job.headers)
     source = headers.pop(SOURCE)
     try:
@@ -112,9 +115,9 @@ def compile_job(job, cache):
     except nvrtc.CompileError as error:
         return job.label, error.log
     resources = read_resources(log)
-    deflated = zlib.compress(image, 9)
+    deflated = zlib.compress(image, DEFLATE_LEVEL)
     resources.update(
-        bytes=len(image), deflated_bytes=len(deflated), seconds=round(time.monotonic() - started, 2), log=log.strip()
+        bytes=len(image), deflated_bytes=len(deflated), seconds=round(time.process_time() - started, 2), log=log.strip()
     )
     # Data first: a build that is cut short leaves no half entry.
     for suffix, data in ((".z", deflated), (".json", json.dumps(resources).encode())):
@@ -138,6 +141,12 @@ def compile_all(jobs, cache, processes):
             failures += error is not None
             print(f"[{done}/{len(missing)}] " + (f"{label}: FAILED\n{error}" if error else describe(job, cache)), flush=True)
     return failures
+
+
+def cpu_seconds():
+    """Of this process and the compiling ones, which have ended: how long a build takes whatever else the machine does."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def read_entry(job, cache):
@@ -258,7 +267,8 @@ def main():
         write_outputs(jobs, cache, arguments.out)
         if arguments.depfile:
             write_depfile(arguments.root, jobs, arguments.depfile, arguments.out / "images.inc")
-    print(f"{len(jobs)} images of {len({job.row.name for job in jobs})} kernels, {time.monotonic() - started:.1f} s")
+    kernels = len({job.row.name for job in jobs})
+    print(f"{len(jobs)} images of {kernels} kernels, {time.monotonic() - started:.1f} s, {cpu_seconds():.1f} s of CPU")
     return 0
 
 
