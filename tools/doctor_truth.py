@@ -8,7 +8,7 @@ Each target is a throw-away virtual environment with one release of PyTorch (or 
 (`mica doctor FILE --python ENVIRONMENT --json`), then unpacked as pip does, and every compiled file that was judged is
 loaded in a process of its own after `import torch` (and after those libraries of its package that the prediction says are
 opened first). What the loader says must be what was predicted, word for word; and a package of which no failure was predicted must
-really import. Wheels that pip must refuse and source packages that must not build are tried as well. Exit status 1 if a prediction was wrong.
+really import. A torch that a wheel excludes is asked of `pip check`. Wheels that pip must refuse and source packages that must not build are tried as well. Exit status 1 if a prediction was wrong.
 """
 
 import argparse
@@ -220,6 +220,11 @@ class Truth:
                 first = [self.site / line[len(FIRST):] for line in verdict["evidence"] if line.startswith(FIRST)]
                 predictions.append((verdict["code"], predicted, self.loader.load(path, verdict["code"], first)))
         name = wheel.name.split("-")[0]
+        for verdict in verdicts:
+            if verdict["code"] == "WHEEL_REQUIRES_TORCH":
+                words = run([self.python, "-m", "pip", "check"]).stdout.splitlines()
+                said = [line for line in words if line.startswith(name + " ") and " requirement torch" in line]
+                predictions.append((verdict["code"], verdict["message"], said[0] if said else "pip check says nothing"))
         imported = name in IMPORTED and self.torch and not open_files and all(v["severity"] != "error" for v in verdicts)
         if imported:
             result = run([self.python, "-c", f"import torch, {name}"], cwd=self.work)

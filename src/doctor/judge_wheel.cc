@@ -4,6 +4,7 @@
 #include <set>
 
 #include "doctor/judge.h"
+#include "doctor/python_env.h"
 #include "doctor/tags.h"
 #include "doctor/text.h"
 
@@ -262,6 +263,33 @@ void judge_requirements(const Wheel& wheel, std::vector<Verdict>& out) {
   }
 }
 
+// A range of releases that leaves out the one that is here, in the words of `pip check`. One release (==) is no matter
+// of ranges: what a module made for another does is foretold symbol by symbol. Conditions (after a semicolon) are not
+// read.
+void judge_torch_range(const Wheel& wheel, const TorchFacts& torch, std::vector<Verdict>& out) {
+  const Version here = parse_version(torch.version);
+  for (const std::string& requirement : wheel.metadata.all("Requires-Dist")) {
+    const std::size_t end = std::min(requirement.find_first_of(" <>=!~;[(@"), requirement.size());
+    if (normal_name(requirement.substr(0, end)) != "torch" || requirement.find_first_of(";@[") != requirement.npos)
+      continue;
+    std::string range = requirement.substr(end);
+    std::erase_if(range, [](char c) { return c == ' ' || c == '(' || c == ')'; });
+    std::vector<std::string> clauses = split(range, ',');
+    std::sort(clauses.begin(), clauses.end());
+    range = joined(clauses, ",");
+    if (!here.known() || range.find("==") != range.npos || satisfies(here, range)) continue;
+    out.push_back(make_verdict(
+        "WHEEL_REQUIRES_TORCH", wheel.file_name,
+        printable(normalized_package(wheel.metadata.first("Name"))) + " " + printable(wheel.metadata.first("Version")) +
+            " has requirement torch" + printable(range) + ", but you have torch " + printable(torch.version) + ".",
+        "METADATA excludes this torch: the package may ask for what it has not, and an installer "
+        "replaces it.",
+        "take a release of the package that allows torch " + here.text() +
+            ", or a new environment with pip install 'torch" + printable(range) + "'",
+        {"Requires-Dist: " + printable(requirement)}));
+  }
+}
+
 }  // namespace
 
 void judge_wheel(const Wheel& wheel, std::vector<Verdict>& out) {
@@ -307,6 +335,7 @@ void judge_wheel(const Wheel& wheel, const Environment& target, std::vector<Verd
           "METADATA excludes this Python.", "use another Python, or another release of the package",
           {"Requires-Python: " + printable(requires_python)}));
   }
+  if (target.torch) judge_torch_range(wheel, *target.torch, out);
   if (std::none_of(tags.begin(), tags.end(), [&](const WheelTag& tag) { return platform_accepts(tag, target); }))
     out.push_back(make_verdict("WHEEL_TAG_PLATFORM", wheel.file_name, "ERROR: " + not_supported,
                                "The wheel is for " + printable(wheel.name->platform) + ", this is " + target.machine +

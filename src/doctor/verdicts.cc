@@ -21,6 +21,7 @@ constexpr VerdictKind kCatalogue[] = {
     {"WHEEL_TAG_VS_ELF", kError, "The tags promise what the binaries do not keep"},
     {"WHEEL_VERSION_MISMATCH", kWarning, "File name and METADATA disagree about name or version"},
     {"WHEEL_REQUIRES_PYTHON", kError, "Requires-Python excludes this Python"},
+    {"WHEEL_REQUIRES_TORCH", kError, "Requires-Dist excludes this torch"},
     {"WHEEL_REQUIRES_TORCH_UNPINNED", kWarning, "Installing the wheel may replace torch"},
     {"RECORD_BAD", kError, "RECORD disagrees with the contents"},
     // ELF files and the loader.

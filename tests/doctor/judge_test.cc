@@ -121,6 +121,19 @@ std::vector<Case> wheel_cases() {
     p.more_metadata = std::string("Requires-Dist: ") + requirement + "\n";
     return p;
   };
+  const auto required = [=](const char* requirement) {
+    return [=] {
+      fixtures::WheelParts p = pure();
+      p.more_metadata = std::string("Requires-Dist: ") + requirement + "\n";
+      return on_node(wheel(p));
+    };
+  };
+  out.push_back({"WHEEL_REQUIRES_TORCH", "pkg 1.0 has requirement torch<3,>=2.9, but you have torch 2.8.0+cu128.",
+                 required("torch >=2.9, <3"), required("torch<3,>=2.2")});
+  out.push_back({"WHEEL_REQUIRES_TORCH", "pkg 1.0 has requirement torch!=2.8.*, but", required("torch (!=2.8.*)"),
+                 required("torch==2.7.*")});
+  out.push_back({"WHEEL_REQUIRES_TORCH", "has requirement torch<2.8, but", required("torch<2.8"),
+                 required("torch<2.8; extra == 'old'")});
   out.push_back({"WHEEL_REQUIRES_TORCH_UNPINNED", "Requires-Dist: torch",
                  [=] {
                    return alone(wheel_with(needs_torch("torch"), {{}, {kNewError}, {}, {}}));
