@@ -101,13 +101,13 @@ struct BackwardScratch {
   }
 };
 
-// Chunks whose accumulators of dQ take at most 1.75 times the bytes of q, k, v, o and their gradients: all of backward
+// Chunks whose accumulators of dQ take at most 1.5 times the bytes of q, k, v, o and their gradients: all of backward
 // then stays below three times its tensors. `rows` and `keys` are counted over all sequences.
 HWY_INLINE i64 chunks_by_memory(const Problem& p, i64 rows, i64 keys) {
   const i64 tensors = dtype_bytes(p.dtype) * 2 * (p.dim_qk + p.dim_v) * (rows * p.heads_q + keys * p.heads_k);
   const i64 accumulator = i64(sizeof(float)) * rows * p.heads_q * p.dim_qk;
   constexpr i64 kNoMatter = 4 << 20;  // bytes of an accumulator, where cores count for more
-  return accumulator <= kNoMatter ? BackwardPlan::kMaxChunks : tensors * 7 / (accumulator * 4);
+  return accumulator <= kNoMatter ? BackwardPlan::kMaxChunks : tensors * 3 / (accumulator * 2);
 }
 
 // Into how many chunks the keys of each sequence are cut: enough to fill many cores when there are few heads. By the
@@ -152,7 +152,9 @@ void plan_backward(const Problem& p, mica::CpuPlan& cpu, i32& num_splits) {
   plan.dq = take(p.dq.dtype == MICA_NONE ? 0 : plan.rows * p.heads_q * plan.ld_dq * plan.num_chunks);
   const i64 scratch = BackwardScratch<E>(p, plan, nullptr).bytes;
   cpu.scratch_bytes = scratch;
-  cpu.scratch = mica::Region{carve.bytes, scratch * cpu.num_threads};
+  // Threads for whom there is no task need none; those of dBias are counted elsewhere.
+  const i64 tasks = p.d_bias.dtype == MICA_NONE ? i64(p.batch) * p.heads_k * plan.num_chunks : cpu.num_threads;
+  cpu.scratch = mica::Region{carve.bytes, scratch * min_of<i64>(cpu.num_threads, max_of<i64>(tasks, 1))};
   cpu.workspace_bytes = carve.bytes + cpu.scratch.bytes;
 }
 
