@@ -111,6 +111,9 @@ void add_aligned_cases(CaseTable& table) {
     // Keys on both sides of a query: ALiBi is a line in some tiles and has a corner in others.
     add("_alibi_both_sides",
         {.batch = 1, .len_q = 200, .len_k = 210, .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT, .has_alibi = true});
+    // Rows whose maximum lies in an earlier tile than their own, where ALiBi is a line.
+    add("_alibi_rising",
+        {.batch = 1, .len_q = 200, .len_k = 200, .amplitude = 3, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .has_alibi = true});
     add("_alibi_window", {.batch = 1,
                           .len_q = 200,
                           .len_k = 200,

@@ -237,7 +237,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     }
   }
 
-  // How the numbers of a tile become scores in log2 units: times scale, plus what a row adds.
+  // How this lane's numbers of a tile become scores in log2 units: times scale, plus what is added in each of its rows
+  // (by which the lanes of a row differ).
   struct Units {
     float scale, of_row[2];
   };
@@ -318,7 +319,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 #pragma unroll
       for (int n = 0; n < tile_k / 8; ++n)
         largest[n % 2] = fmaxf(largest[n % 2], fmaxf(scores[0][n][2 * half], scores[0][n][2 * half + 1]));
-      const float tile_max = fmaf(quad_max(fmaxf(largest[0], largest[1])), units.scale, units.of_row[half]);
+      const float tile_max = quad_max(fmaf(fmaxf(largest[0], largest[1]), units.scale, units.of_row[half]));
       factors.of_row[half] = absorb_lazily<FloatMath>(state[half], tile_max);
       const float offset = units.of_row[half] - reference_of<FloatMath>(state[half].max);
       state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, units.scale, offset); });
