@@ -79,9 +79,10 @@ mica_status execute(const Plan& plan, const mica_bindings& bindings) {
       MICA_STEP_KINDS(MICA_BIND)
 #undef MICA_BIND
     }
-    const cu::Result launched =
-        driver.api().cuLaunchKernel(s.function, s.grid, 1, 1, s.block, 1, 1, s.smem_bytes, stream, arguments, nullptr);
-    if (launched != cu::kSuccess) return driver.check(launched, "cuLaunchKernel");
+    const cu::LaunchAttribute overlap = {cu::kProgrammaticStreamSerialization, {1}};
+    const cu::LaunchConfig config = {s.grid, 1, 1, s.block, 1, 1, s.smem_bytes, stream, &overlap, s.overlaps};
+    const cu::Result launched = driver.api().cuLaunchKernelEx(&config, s.function, arguments, nullptr);
+    if (launched != cu::kSuccess) return driver.check(launched, "cuLaunchKernelEx");
   }
   return MICA_OK;
 }

@@ -47,13 +47,23 @@ enum CaptureStatus : int { kCaptureNone = 0 };
 
 enum JitOption : int { kJitErrorLog = 5, kJitErrorLogBytes = 6 };
 
-// CUlaunchConfig. Attributes (clusters, programmatic launch) are passed as the driver wants them, untouched.
+// CUlaunchAttribute
+enum LaunchAttributeId : int { kProgrammaticStreamSerialization = 6 };
+struct LaunchAttribute {
+  int id;
+  alignas(8) union {
+    int is_allowed;
+    char bytes[64];
+  } value;
+};
+
+// CUlaunchConfig
 struct LaunchConfig {
   unsigned grid_x, grid_y, grid_z;
   unsigned block_x, block_y, block_z;
   unsigned shared_bytes;
   Stream stream;
-  void* attributes;
+  const LaunchAttribute* attributes;
   unsigned num_attributes;
 };
 
@@ -89,10 +99,6 @@ using GetProcAddress = Result (*)(const char* symbol, void** function, int cuda_
   MICA_DRIVER_FUNCTION(cuFuncSetAttribute, 9000, (Function function, int attribute, int value))                       \
   MICA_DRIVER_FUNCTION(cuFuncGetAttribute, 2020, (int* value, int attribute, Function function))                      \
   MICA_DRIVER_FUNCTION(cuFuncLoad, 12040, (Function function))                                                        \
-  MICA_DRIVER_FUNCTION(                                                                                               \
-      cuLaunchKernel, 4000,                                                                                           \
-      (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,      \
-       unsigned block_z, unsigned shared_bytes, Stream stream, void** arguments, void** extra))                       \
   MICA_DRIVER_FUNCTION(cuLaunchKernelEx, 11060,                                                                       \
                        (const LaunchConfig* config, Function function, void** arguments, void** extra))               \
   MICA_DRIVER_FUNCTION(cuStreamIsCapturing, 10000, (Stream stream, int* status))                                      \

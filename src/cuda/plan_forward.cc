@@ -32,6 +32,15 @@ bool walks(const Problem& p, const KernelRow& row, i64 work, i32 num_sms) {
   return row.walks && (length <= 1024 || (length <= 2048 && work >= 10 * num_sms));
 }
 
+// Whether the kernel of a row can be dealt out while the one before it ends: it has to wait for that by itself, which
+// machine code for Hopper and later does, and a capture has to know how to record it.
+bool can_overlap(const KernelChoice& choice, i32 index) {
+  constexpr i32 kOverlapInCaptureVersion = 12030;
+  const i32 image = find_image(choice.images, index, choice.device.arch);
+  return Driver::instance().cuda_version() >= kOverlapInCaptureVersion && image >= 0 &&
+         choice.images.images[image].arch >= 90 && !choice.images.images[image].is_ptx;
+}
+
 mica_status add_append(Plan& plan, const KernelChoice& choice) {
   const Problem& p = plan.problem;
   const AppendParams params = append_params(p);
@@ -71,9 +80,12 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i32 num_sms = choice.device.num_sms;
   status = add_step(plan, StepKind::FORWARD, index, walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work,
                     params);
-  if (status == MICA_OK && plan.num_splits > 1)
-    status = add_step(plan, StepKind::COMBINE, find_kernel(Role::COMBINE, choice), params.partial_rows * p.heads_q,
-                      combine_params(params, p));
+  if (status == MICA_OK && plan.num_splits > 1) {
+    const i32 combine = find_kernel(Role::COMBINE, choice);
+    status = add_step(plan, StepKind::COMBINE, combine, params.partial_rows * p.heads_q, combine_params(params, p));
+    Steps& steps = steps_of(plan);
+    steps.step[steps.num_steps - 1].overlaps = can_overlap(choice, combine);
+  }
   const i64 probs_rows = i64(p.batch) * p.heads_q * p.probs.shape[2];
   if (status == MICA_OK && p.probs.dtype != MICA_NONE && probs_rows > 0) {
     const i32 probs = find_kernel(Role::PROBS, choice);

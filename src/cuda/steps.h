@@ -32,6 +32,7 @@ enum class StepKind : i32 {
 struct Step {
   cu::Function function;
   StepKind kind;
+  bool overlaps;  // may be dealt out before the step before it is done: its kernel waits by itself
   u32 grid, block, smem_bytes;
   u32 params_offset, params_bytes;
 };
@@ -62,8 +63,8 @@ mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Par
   Steps& steps = steps_of(plan);
   assert(steps.num_steps < Steps::kMaxSteps && steps.params_used + sizeof params <= Steps::kParamsBytes);
   Step& step = steps.step[steps.num_steps++];
-  step =
-      Step{nullptr, kind, u32(blocks), u32(32 * row.warps), u32(row.smem_bytes), steps.params_used, u32(sizeof params)};
+  step = Step{nullptr,           kind, false, u32(blocks), u32(32 * row.warps), u32(row.smem_bytes), steps.params_used,
+              u32(sizeof params)};
   std::memcpy(steps.params + steps.params_used, &params, sizeof params);
   steps.params_used += u32(round_up<size_t>(sizeof params, 16));
   return KernelLoader::instance().load({plan.device, index, row.name, row.smem_bytes}, &step.function);

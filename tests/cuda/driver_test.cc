@@ -98,9 +98,9 @@ TEST_F(DriverTest, ContextIsPushedOnlyWhenAnotherIsCurrent) {
 
 TEST_F(DriverTest, ErrorsCarryNameAndText) {
   const Driver driver(kLibrary);
-  EXPECT_EQ(driver.check(700, "cuLaunchKernel"), MICA_ERROR_DEVICE);
-  EXPECT_STREQ(last_error(), "cuLaunchKernel gives 700 (FAKE_ERROR: as the test wanted)");
-  EXPECT_EQ(driver.check(cu::kOutOfMemory, "cuLaunchKernel"), MICA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(driver.check(700, "cuLaunchKernelEx"), MICA_ERROR_DEVICE);
+  EXPECT_STREQ(last_error(), "cuLaunchKernelEx gives 700 (FAKE_ERROR: as the test wanted)");
+  EXPECT_EQ(driver.check(cu::kOutOfMemory, "cuLaunchKernelEx"), MICA_ERROR_OUT_OF_MEMORY);
 }
 
 }  // namespace

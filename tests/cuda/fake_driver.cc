@@ -106,19 +106,20 @@ Result cuFuncSetAttribute(Function, int attribute, int value) {
 }
 Result cuFuncGetAttribute(int* value, int, Function) { return *value = 0, kSuccess; }
 Result cuFuncLoad(Function) { return kSuccess; }
-Result cuLaunchKernel(Function function, unsigned grid_x, unsigned, unsigned, unsigned block_x, unsigned, unsigned,
-                      unsigned shared_bytes, Stream stream, void** arguments, void**) {
+Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void** arguments, void**) {
   if (contexts.empty()) return kInvalidContext;
   if (state.launch_result != kSuccess) return state.launch_result;
   ++state.launches;
   const std::lock_guard lock(launch_mutex);
-  state.last_launch = FakeLaunch{function, grid_x, block_x, shared_bytes, stream, contexts.back(), {}};
+  const bool overlaps = config->num_attributes == 1 && config->attributes->id == kProgrammaticStreamSerialization &&
+                        config->attributes->value.is_allowed;
+  state.last_launch = FakeLaunch{function,       config->grid_x,  config->block_x, config->shared_bytes,
+                                 config->stream, contexts.back(), overlaps,        {}};
   std::memcpy(state.last_launch.params, arguments[0], state.params_bytes);
   if (!state.run_kernel) return kSuccess;
-  if (capture_launch(stream, function, state.last_launch, arguments[0])) return kSuccess;
+  if (capture_launch(config->stream, function, state.last_launch, arguments[0])) return kSuccess;
   return state.run_kernel(reinterpret_cast<const char*>(function), state.last_launch, arguments[0]);
 }
-Result cuLaunchKernelEx(const LaunchConfig*, Function, void**, void**) { return kInvalidValue; }
 Result cuStreamIsCapturing(Stream, int* status) { return *status = state.capturing, kSuccess; }
 Result cuThreadExchangeStreamCaptureMode(int* mode) {
   ++state.mode_exchanges;

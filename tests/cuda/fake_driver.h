@@ -12,6 +12,7 @@ struct FakeLaunch {
   unsigned grid_x, block_x, shared_bytes;
   void* stream;
   const void* context;         // current at the launch
+  bool overlaps;               // may begin before the launch before it is done
   unsigned char params[4096];  // what the first argument points to
 };
 

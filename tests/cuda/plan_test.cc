@@ -119,6 +119,7 @@ TEST_F(PlanTest, SplitsWritePartsAndJoinThem) {
   ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
   EXPECT_EQ(fake.launches, 2);
   EXPECT_EQ(fake.last_launch.grid_x, 2u * 300 * 4) << "the join: a block per row and head";
+  EXPECT_EQ(fake.last_launch.overlaps, fake.arch[device] >= 90) << "machine code for Hopper waits by itself";
   const ForwardParams p = launched();
   EXPECT_NE(p.partial_o, nullptr);
   EXPECT_EQ(p.partial_rows, 600);
@@ -149,7 +150,7 @@ TEST_F(PlanTest, LaunchErrorsCarryTheDriversWords) {
   fake.launch_result = 719;
   const mica_bindings x = bind(plan);
   EXPECT_EQ(mica_execute(plan.plan, &x), MICA_ERROR_DEVICE);
-  EXPECT_STREQ(mica_last_error(), "cuLaunchKernel gives 719 (FAKE_ERROR: as the test wanted)");
+  EXPECT_STREQ(mica_last_error(), "cuLaunchKernelEx gives 719 (FAKE_ERROR: as the test wanted)");
 }
 
 TEST_F(PlanTest, ListNamesAKernelThatRuns) {

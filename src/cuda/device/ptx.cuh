@@ -40,6 +40,19 @@ MICA_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
                : "r"(address));
 }
 
+// 9.7.13.13 griddepcontrol: where kernels may overlap (steps.h), the earlier one says from when on the next one's
+// blocks may be dealt out, and the next one waits until the earlier one is done and all it wrote is to be seen.
+MICA_DEVICE void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n");
+#endif
+}
+MICA_DEVICE void wait_for_earlier_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
 // 9.7.13.7 red: adds four floats to global memory, in one access where the GPU can.
 MICA_DEVICE void reduce_add_4(float* address, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900

@@ -33,6 +33,8 @@ inline void reduce_add_4(float* address, const float (&x)[4]) {
 inline i32 load_acquire(const i32* address) { return *address; }
 inline void add_release(i32* address, i32 x) { *address += x; }
 
+inline void let_next_kernel_begin() {}
+inline void wait_for_earlier_kernel() {}
 inline void barrier_sync(i32 id, i32 threads) { emulation::meet(id, threads, true); }
 inline bool barrier_all(i32 id, i32 threads, bool predicate) { return emulation::meet(id, threads, predicate); }
 
