@@ -15,35 +15,41 @@ constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.69314718055994530942f;
 
 // Softcap for products of at most `limit`, as a polynomial: additions and multiplications are plentiful on a GPU, and
-// what tanh is made of otherwise is not. Error of the tanh: 4e-8.
-struct SmallCap {
+// what tanh is made of otherwise is not. Its error is far below what the element types of tensor cores leave.
+template <int terms>
+struct CapPolynomial {
   float limit;
-  float c[4];  // score = product (c0 + y (c1 + y (c2 + y c3))), y = product^2
+  float c[terms];  // score = product (c0 + y (c1 + ...)), y = product^2
 };
 
 // Uniform over a call.
 struct Score {
-  float scale;        // d score / d product without softcap
-  float scale_log2;   // scale * log2(e)
-  float inverse_cap;  // scale / softcap
-  float cap_log2;     // softcap * log2(e); 0: no softcap
-  SmallCap small;
+  float scale;             // d score / d product without softcap
+  float scale_log2;        // scale * log2(e)
+  float inverse_cap;       // scale / softcap
+  float cap_log2;          // softcap * log2(e); 0: no softcap
+  CapPolynomial<2> tiny;   // relative error 2.6e-5, up to a fifth of the cap
+  CapPolynomial<3> small;  // 6.3e-6, up to two fifths
 };
 
 }  // namespace mica
 
 namespace MICA_NS {
 
+using mica::CapPolynomial;
 using mica::kLn2;
 using mica::kLog2E;
 using mica::Score;
-using mica::SmallCap;
 
-MICA_HD SmallCap small_cap(float inverse_cap, float cap_log2) {
+// Coefficients that underflow would be missed.
+MICA_HD float cap_limit(float of_cap, float inverse_cap) { return inverse_cap > 1e-5f ? of_cap / inverse_cap : -1.0f; }
+MICA_HD CapPolynomial<2> tiny_cap(float inverse_cap, float cap_log2) {
   const float y = inverse_cap * inverse_cap, c0 = cap_log2 * inverse_cap;
-  // Coefficients that underflow would be missed.
-  const float limit = inverse_cap > 1e-5f ? 0.4f / inverse_cap : -1.0f;
-  return {limit, {c0 * 0.9999999f, c0 * y * -0.33331356f, c0 * y * y * 0.13270874f, c0 * y * y * y * -0.047549347f}};
+  return {cap_limit(0.2f, inverse_cap), {c0 * 0.99997380f, c0 * y * -0.32807638f}};
+}
+MICA_HD CapPolynomial<3> small_cap(float inverse_cap, float cap_log2) {
+  const float y = inverse_cap * inverse_cap, c0 = cap_log2 * inverse_cap;
+  return {cap_limit(0.4f, inverse_cap), {c0 * 0.99999375f, c0 * y * -0.33262580f, c0 * y * y * 0.12127787f}};
 }
 
 MICA_HD Score score_of(const mica::Problem& p) {
@@ -52,6 +58,7 @@ MICA_HD Score score_of(const mica::Problem& p) {
   s.scale_log2 = p.scale * kLog2E;
   s.inverse_cap = p.softcap > 0 ? p.scale / p.softcap : 0.0f;
   s.cap_log2 = p.softcap * kLog2E;
+  s.tiny = tiny_cap(s.inverse_cap, s.cap_log2);
   s.small = small_cap(s.inverse_cap, s.cap_log2);
   return s;
 }
@@ -62,12 +69,12 @@ MICA_HD typename M::V capped_score(const Score& s, typename M::V product) {
   return M::mul(M::tanh(M::mul(product, M::set(s.inverse_cap))), M::set(s.cap_log2));
 }
 // The same for products of at most s.limit.
-template <class M>
-MICA_HD typename M::V capped_score(const SmallCap& s, typename M::V product) {
+template <class M, int terms>
+MICA_HD typename M::V capped_score(const CapPolynomial<terms>& s, typename M::V product) {
   const typename M::V y = M::mul(product, product);
-  typename M::V factor = M::mul_add(y, M::set(s.c[3]), M::set(s.c[2]));
-  factor = M::mul_add(y, factor, M::set(s.c[1]));
-  return M::mul(product, M::mul_add(y, factor, M::set(s.c[0])));
+  typename M::V factor = M::set(s.c[terms - 1]);
+  for (int i = terms - 2; i >= 0; --i) factor = M::mul_add(y, factor, M::set(s.c[i]));
+  return M::mul(product, factor);
 }
 // The same, with or without softcap.
 template <class M>

@@ -40,18 +40,25 @@ TEST(Score, ScaleAndSoftcap) {
   });
 }
 
+template <int terms>
+void expect_polynomial(const mica::CapPolynomial<terms>& cap, float of_cap, double error, float scale, float softcap) {
+  ASSERT_NEAR(cap.limit, of_cap * softcap / scale, 1e-6 * cap.limit);
+  for (int i = -100; i <= 100; ++i) {
+    const double product = i * 0.01 * cap.limit, want = score_by_formula(product, scale, softcap) * kLog2E;
+    ASSERT_NEAR((mica::capped_score<M>(cap, product)), want, error * std::fabs(want))
+        << scale << " " << softcap << " " << product;
+  }
+}
 TEST(Score, SmallSoftcapIsAPolynomial) {
   for (const float scale : {0.125f, 1.0f, 0.0416667f})
     for (const float softcap : {1.0f, 30.0f, 50.0f}) {
-      const mica::SmallCap cap = make_score(scale, softcap).small;
-      ASSERT_GT(cap.limit, 0.39f * softcap / scale);
-      for (int i = -100; i <= 100; ++i) {
-        const double product = i * 0.01 * cap.limit, want = score_by_formula(product, scale, softcap) * kLog2E;
-        ASSERT_NEAR(mica::capped_score<M>(cap, product), want, 2e-7 * softcap)
-            << scale << " " << softcap << " " << product;
-      }
+      expect_polynomial(make_score(scale, softcap).tiny, 0.2f, 2.65e-5, scale, softcap);
+      expect_polynomial(make_score(scale, softcap).small, 0.4f, 6.5e-6, scale, softcap);
     }
-  for (const float scale : {-0.125f, 1e-6f}) EXPECT_LT(make_score(scale, 30).small.limit, 0) << scale;
+  for (const float scale : {-0.125f, 1e-6f}) {
+    EXPECT_LT(make_score(scale, 30).tiny.limit, 0) << scale;
+    EXPECT_LT(make_score(scale, 30).small.limit, 0) << scale;
+  }
 }
 
 TEST(Score, DerivativeIsTheSlope) {

@@ -60,13 +60,19 @@ struct FeatureState {
       for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) largest[e] = fmaxf(largest[e], fabsf(scores[m][n][e]));
-    if (__all_sync(0xffffffffu,
-                   fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3])) <= p.score.small.limit))
-      for_each(scores, [&](float& x) { x = capped_score<Math>(p.score.small, x); });
+    const float most = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+    // NOTE: choices, not branches: where lanes might part, the compiler no longer counts on uniform registers.
+    const auto polynomial = [&](float x) {
+      const float tiny = capped_score<Math>(p.score.tiny, x), small = capped_score<Math>(p.score.small, x);
+      return fabsf(x) <= p.score.tiny.limit ? tiny : small;
+    };
+    if (__all_sync(0xffffffffu, most <= p.score.tiny.limit))
+      for_each(scores, [&](float& x) { x = capped_score<Math>(p.score.tiny, x); });
+    else if (__all_sync(0xffffffffu, most <= p.score.small.limit))
+      for_each(scores, [&](float& x) { x = polynomial(x); });
     else
-      // NOTE: a choice, not a branch: where lanes might part, the compiler no longer counts on uniform registers.
       for_each(scores, [&](float& x) {
-        const float small = capped_score<Math>(p.score.small, x), large = capped_score<Math>(p.score, x);
+        const float small = polynomial(x), large = capped_score<Math>(p.score, x);
         x = fabsf(x) <= p.score.small.limit ? small : large;
       });
   }
