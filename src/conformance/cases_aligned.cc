@@ -112,8 +112,12 @@ void add_aligned_cases(CaseTable& table) {
     add("_alibi_both_sides",
         {.batch = 1, .len_q = 200, .len_k = 210, .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT, .has_alibi = true});
     // Rows whose maximum lies in an earlier tile than their own, where ALiBi is a line.
-    add("_alibi_rising",
-        {.batch = 1, .len_q = 200, .len_k = 200, .amplitude = 3, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .has_alibi = true});
+    add("_alibi_rising", {.batch = 1,
+                          .len_q = 200,
+                          .len_k = 200,
+                          .amplitude = 3,
+                          .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                          .has_alibi = true});
     add("_alibi_window", {.batch = 1,
                           .len_q = 200,
                           .len_k = 200,
@@ -127,6 +131,19 @@ void add_aligned_cases(CaseTable& table) {
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
   }
+  // Enough queries of one key head for the backward kernel that has to have many.
+  const auto add_many = [&](const std::string& suffix, Options o) {
+    o.batch = o.heads_k = 1;
+    o.heads_q = 8;
+    o.len_q = 130;
+    o.dim = 256;
+    o.alignment = 16;
+    table.add("aligned_256_many_queries" + suffix, o);
+  };
+  add_many("", {.len_k = 140});
+  add_many("_causal", {.len_k = 150, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+  add_many("_window", {.len_k = 200, .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT, .window_left = 70, .window_right = 10});
+  add_many("_deterministic", {.len_k = 140, .causal = MICA_CAUSAL_TOP_LEFT, .deterministic = 1});
   for (const int64_t dim : {512, 576}) {
     const std::string name = "aligned_" + std::to_string(dim) + "_512";
     const auto add = [&](const std::string& suffix, Options o) {

@@ -18,6 +18,7 @@ struct FileTraits {
   i32 slice_width = 0;
   bool takes_turns = true;
   bool walks = false;
+  i32 least_queries = 0;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -43,6 +44,16 @@ constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
 constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
+constexpr FileTraits traits_of_backward_columns_sm90(const KernelRow& r) {
+  // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/tuning.md).
+  constexpr i32 kLeastQueries = 1024;
+  return {backward_columns_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+          false,
+          0,
+          true,
+          false,
+          kLeastQueries};
+}
 constexpr FileTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
   return {backward_sliced_sm80_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)), false,
           64 * r.stages};
@@ -61,21 +72,23 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
 #define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
                     why)                                                                                             \
   [] {                                                                                                               \
-    KernelRow row = {#name,  Role::role, #file,           MICA_##dtype, dim_qk, dim_v, tile_q, tile_k, warps,        \
-                     stages, blocks,     serves::variant, why,          0,      false, 0,      true,   false};       \
+    KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
+                     warps, stages,     blocks, serves::variant, why,    0,     false,  0,                           \
+                     true,  false,      0};                                                                          \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
     row.slice_width = traits.slice_width;                                                                            \
     row.takes_turns = traits.takes_turns;                                                                            \
     row.walks = traits.walks;                                                                                        \
+    row.least_queries = traits.least_queries;                                                                        \
     return row;                                                                                                      \
   }(),
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true, false}};
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true, false, 0}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
@@ -153,6 +166,8 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
          q.ask(row.role != Role::DECODE || is_decode(row, p),
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
+         q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.least_queries,
+               "%d queries of %d heads share a key head: too few for it", p.hint_len_q, p.group) &&
          q.ask(row.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }

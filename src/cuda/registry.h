@@ -35,11 +35,12 @@ struct KernelRow {
   u32 served;  // Feature bits
   const char* why_spill;
   // What its file says.
-  i32 smem_bytes;    // dynamic shared memory of a block
-  bool packs_heads;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
-  i32 slice_width;   // blocks share out the columns of the gradients, so many each; 0: they do not
-  bool takes_turns;  // can add to dQ in a fixed order
-  bool walks;        // a block takes one query tile after the other where there are fewer blocks
+  i32 smem_bytes;     // dynamic shared memory of a block
+  bool packs_heads;   // the query heads of a key head share a tile (decode_queries in kernels/params.h)
+  i32 slice_width;    // blocks share out the columns of the gradients, so many each; 0: they do not
+  bool takes_turns;   // can add to dQ in a fixed order
+  bool walks;         // a block takes one query tile after the other where there are fewer blocks
+  i32 least_queries;  // of all query heads of a key head: it is slower with fewer
 };
 
 struct KernelTable {

@@ -159,6 +159,10 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
       for (int half = 0; half < 2; ++half)
         store_shared_4(place(tile, first_row, n, half), gradient[n / 2][n % 2 * 2 + half]);
   }
+  static MICA_DEVICE void take(Operand& operand, u32 tile, i32 first_row) {
+#pragma unroll
+    for (int i = 0; i < tile_q / 4; ++i) operand[i / 4][i % 4] = load_shared_4(place(tile, first_row, i / 2, i % 2));
+  }
 };
 
 }  // namespace mica

@@ -35,7 +35,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   // In steps of 8. What a warpgroup takes, others of the block gave up: more than the launch brought would be waited
   // for for ever.
   static constexpr int kLaunchRegisters = 65536 / (32 * warps) / 8 * 8;
-  static constexpr int kProducerRegisters = dim_qk <= 64 ? 72 : kScore || dim_qk > 128 ? 24 : 40;
+  static constexpr int kProducerRegisters = dim_qk <= 64 ? 72 : kScore ? 24 : 40;
   static constexpr int kConsumerRegisters =
       (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
   static constexpr int kConsumerBarrier = 1;  // named
@@ -194,8 +194,10 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
     }
   }
 
-  // Adds dQ, which lies at smem_dq, when that of a step is ready and its turn has come. One thread.
-  MICA_DEVICE void write_dq(i32 count, u32 smem_dq) {
+  // Calls add(step, where) when dQ of a step is ready and its turn has come; that adds by bulk_reduce_add.
+  // done(step): its source has been read. One thread.
+  template <class Add, class Done>
+  MICA_DEVICE void write_dq(i32 count, Add add, Done done) {
     for (i32 step = 0; step < count; ++step) {
       const RingPlace<1> place = RingPlace<1>::of_step(step);
       const Walk walk = walk_of(step);
@@ -203,10 +205,10 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
       const i64 block = this->dq_tile(walk.tile);
       dq_ring.wait_full(place);
       if (p.dq_turns) this->await_turn(walk.tile, block);
-      bulk_reduce_add(p.dq_accumulator + block * (tile_q * dim_qk), smem_dq, tile_q * dim_qk * 4);
+      add(step, p.dq_accumulator + block * (tile_q * dim_qk));
       bulk_commit();
       bulk_wait_read();
-      mbarrier_arrive(dq_ring.empty(place.stage));
+      done(step);
       if (!p.dq_turns) continue;
       bulk_wait();
       __threadfence();

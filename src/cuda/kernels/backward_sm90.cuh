@@ -56,14 +56,16 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   MICA_DEVICE void run(u8* smem) {
     if (!this->begin(smem, 2, kBytesDQ)) return;
     smem_dq = smem_ds + 2 * STile::kBytes;
-    this->init_barriers(4 * kConsumers);
+    this->init_barriers(128 * kConsumers);
     const i32 count = this->num_steps();
     if (threadIdx.x < 128) {
       give_up_registers<Base::kProducerRegisters>();
       if (threadIdx.x < kLoaders)
         this->produce(count);
       else if (threadIdx.x == Base::kWriter && p.dq_accumulator)
-        this->write_dq(count, smem_dq);
+        this->write_dq(
+            count, [&](i32, float* where) { bulk_reduce_add(where, smem_dq, kBytesDQ); },
+            [&](i32) { mbarrier_arrive(dq_ring.empty(0)); });
       else if (threadIdx.x >= 128 - kPairThreads)
         this->produce_pairs(count);
     } else {
@@ -145,7 +147,7 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
                                                        smem_q + next.stage * QTile::kBytes);
         wgmma_wait<1>();
         wgmma_hold(dq);
-        ring.release(Place::of_step(step));
+        ring.release_by_thread(Place::of_step(step));
         if (p.dq_accumulator) hand_over(dq, step, group);
         wgmma_wait<0>();
         wgmma_hold(s[0]);

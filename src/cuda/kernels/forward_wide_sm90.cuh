@@ -54,9 +54,9 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
       v_ring.init(64, 4 * kConsumers);
     }
     __syncthreads();
-    if (threadIdx.x < 128) {
+    if (uniform_warp() < 4) {
       give_up_registers<kProducerRegisters>();
-      if (threadIdx.x < 64)
+      if (uniform_warp() < 2)
         produce<KTile>(p.k, p.dim_qk, smem_k, k_ring);
       else
         produce<VTile>(p.v, p.dim_v, smem_v, v_ring);
@@ -90,9 +90,10 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
   // By `threads` threads: rows past valid_rows and columns past valid_dim arrive as zeros.
   template <class Tile, int rows, int threads>
   static MICA_DEVICE void load_rows(u32 shared, const u16* global, i64 stride_row, i32 valid_rows, i32 valid_dim) {
+    static_assert(rows * Tile::kChunks % threads == 0);  // else lanes part, and uniform registers are lost
 #pragma unroll 4
-    for (i32 i = threadIdx.x % threads; i < rows * Tile::kChunks; i += threads) {
-      const i32 row = i / Tile::kChunks, chunk = i % Tile::kChunks;
+    for (i32 i = 0; i < rows * Tile::kChunks / threads; ++i) {
+      const i32 place = i * threads + threadIdx.x % threads, row = place / Tile::kChunks, chunk = place % Tile::kChunks;
       const bool inside = row < valid_rows && chunk * 8 < valid_dim;
       cp_async_16(shared + Tile::offset(row, chunk), inside ? global + row * stride_row + chunk * 8 : global,
                   inside ? 16 : 0);
@@ -100,7 +101,7 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
   }
 
   MICA_DEVICE void consume(u8* smem) const {
-    const i32 group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
+    const i32 consumer = uniform_warp() - 4, group = consumer / 4, warp = consumer % 4;
     const i32 row_begin = tile_row + warp * 16;
     SoftmaxState<FloatMath> state[1][2];
     float out[1][kColumns / 8][4];

@@ -202,6 +202,11 @@ MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_q
          2 * (stages + 1) * 8 + stages * 2 * tile_q * 4 + stages * tile_q * tile_k * pair_bits / 8;
 }
 
+// Bytes of dynamic shared memory of backward_columns_sm90: the same but for dQ, and P in the place of the second tile.
+MICA_HD constexpr i32 backward_columns_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) - tile_q * dim_qk * 4;
+}
+
 constexpr i32 kMaxSplits = 256;
 
 // Joins the partial results of a split forward, whose parameters it shares.
