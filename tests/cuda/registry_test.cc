@@ -33,7 +33,7 @@ Problem problem_of(const KernelRow& row) {
   p.group = 1;
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
-  p.max_len_q = p.hint_len_q = row.role == Role::DECODE ? 1 : 1000;
+  p.max_len_q = p.hint_len_q = row.role == Role::DECODE ? 1 : max_of(1000, row.least_queries);
   p.max_len_k = p.hint_len_k = 1000;
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
@@ -148,6 +148,16 @@ TEST(KernelTable, SaysWhyNot) {
     if (!(row.served & kFeatureSoftcap)) {
       p.softcap = 30;
       EXPECT_NE(reason(i, p, 90).find("without softcap"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
+    if (row.least_queries) {
+      p.hint_len_q = row.least_queries - 1;
+      EXPECT_NE(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
+      p.group = 2;
+      EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
+      p.group = 1;
+      p.batch_invariant = 1;
+      EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
     }
     EXPECT_NE(reason(i, fits, 75).find("the first supported architecture is sm_80"), std::string::npos) << row.name;
   }
