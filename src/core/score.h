@@ -28,8 +28,8 @@ struct Score {
   float scale_log2;        // scale * log2(e)
   float inverse_cap;       // scale / softcap
   float cap_log2;          // softcap * log2(e); 0: no softcap
-  CapPolynomial<2> tiny;   // relative error 2.6e-5, up to a fifth of the cap
-  CapPolynomial<3> small;  // 6.3e-6, up to two fifths
+  CapPolynomial<2> tiny;   // relative error 8.4e-6, up to 0.15 of the cap
+  CapPolynomial<3> small;  // 6.3e-6, up to 0.4
 };
 
 }  // namespace mica
@@ -45,7 +45,7 @@ using mica::Score;
 MICA_HD float cap_limit(float of_cap, float inverse_cap) { return inverse_cap > 1e-5f ? of_cap / inverse_cap : -1.0f; }
 MICA_HD CapPolynomial<2> tiny_cap(float inverse_cap, float cap_log2) {
   const float y = inverse_cap * inverse_cap, c0 = cap_log2 * inverse_cap;
-  return {cap_limit(0.2f, inverse_cap), {c0 * 0.99997380f, c0 * y * -0.32807638f}};
+  return {cap_limit(0.15f, inverse_cap), {c0 * 0.99999165f, c0 * y * -0.33035765f}};
 }
 MICA_HD CapPolynomial<3> small_cap(float inverse_cap, float cap_log2) {
   const float y = inverse_cap * inverse_cap, c0 = cap_log2 * inverse_cap;

@@ -52,7 +52,7 @@ void expect_polynomial(const mica::CapPolynomial<terms>& cap, float of_cap, doub
 TEST(Score, SmallSoftcapIsAPolynomial) {
   for (const float scale : {0.125f, 1.0f, 0.0416667f})
     for (const float softcap : {1.0f, 30.0f, 50.0f}) {
-      expect_polynomial(make_score(scale, softcap).tiny, 0.2f, 2.65e-5, scale, softcap);
+      expect_polynomial(make_score(scale, softcap).tiny, 0.15f, 8.5e-6, scale, softcap);
       expect_polynomial(make_score(scale, softcap).small, 0.4f, 6.5e-6, scale, softcap);
     }
   for (const float scale : {-0.125f, 1e-6f}) {
