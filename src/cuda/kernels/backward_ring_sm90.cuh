@@ -35,7 +35,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   // In steps of 8. What a warpgroup takes, others of the block gave up: more than the launch brought would be waited
   // for for ever.
   static constexpr int kLaunchRegisters = 65536 / (32 * warps) / 8 * 8;
-  static constexpr int kProducerRegisters = dim_qk <= 64 ? 72 : kScore ? 24 : 40;
+  static constexpr int kProducerRegisters = dim_qk <= 64 ? 72 : 40;
   static constexpr int kConsumerRegisters =
       (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
   static constexpr int kConsumerBarrier = 1;  // named

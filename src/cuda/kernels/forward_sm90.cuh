@@ -294,8 +294,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
   // Scores that softcap holds within +-64 (log2 units) need no maximum: bf16 has the range of fp32.
   MICA_DEVICE bool is_bounded() const {
-    if constexpr ((served & kFeatureSoftcap) && Element::kDtype == MICA_BF16)
-      return this->has(kFeatureSoftcap) && !this->has(kFeatureAlibi) && p.score.cap_log2 <= 64.0f;
+    if constexpr (served == serves::SOFTCAP && Element::kDtype == MICA_BF16)
+      return this->has(kFeatureSoftcap) && p.score.cap_log2 <= 64.0f;
     else
       return false;
   }

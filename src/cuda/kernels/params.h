@@ -55,7 +55,9 @@ enum Feature : u32 {
 // The words of the variant column of kernels.def: the features that a row serves.
 namespace serves {
 constexpr u32 PLAIN = 0;
-constexpr u32 SCORE = kFeatureSoftcap | kFeatureAlibi;
+constexpr u32 SOFTCAP = kFeatureSoftcap;
+constexpr u32 ALIBI = kFeatureAlibi;
+constexpr u32 SCORE = SOFTCAP | ALIBI;  // either, or both
 constexpr u32 PAIRS = kFeatureBias | kFeatureBoolean;
 constexpr u32 DROPOUT = kFeatureDropout;
 constexpr u32 FULL = 0xffffffffu;
