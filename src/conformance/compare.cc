@@ -70,8 +70,7 @@ void compare(const Tensors& t, Outcome& outcome) {
       const double difference = std::fabs(t.naive.value[n] - t.truth.value[n]);
       if (difference > naive_error) naive_error = difference;
     }
-  const double bound =
-      bound_of(t.tolerance_dtype, {naive_error, largest, t.truth.terms, t.largest_lse, t.more_relative});
+  const double bound = bound_of(t.tolerance_dtype, {naive_error, largest, t.truth.terms, t.largest_lse});
 
   n = 0;
   Position p;

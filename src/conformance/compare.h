@@ -20,9 +20,8 @@ struct Tensors {
   const Expected& truth;
   const Expected& naive;
   int32_t tolerance_dtype;
-  double more_relative;  // tolerance beside that of the type
-  double largest_lse;    // of a gradient's case; 0 in forward
-  bool sign_is_exact;    // probs: the sign says whether the element was dropped
+  double largest_lse;  // of a gradient's case; 0 in forward
+  bool sign_is_exact;  // probs: the sign says whether the element was dropped
 };
 void compare(const Tensors& tensors, Outcome& outcome);
 

@@ -22,23 +22,18 @@ inline Floor floor_of(int32_t dtype) {
   }
 }
 
-// LSE under softcap on a GPU: with fp16 and bf16 the scores are polynomials there (core/score.h), whose relative error
-// is up to 8.4e-6.
-constexpr double kCappedLse = 0x1p-16;
-
 // What a bound depends on beside the type.
 struct Magnitudes {
   double naive_error;
-  double reference;      // largest
-  double terms;          // largest, see Expected::terms
-  double lse;            // gradients: the largest; they come from exp(score - lse), and lse was rounded to fp32
-  double more_relative;  // to the floor
+  double reference;  // largest
+  double terms;      // largest, see Expected::terms
+  double lse;        // gradients: the largest; they come from exp(score - lse), and lse was rounded to fp32
 };
 
 inline double bound_of(int32_t dtype, const Magnitudes& m) {
   const Floor floor = floor_of(dtype);
   const double of_terms = floor.of_terms + 0x1p-23 * m.lse;
-  return 2 * m.naive_error + (floor.relative + m.more_relative) * m.reference + of_terms * m.terms + floor.absolute;
+  return 2 * m.naive_error + floor.relative * m.reference + of_terms * m.terms + floor.absolute;
 }
 
 }  // namespace mica::conformance
