@@ -70,7 +70,6 @@ struct BackwardScratch {
   BackwardScratch(const Problem& p, const BackwardPlan& plan, char* base) {
     const i32 rows = round_up(plan.tile_q, E::kRows);
     const i32 dim_rows = round_up(p.dim_qk, E::kRows), dim_v_rows = round_up(p.dim_v, E::kRows);
-    constexpr bool kIsFloat = sizeof(Element) == sizeof(float);
     ld_q = leading_dimension(p.dim_qk, E::kDepth);
     ld_d_o = leading_dimension(p.dim_v, E::kDepth);
     ld_transposed = leading_dimension(plan.tile_q, E::kDepth);
@@ -88,7 +87,7 @@ struct BackwardScratch {
     d_o_transposed = carve.take<Element>(round_up(dim_v_rows, 8) * ld_transposed);
     s = carve.take<float>(rows * ld_s);
     d_p = carve.take<float>(rows * ld_s);
-    d_s = kIsFloat ? reinterpret_cast<Element*>(d_p) : carve.take<Element>(rows * ld_d_s);
+    d_s = kIsFloat<Element> ? reinterpret_cast<Element*>(d_p) : carve.take<Element>(rows * ld_d_s);
     p_packed = carve.take<Element>(E::packed_b_elements(plan.tile_q, plan.tile_k));
     d_s_packed = carve.take<Element>(E::packed_b_elements(plan.tile_q, plan.tile_k));
     k_transposed = carve.take<Element>(k_transposed_elements * plan.panel_tiles);

@@ -150,12 +150,12 @@ class BackwardTile {
       const Vector d = hn::Mul(hn::Mul(p, hn::Sub(load(d_p + c), delta)), scale);
       store(p, s + c);
       store(d, d_p + c);
-      if (sizeof(Element) != sizeof(float)) store_elements(d_s + c, d);
+      if (!kIsFloat<Element>) store_elements(d_s + c, d);
     };
     const auto clear = [&](i32 begin, i32 end) {
       for (i32 c = begin; c < end; ++c) {
         s[c] = d_p[c] = 0;
-        if (sizeof(Element) != sizeof(float)) d_s[c] = 0;
+        if (!kIsFloat<Element>) d_s[c] = 0;
       }
     };
     const i32 begin = visible.begin / kLanes * kLanes, end = round_up(visible.end, kLanes);
@@ -189,7 +189,7 @@ class BackwardTile {
       if (dropout) p = hn::Mul(p, load(factor + c));
       store(p, s + c);
       store(d, d_p + c);
-      if (sizeof(Element) != sizeof(float)) store_elements(d_s + c, d);
+      if (!kIsFloat<Element>) store_elements(d_s + c, d);
     }
   }
 

@@ -3,8 +3,8 @@
 // engine_bfmmla.h are the engines.
 //
 //   struct Engine {
-//     using Element = float;                        // of the packed operands: float, or u16 holding bf16
-//     static constexpr i32 kRows, kCols, kDepth;    // granularity of a product
+//     using Element = float;  // of the packed operands: float, u16 holding bf16, or u32 holding two bf16 whose sum it
+//     is static constexpr i32 kRows, kCols, kDepth;    // granularity of a product
 //
 // C (rows x cols, fp32) = or += A (rows x depth) * B (depth x cols).
 //
@@ -51,6 +51,24 @@ HWY_API void store_element(float* dst, float x) { *dst = x; }
 HWY_API void store_element(u16* dst, float x) { *dst = float_to_bf16(x); }
 HWY_API void store_elements(float* dst, Vector v) { store(v, dst); }
 HWY_API void store_elements(u16* dst, Vector v) { store_as<MICA_BF16>(v, dst); }
+// The upper 16 bits of a float as they are, and what they leave, likewise: 16 bits of mantissa. An infinity leaves 0.
+HWY_API void store_elements(u32* dst, Vector v) {
+  const auto upper = hn::Set(WordTag(), 0xffff0000u);
+  const auto high = hn::And(hn::BitCast(WordTag(), v), upper);
+  const Vector rest = hn::Sub(v, hn::BitCast(FloatTag(), high));
+  const auto low = hn::And(hn::BitCast(WordTag(), hn::IfThenElseZero(hn::Eq(rest, rest), rest)), upper);
+  hn::StoreU(hn::Or(hn::ShiftRight<16>(high), low), WordTag(), dst);
+}
+HWY_API void store_element(u32* dst, float x) {
+  u32 words[kLanes];
+  store_elements(words, set(x));
+  *dst = words[0];
+}
+
+template <class Element>
+constexpr bool kIsFloat = false;
+template <>
+constexpr bool kIsFloat<float> = true;
 
 // One row of A from floats, zero-padded to ld_a.
 template <class Element>

@@ -28,7 +28,7 @@ struct ForwardScratch {
     q = take<Element>(base, rows * ld_q);
     s = take<float>(base, kStripRows<E> * ld_s);
     // Floats: the probabilities take the place of the products.
-    constexpr bool kInPlace = sizeof(Element) == sizeof(float);
+    constexpr bool kInPlace = kIsFloat<Element>;
     if (kInPlace) ld_p = ld_s;
     p = kInPlace ? reinterpret_cast<Element*>(s) : take<Element>(base, kStripRows<E> * ld_p);
     k = take<Element>(base, E::packed_b_elements(problem.dim_qk, plan.tile_k));

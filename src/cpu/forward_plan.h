@@ -22,10 +22,10 @@ using mica::Tensor;
 // product writes no row of the next strip. Floats: scores that fit the first-level cache; bf16: products are so fast
 // that reading packed keys must be shared by more rows.
 template <class E>
-constexpr i32 kStripRows = (sizeof(typename E::Element) == sizeof(float) ? 32 : 64) / E::kRows* E::kRows;
+constexpr i32 kStripRows = (kIsFloat<typename E::Element> ? 32 : 64) / E::kRows* E::kRows;
 // Rows of a tile, at most: the more rows share packed keys, the less packing costs beside the product.
 template <class E>
-constexpr i32 kTileRows = sizeof(typename E::Element) == sizeof(float) ? 256 : 512;
+constexpr i32 kTileRows = kIsFloat<typename E::Element> ? 256 : 512;
 constexpr i32 kTileKeys = 128;
 constexpr i32 kShortRows = 64;      // a sequence of up to so many rows for each key head has its keys split
 constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
