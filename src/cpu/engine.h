@@ -3,8 +3,9 @@
 // engine_bfmmla.h are the engines.
 //
 //   struct Engine {
-//     using Element = float;  // of the packed operands: float, u16 holding bf16, or u32 holding two bf16 whose sum it
-//     is static constexpr i32 kRows, kCols, kDepth;    // granularity of a product
+//     using Element = float;                        // of the packed operands: float, u16 holding bf16, or u32 holding
+//                                                   // two bf16 that stand for their sum
+//     static constexpr i32 kRows, kCols, kDepth;    // granularity of a product
 //
 // C (rows x cols, fp32) = or += A (rows x depth) * B (depth x cols).
 //

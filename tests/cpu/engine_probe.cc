@@ -16,14 +16,6 @@
 namespace MICA_NS {
 namespace {
 
-#if defined(MICA_PROBE_amx)
-using Engine = EngineAmx;
-#elif defined(MICA_PROBE_bfmmla)
-using Engine = EngineBfmmla;
-#else
-using Engine = EngineF32;
-#endif
-
 // Every byte is 0xff first, which is NaN in all types: whatever should have been packed and was not is seen.
 template <class T>
 T* allocate(i64 count) {
@@ -33,8 +25,9 @@ T* allocate(i64 count) {
   return static_cast<T*>(memory);
 }
 
+template <class Engine>
 void multiply(const mica_test::Product& p) {
-  using Element = Engine::Element;
+  using Element = typename Engine::Element;
   const i64 ld_a = leading_dimension(p.depth, Engine::kDepth);
   Element* a = allocate<Element>(round_up(p.rows, Engine::kRows) * ld_a);
   Element* b = allocate<Element>(Engine::packed_b_elements(p.depth, p.cols));
@@ -56,8 +49,20 @@ void multiply(const mica_test::Product& p) {
 
 }  // namespace
 
+template <class Engine>
+constexpr mica_test::EngineProbe probe_of(const char* engine, i32 dtype) {
+  return {MICA_PROBE_NAME, engine, dtype, Engine::kRows, Engine::kCols, Engine::kDepth, multiply<Engine>};
+}
+
 extern const mica_test::EngineProbe probe;
-const mica_test::EngineProbe probe = {
-    MICA_PROBE_NAME, sizeof(Engine::Element) == 2, Engine::kRows, Engine::kCols, Engine::kDepth, multiply};
+#if defined(MICA_PROBE_amx)
+const mica_test::EngineProbe probe = probe_of<EngineAmx>("amx", MICA_BF16);
+extern const mica_test::EngineProbe probe_fp16;
+const mica_test::EngineProbe probe_fp16 = probe_of<EngineAmxSplit>("amx_fp16", MICA_FP16);
+#elif defined(MICA_PROBE_bfmmla)
+const mica_test::EngineProbe probe = probe_of<EngineBfmmla>("bfmmla", MICA_BF16);
+#else
+const mica_test::EngineProbe probe = probe_of<EngineF32>(MICA_PROBE_NAME, MICA_FP32);
+#endif
 
 }  // namespace MICA_NS

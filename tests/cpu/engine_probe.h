@@ -22,7 +22,8 @@ struct Product {
 
 struct EngineProbe {
   const char* isa;
-  bool is_bf16;
+  const char* engine;
+  mica::i32 dtype;              // of the operands
   mica::i32 rows, cols, depth;  // granularity
   void (*multiply)(const Product& product);
 };

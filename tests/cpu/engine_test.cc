@@ -12,19 +12,21 @@
 #include "cpu/isa_list.h"
 #include "tests/cpu/engine_probe.h"
 
-#define MICA_DECLARE_PROBE(isa)                \
-  namespace probe_##isa {                      \
-    extern const mica_test::EngineProbe probe; \
+#define MICA_DECLARE_PROBE(isa, name)         \
+  namespace probe_##isa {                     \
+    extern const mica_test::EngineProbe name; \
   }
 #if defined(__aarch64__)
-MICA_DECLARE_PROBE(neon)
-MICA_DECLARE_PROBE(bfmmla)
+MICA_DECLARE_PROBE(neon, probe)
+MICA_DECLARE_PROBE(bfmmla, probe)
 static const mica_test::EngineProbe* const kProbes[] = {&probe_neon::probe, &probe_bfmmla::probe};
 #else
-MICA_DECLARE_PROBE(avx2)
-MICA_DECLARE_PROBE(avx512)
-MICA_DECLARE_PROBE(amx)
-static const mica_test::EngineProbe* const kProbes[] = {&probe_avx2::probe, &probe_avx512::probe, &probe_amx::probe};
+MICA_DECLARE_PROBE(avx2, probe)
+MICA_DECLARE_PROBE(avx512, probe)
+MICA_DECLARE_PROBE(amx, probe)
+MICA_DECLARE_PROBE(amx, probe_fp16)
+static const mica_test::EngineProbe* const kProbes[] = {&probe_avx2::probe, &probe_avx512::probe, &probe_amx::probe,
+                                                        &probe_amx::probe_fp16};
 #endif
 
 namespace mica {
@@ -47,9 +49,10 @@ class Engine : public testing::TestWithParam<const EngineProbe*> {
   }
 };
 
-// Values that bf16 and fp16 hold exactly, so that packing rounds nothing.
-std::vector<float> values(std::mt19937& random, i64 count) {
-  std::uniform_int_distribution<int> level(-64, 64);
+// Values that the type and the engine hold exactly, so that packing rounds nothing: of 7 bits for bf16, else of 9.
+std::vector<float> values(std::mt19937& random, i64 count, bool is_bf16) {
+  const int levels = is_bf16 ? 64 : 511;
+  std::uniform_int_distribution<int> level(-levels, levels);
   std::vector<float> x(static_cast<size_t>(count));
   for (float& v : x) v = float(level(random)) / 32.0f;
   return x;
@@ -62,8 +65,9 @@ struct Sizes {
 void check(const EngineProbe& probe, const Sizes& size, i32 dtype, bool transposed, bool accumulate,
            i32 unused_depth = 0) {
   std::mt19937 random(u32(size.rows * 7919 + size.cols * 31 + size.depth));
-  const std::vector<float> a = values(random, i64(size.rows) * size.depth);
-  const std::vector<float> b = values(random, i64(size.depth) * size.cols);
+  const std::vector<float> a = values(random, i64(size.rows) * size.depth, probe.dtype == MICA_BF16);
+  const std::vector<float> b =
+      values(random, i64(size.depth) * size.cols, probe.dtype == MICA_BF16 || dtype == MICA_BF16);
 
   const i32 source_rows = transposed ? size.cols : size.depth, source_cols = transposed ? size.depth : size.cols;
   const i64 ld_b = source_cols + 3;
@@ -94,12 +98,15 @@ void check(const EngineProbe& probe, const Sizes& size, i32 dtype, bool transpos
         double want = accumulate ? kBefore : 0;
         for (i32 n = 0; n < used_depth; ++n)
           want += double(a[size_t(r) * size_t(size.depth) + size_t(n)]) * b[size_t(n) * size_t(size.cols) + size_t(k)];
-        // Products are multiples of 2^-10 and sums stay below 2^14: fp32 holds every one of them.
+        // Products are multiples of 2^-10 and sums of this many stay below 2^14: fp32 holds every one of them.
         ASSERT_EQ(got, float(want)) << "row " << r << " column " << k;
       }
     }
   std::free(c);
 }
+
+// The 16-bit type that comes to the engine as it is.
+i32 dtype16(const EngineProbe& probe) { return probe.dtype == MICA_FP16 ? MICA_FP16 : MICA_BF16; }
 
 TEST_P(Engine, EveryRemainder) {
   const EngineProbe& probe = *GetParam();
@@ -110,7 +117,7 @@ TEST_P(Engine, EveryRemainder) {
         for (const bool transposed : {false, true}) {
           SCOPED_TRACE(testing::Message() << rows << " x " << cols << " x " << depth << " transposed " << transposed);
           check(probe, Sizes{rows, cols, depth}, MICA_FP32, transposed, (rows + cols + depth) % 2 == 0);
-          check(probe, Sizes{rows, cols, depth}, MICA_BF16, transposed, (rows + cols + depth) % 2 == 1);
+          check(probe, Sizes{rows, cols, depth}, dtype16(probe), transposed, (rows + cols + depth) % 2 == 1);
           if (HasFatalFailure()) return;
         }
 }
@@ -119,9 +126,9 @@ TEST_P(Engine, LargeShapes) {
   const EngineProbe& probe = *GetParam();
   for (const Sizes& size : {Sizes{64, 128, 576}, Sizes{576, 128, 64}, Sizes{70, 512, 130}, Sizes{130, 200, 512}})
     for (const bool transposed : {false, true}) {
-      check(probe, size, MICA_BF16, transposed, true);
+      check(probe, size, dtype16(probe), transposed, true);
       check(probe, size, MICA_FP32, transposed, false);
-      if (!probe.is_bf16) check(probe, size, MICA_FP16, transposed, false);
+      if (probe.dtype == MICA_FP32) check(probe, size, MICA_FP16, transposed, false);
       if (HasFatalFailure()) return;
     }
 }
@@ -129,13 +136,13 @@ TEST_P(Engine, LargeShapes) {
 TEST_P(Engine, PartOfThePackedDepth) {
   for (const i32 unused : {1, 8, 31, 32, 40, 64, 100})
     for (const i32 cols : {16, 50, 128}) {
-      check(*GetParam(), Sizes{37, cols, 128}, MICA_BF16, false, true, unused);
+      check(*GetParam(), Sizes{37, cols, 128}, dtype16(*GetParam()), false, true, unused);
       if (HasFatalFailure()) return;
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Engine, testing::ValuesIn(kProbes),
-                         [](const testing::TestParamInfo<const EngineProbe*>& info) { return info.param->isa; });
+                         [](const testing::TestParamInfo<const EngineProbe*>& info) { return info.param->engine; });
 
 }  // namespace
 }  // namespace mica
