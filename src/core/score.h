@@ -14,12 +14,12 @@ namespace mica {
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.69314718055994530942f;
 
-// Softcap for products of at most `limit`, as a polynomial: additions and multiplications are plentiful on a GPU, and
-// what tanh is made of otherwise is not. Its error is far below what the element types of tensor cores leave.
+// Softcap for products of at most sqrt(square_limit), as a polynomial: additions and multiplications are plentiful on a
+// GPU, and what tanh is made of otherwise is not. Its error is far below what the element types of tensor cores leave.
 template <int terms>
 struct CapPolynomial {
-  float limit;
-  float c[terms];  // score = product (c0 + y (c1 + ...)), y = product^2
+  float square_limit;
+  float c[terms];  // score = product (c0 + y (c1 + ...)), y = product^2 - square_limit: negative where it holds
 };
 
 // Uniform over a call.
@@ -41,15 +41,22 @@ using mica::kLn2;
 using mica::kLog2E;
 using mica::Score;
 
-// Coefficients that underflow would be missed.
-MICA_HD float cap_limit(float of_cap, float inverse_cap) { return inverse_cap > 1e-5f ? of_cap / inverse_cap : -1.0f; }
+// Coefficients that underflow would be missed: no product is below a square_limit of -1.
+MICA_HD float square_limit(float of_cap, float inverse_cap) {
+  return inverse_cap > 1e-5f ? of_cap * of_cap / (inverse_cap * inverse_cap) : -1.0f;
+}
 MICA_HD CapPolynomial<2> tiny_cap(float inverse_cap, float cap_log2) {
+  constexpr float kOfCap = 0.15f, kLimit = kOfCap * kOfCap;
   const float y = inverse_cap * inverse_cap, c0 = cap_log2 * inverse_cap;
-  return {cap_limit(0.15f, inverse_cap), {c0 * 0.99999165f, c0 * y * -0.33035765f}};
+  constexpr float a0 = 0.99999165f, a1 = -0.33035765f;  // in powers of (product * inverse_cap)^2
+  return {square_limit(kOfCap, inverse_cap), {c0 * (a0 + kLimit * a1), c0 * y * a1}};
 }
 MICA_HD CapPolynomial<3> small_cap(float inverse_cap, float cap_log2) {
+  constexpr float kOfCap = 0.4f, kLimit = kOfCap * kOfCap;
   const float y = inverse_cap * inverse_cap, c0 = cap_log2 * inverse_cap;
-  return {cap_limit(0.4f, inverse_cap), {c0 * 0.99999375f, c0 * y * -0.33262580f, c0 * y * y * 0.12127787f}};
+  constexpr float a0 = 0.99999375f, a1 = -0.33262580f, a2 = 0.12127787f;
+  return {square_limit(kOfCap, inverse_cap),
+          {c0 * (a0 + kLimit * (a1 + kLimit * a2)), c0 * y * (a1 + 2 * kLimit * a2), c0 * y * y * a2}};
 }
 
 MICA_HD Score score_of(const mica::Problem& p) {
@@ -68,12 +75,16 @@ template <class M>
 MICA_HD typename M::V capped_score(const Score& s, typename M::V product) {
   return M::mul(M::tanh(M::mul(product, M::set(s.inverse_cap))), M::set(s.cap_log2));
 }
-// The same for products of at most s.limit.
+// product^2 - square_limit.
 template <class M, int terms>
-MICA_HD typename M::V capped_score(const CapPolynomial<terms>& s, typename M::V product) {
-  const typename M::V y = M::mul(product, product);
+MICA_HD typename M::V beyond_limit(const CapPolynomial<terms>& s, typename M::V product) {
+  return M::mul_add(product, product, M::set(-s.square_limit));
+}
+// The same as capped_score where `beyond`, which is beyond_limit(s, product), is negative.
+template <class M, int terms>
+MICA_HD typename M::V capped_score(const CapPolynomial<terms>& s, typename M::V product, typename M::V beyond) {
   typename M::V factor = M::set(s.c[terms - 1]);
-  for (int i = terms - 2; i >= 0; --i) factor = M::mul_add(y, factor, M::set(s.c[i]));
+  for (int i = terms - 2; i >= 0; --i) factor = M::mul_add(beyond, factor, M::set(s.c[i]));
   return M::mul(product, factor);
 }
 // The same, with or without softcap.

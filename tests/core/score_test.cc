@@ -42,12 +42,16 @@ TEST(Score, ScaleAndSoftcap) {
 
 template <int terms>
 void expect_polynomial(const mica::CapPolynomial<terms>& cap, float of_cap, double error, float scale, float softcap) {
-  ASSERT_NEAR(cap.limit, of_cap * softcap / scale, 1e-6 * cap.limit);
-  for (int i = -100; i <= 100; ++i) {
-    const double product = i * 0.01 * cap.limit, want = score_by_formula(product, scale, softcap) * kLog2E;
-    ASSERT_NEAR((mica::capped_score<M>(cap, product)), want, error * std::fabs(want))
+  const double limit = of_cap * softcap / scale;
+  ASSERT_NEAR(cap.square_limit, limit * limit, 1e-6 * limit * limit);
+  for (int i = -99; i <= 99; ++i) {
+    const double product = i * 0.01 * limit, beyond = mica::beyond_limit<M>(cap, product),
+                 want = score_by_formula(product, scale, softcap) * kLog2E;
+    ASSERT_LT(beyond, 0);
+    ASSERT_NEAR((mica::capped_score<M>(cap, product, beyond)), want, error * std::fabs(want))
         << scale << " " << softcap << " " << product;
   }
+  EXPECT_GT(mica::beyond_limit<M>(cap, 1.01 * limit), 0);
 }
 TEST(Score, SmallSoftcapIsAPolynomial) {
   for (const float scale : {0.125f, 1.0f, 0.0416667f})
@@ -56,8 +60,8 @@ TEST(Score, SmallSoftcapIsAPolynomial) {
       expect_polynomial(make_score(scale, softcap).small, 0.4f, 6.5e-6, scale, softcap);
     }
   for (const float scale : {-0.125f, 1e-6f}) {
-    EXPECT_LT(make_score(scale, 30).tiny.limit, 0) << scale;
-    EXPECT_LT(make_score(scale, 30).small.limit, 0) << scale;
+    EXPECT_GT(mica::beyond_limit<M>(make_score(scale, 30).tiny, 0.0), 0) << scale;
+    EXPECT_GT(mica::beyond_limit<M>(make_score(scale, 30).small, 0.0), 0) << scale;
   }
 }
 

@@ -40,8 +40,7 @@ struct FeatureState {
         for (int e = 0; e < 4; ++e) function(scores[m][n][e]);
   }
 
-  // Products to scores in log2 units, as far as scale and softcap go. One branch for all: each score by itself would
-  // bring its own. What becomes of a score depends on nothing but itself, whichever branch is taken.
+  // Products to scores in log2 units, as far as scale and softcap go.
   template <class Params, int m_blocks, int n_blocks>
   MICA_DEVICE void scale(float (&scores)[m_blocks][n_blocks][4], const Params& p) const {
     if (!has(p, kFeatureSoftcap)) {
@@ -53,28 +52,49 @@ struct FeatureState {
       for_each(scores, [&](float& x) { x = capped_score<Math>(p.score, x); });
       return;
     }
-    float largest[4] = {};  // several, since each maximum waits for the one before
+    constexpr int kBlocks = n_blocks % 4 == 0 ? 4 : n_blocks % 2 == 0 ? 2 : 1;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
-      for (int n = 0; n < n_blocks; ++n)
+      for (int n = 0; n < n_blocks; n += kBlocks) cap<4 * kBlocks>(scores[m][n], p.score);
+  }
+
+  // Softcap of some scores. One branch for all of them: each by itself would bring its own, and more of them at once
+  // leave no registers. What becomes of a score depends on nothing but itself, whichever branch is taken.
+  template <int count>
+  static MICA_DEVICE void cap(float* scores, const Score& score) {
+    float beyond[count];       // of the first polynomial
+    u32 sign[2] = {~0u, ~0u};  // two, since each conjunction waits for the one before
 #pragma unroll
-        for (int e = 0; e < 4; ++e) largest[e] = fmaxf(largest[e], fabsf(scores[m][n][e]));
-    const float most = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+    for (int i = 0; i < count; ++i) beyond[i] = beyond_limit<Math>(score.tiny, scores[i]);
+#pragma unroll
+    for (int i = 0; i < count; i += 2) sign[i / 2 % 2] &= bits_of(beyond[i]) & bits_of(beyond[i + 1]);
+    if (__all_sync(0xffffffffu, i32(sign[0] & sign[1]) < 0)) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) scores[i] = capped_score<Math>(score.tiny, scores[i], beyond[i]);
+      return;
+    }
     // NOTE: choices, not branches: where lanes might part, the compiler no longer counts on uniform registers.
-    const auto polynomial = [&](float x) {
-      const float tiny = capped_score<Math>(p.score.tiny, x), small = capped_score<Math>(p.score.small, x);
-      return fabsf(x) <= p.score.tiny.limit ? tiny : small;
+    const auto polynomial = [&](float x, float small_beyond) {
+      const float tiny_beyond = beyond_limit<Math>(score.tiny, x);
+      const float tiny = capped_score<Math>(score.tiny, x, tiny_beyond);
+      const float small = capped_score<Math>(score.small, x, small_beyond);
+      return tiny_beyond < 0 ? tiny : small;
     };
-    if (__all_sync(0xffffffffu, most <= p.score.tiny.limit))
-      for_each(scores, [&](float& x) { x = capped_score<Math>(p.score.tiny, x); });
-    else if (__all_sync(0xffffffffu, most <= p.score.small.limit))
-      for_each(scores, [&](float& x) { x = polynomial(x); });
-    else
-      for_each(scores, [&](float& x) {
-        const float small = polynomial(x), large = capped_score<Math>(p.score, x);
-        x = fabsf(x) <= p.score.small.limit ? small : large;
-      });
+    bool is_small = true;
+#pragma unroll
+    for (int i = 0; i < count; ++i) is_small &= beyond_limit<Math>(score.small, scores[i]) < 0;
+    if (__all_sync(0xffffffffu, is_small)) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) scores[i] = polynomial(scores[i], beyond_limit<Math>(score.small, scores[i]));
+    } else {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const float small_beyond = beyond_limit<Math>(score.small, scores[i]);
+        const float small = polynomial(scores[i], small_beyond), large = capped_score<Math>(score, scores[i]);
+        scores[i] = small_beyond < 0 ? small : large;
+      }
+    }
   }
 
   // ALiBi and bias; the boolean mask hides.
