@@ -36,8 +36,9 @@ class Inputs:
         slots = 1 if lengths else case["batch"]
         rows, keys = (sum(lengths), sum(lengths)) if lengths else (case["seqlen_q"], case["seqlen_k"])
         self.q = heads_rows(slots, hq, rows, case["dim"])
-        self.k = heads_rows(slots, hk, keys, case["dim"])
-        self.v = heads_rows(slots, hk, keys, case["dim_v"])
+        self.k_cache = heads_rows(slots, hk, case["capacity"] or keys, case["dim"])
+        self.v_cache = heads_rows(slots, hk, case["capacity"] or keys, case["dim_v"])
+        self.k, self.v = self.k_cache[:, :, :keys], self.v_cache[:, :, :keys]
         self.d_o = heads_rows(slots, hq, rows, case["dim_v"])
         pairs = (max(lengths), max(lengths)) if lengths else (rows, keys)
         self.bias = normal(1, hq, *pairs) if case["bias"] else None
@@ -49,6 +50,8 @@ class Inputs:
             self.cu_seqlens = torch.tensor([0] + lengths, device=where).cumsum(0).to(torch.int32)
         if case["paged"]:
             self._make_pages(where, generator)
+        if case["paged"] or case["capacity"]:
+            self.seqused_k = torch.full((self.batch,), keys, device=where, dtype=torch.int32)
 
     def _make_pages(self, where, generator):
         """The same keys, cut into pages that lie in a shuffled order: (pages, page, heads, dim)."""
@@ -56,7 +59,6 @@ class Inputs:
         blocks = -(-keys // size)
         order = torch.randperm(self.batch * blocks, generator=generator, device=where)
         self.block_table = order.view(self.batch, blocks).to(torch.int32)
-        self.seqused_k = torch.full((self.batch,), keys, device=where, dtype=torch.int32)
 
         def pages_of(tensor):
             rows = F.pad(tensor.transpose(1, 2), (0, 0, 0, 0, 0, blocks * size - keys))
@@ -111,14 +113,14 @@ class MicaContender:
 
         paged = inputs.k_pages is not None
         bind((a, "q"), "q", rows_first(inputs.q))
-        bind((a, "k"), "k", inputs.k_pages if paged else rows_first(inputs.k))
-        bind((a, "v"), "v", inputs.v_pages if paged else rows_first(inputs.v))
+        bind((a, "k"), "k", inputs.k_pages if paged else rows_first(inputs.k_cache))
+        bind((a, "v"), "v", inputs.v_pages if paged else rows_first(inputs.v_cache))
         bind((a.mask, "boolean"), "boolean_mask", inputs.mask)
         bind((a.score, "bias"), "bias", inputs.bias)
         bind((a.score, "alibi"), "alibi", None if inputs.alibi is None else inputs.alibi[None])
         bind((a.score, "sinks"), "sinks", inputs.sinks)
         bind((a.sequences, "block_table"), "block_table", inputs.block_table)
-        if paged:
+        if inputs.seqused_k is not None:
             a.sequences.vectors |= mica.SEQUSED_K
             x.seqused_k = inputs.seqused_k.data_ptr()
         if inputs.cu_seqlens is not None:

@@ -2,7 +2,8 @@
 """Bench suites: the same files that `mica bench` reads (cli/suite.h says what they may hold).
 
 Two keys are for compare.py alone: "peers" (names of backends to compare with) and "beside" (options that turn the
-case into another one, whose time by Mica is the yardstick; or "dense-rate", for packed sequences)."""
+case into another one, whose time by Mica is the yardstick; or "dense-rate", for packed sequences). Among the options of
+"beside" may be "capacity": a cache with room for so many keys, of which it holds seqlen_k."""
 
 import itertools
 import json
@@ -11,7 +12,7 @@ DEFAULTS = {
     "pass": "forward", "dtype": "bf16", "device": "cpu", "batch": 1, "seqlen_q": 1024, "seqlen_k": -1, "heads_q": 8,
     "heads_k": -1, "dim": 64, "dim_v": -1, "causal": "none", "window": [], "scale": 0.0, "softcap": 0.0,
     "alibi": False, "sinks": False, "bias": False, "mask": False, "dropout": 0.0, "varlen": [], "paged": 0,
-    "append": 0, "rotary": 0, "splits": 0, "deterministic": False, "batch_invariant": False,
+    "append": 0, "rotary": 0, "splits": 0, "deterministic": False, "batch_invariant": False, "capacity": 0,
 }
 LIST_VALUED = ("window", "varlen", "peers")
 
@@ -45,7 +46,7 @@ class Case(dict):
         if self["window"]:
             words.append("window{},{}".format(*self["window"]))
         words += [word for word in ("softcap", "alibi", "bias", "mask", "sinks", "dropout") if self[word]]
-        words += [f"{word}{self[word]}" for word in ("paged", "append", "rotary", "splits") if self[word]]
+        words += [f"{word}{self[word]}" for word in ("paged", "append", "rotary", "splits", "capacity") if self[word]]
         words += [word.replace("_", "-") for word in ("deterministic", "batch_invariant") if self[word]]
         return " ".join(words)
 

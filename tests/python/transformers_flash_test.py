@@ -46,7 +46,8 @@ def test_logits_equal_eager(pretend_there_is_a_gpu, name, side):
     with torch.no_grad():
         want = build(CAUSAL[name], "eager")(ids, attention_mask=mask).logits[used]
         got = build_flash(CAUSAL[name])(ids, attention_mask=mask).logits[used]
-    assert flash_utils._flash_fn is flash_attn.flash_attn_func
+    # 4.57 takes FlashAttention-3's functions where they are installed too.
+    assert flash_utils._flash_fn.__module__.split(".")[0] in ("flash_attn", "flash_attn_interface")
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
