@@ -51,7 +51,7 @@ python_tests() {
 skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
 
 labels=(-L fast)
-sanitized=OFF  # the builder, too
+sanitized=OFF  # the builder and the command, too
 # Without a GPU here, the architecture with the least shared memory is made and checked; a full run makes them all.
 read -ra kernels <<<"$(tools/cuda_archs.sh 86)"
 if [ "$level" = all ]; then
@@ -77,7 +77,8 @@ if build release "${kernels[@]}"; then
 fi
 
 if command -v clang++ >/dev/null; then
-  build asan "${kernels[@]}" -DMICA_SANITIZE_ALL=$sanitized && run address+undefined build-asan "${labels[@]}"
+  build asan "${kernels[@]}" -DMICA_SANITIZE_ALL=$sanitized -DMICA_BUILD_CLI=$sanitized &&
+    run address+undefined build-asan "${labels[@]}"
   if [ "$level" = all ]; then
     build tsan -DMICA_CUDA=OFF && run thread build-tsan -L threads
   fi
