@@ -44,10 +44,10 @@ template <int terms>
 void expect_polynomial(const mica::CapPolynomial<terms>& cap, float of_cap, double error, float scale, float softcap) {
   const double limit = of_cap * softcap / scale;
   ASSERT_NEAR(cap.square_limit, limit * limit, 1e-6 * limit * limit);
-  for (int i = -99; i <= 99; ++i) {
+  for (int i = -100; i <= 100; ++i) {
     const double product = i * 0.01 * limit, beyond = mica::beyond_limit<M>(cap, product),
                  want = score_by_formula(product, scale, softcap) * kLog2E;
-    ASSERT_LT(beyond, 0);
+    if (std::abs(i) < 100) ASSERT_LT(beyond, 0);
     ASSERT_NEAR((mica::capped_score<M>(cap, product, beyond)), want, error * std::fabs(want))
         << scale << " " << softcap << " " << product;
   }
