@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/kernels/tensor_map.h"
+
 namespace mica::cu {
 
 using Result = int;  // CUresult
@@ -67,11 +69,6 @@ struct LaunchConfig {
   unsigned num_attributes;
 };
 
-// CUtensorMap: 128 opaque bytes that a kernel takes as a grid constant.
-struct alignas(64) TensorMap {
-  std::uint64_t opaque[16];
-};
-
 // cuGetProcAddress_v2, the only function looked up by name.
 using GetProcAddress = Result (*)(const char* symbol, void** function, int cuda_version, std::uint64_t flags,
                                   int* status);
@@ -110,7 +107,8 @@ using GetProcAddress = Result (*)(const char* symbol, void** function, int cuda_
   MICA_DRIVER_FUNCTION(cuTensorMapEncodeTiled, 12000,                                                                 \
                        (TensorMap * map, int type, std::uint32_t rank, void* address, const std::uint64_t* dims,      \
                         const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* element_strides, \
-                        int interleave, int swizzle, int l2_promotion, int fill))
+                        int interleave, int swizzle, int l2_promotion, int fill))                                     \
+  MICA_DRIVER_FUNCTION(cuTensorMapReplaceAddress, 12000, (TensorMap * map, void* address))
 
 struct Api {
 #define MICA_DECLARE(symbol, version, parameters) Result(*symbol) parameters = nullptr;
