@@ -18,6 +18,7 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.dim_v = p.dim_v;
   a.packed_q = is_packed_q(p);
   a.tiles_q = query_tiles(p, tile_q);
+  a.section_heads = 1;
   a.lse_stride_batch = p.lse.stride[0];
   a.lse_stride_head = p.lse.stride[1];
   a.lse_stride_row = p.lse.stride[2];
