@@ -25,12 +25,8 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   return Splits{choose_splits(blocks, hint_tiles, choice.device.num_sms * row.blocks, kMinTiles, kMostSplits), 0};
 }
 
-// Whether each SM gets one block that takes one query tile after the other, so that what a tile begins and ends with
-// overlaps. Long packed sequences, whose weights nobody knows before they are read, are dealt out better by the GPU.
-bool is_persistent(const Problem& p, const KernelRow& row) {
-  constexpr i32 kShort = 2048;
-  return row.persistent && (!is_packed_q(p) || max_of(p.hint_len_q, p.hint_len_k) <= kShort);
-}
+// The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
+constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
 
 // Heads whose K and V fit into this share of L2 are dealt out together, the heaviest tiles of all of them first.
 i32 section_heads(const Problem& p, const Device& device) {
@@ -84,9 +80,14 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
 
   const i64 work = blocks * plan.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
-  if (row.persistent && !params.packed_q) params.section_heads = section_heads(p, choice.device);
-  const i32 num_sms = choice.device.num_sms;
-  const i64 grid = is_persistent(p, row) ? min_of<i64>(work, num_sms) : work;
+  // A persistent kernel has one block an SM, which draws one query tile after the other.
+  const bool draws = row.persistent && work > choice.device.num_sms && work < kMostDrawn;
+  const i64 grid = draws ? choice.device.num_sms : work;
+  if (row.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
+  if (draws) {
+    params.work_epoch = 1;  // another one for each call
+    layout.work_counter = layout.reserve(sizeof(u64));
+  }
   if (row.uses_maps) {
     ForwardMapsParams mapped = {};
     status = forward_maps_params(params, p, row, mapped);

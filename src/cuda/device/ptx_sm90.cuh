@@ -51,6 +51,14 @@ MICA_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::
 MICA_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
 MICA_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 
+// 9.7.13.10 redux.sync: the largest of the warp's lanes, in a uniform register: the compiler knows that branches on it do
+// not divide the warp, and keeps what follows from it, wgmma's descriptors above all, in uniform registers.
+MICA_DEVICE i32 warp_max(i32 x) {
+  i32 largest;
+  asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;\n" : "=r"(largest) : "r"(x));
+  return largest;
+}
+
 // 9.7.9.11 st: 16 bytes of floats.
 MICA_DEVICE void store_shared_floats(u32 address, const float (&x)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])

@@ -15,6 +15,7 @@
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
+#include "device/work_ring_sm90.cuh"
 #include "kernels/forward_block.cuh"
 
 namespace mica {
@@ -36,22 +37,26 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   static constexpr int kConsumerRegisters = (65536 / 128 - kProducerRegisters) / kConsumers / 8 * 8;
 
   using Layout = ForwardSm90Layout<dim_qk, dim_v, tile_q, tile_k, stages>;
-  using QTile = PanelTile<round_up(dim_qk, 64), tile_q>;
+  using QTile = PanelTile<round_up(dim_qk, 64), 64>;  // of a consumer
   using KTile = PanelTile<round_up(dim_qk, 64), tile_k>;
   using VTile = PanelTile<round_up(dim_v, 64), tile_k>;
-  static_assert(Layout::kQBytes == QTile::kBytes && Layout::kKBytes == KTile::kBytes &&
+  static_assert(Layout::kQBytes == kConsumers * QTile::kBytes && Layout::kKBytes == KTile::kBytes &&
                 Layout::kVBytes == VTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
   const ForwardMapsParams& maps;
-  u32 smem_q, smem_k, smem_v, full_q, empty_q, landed;
+  u32 smem_q, smem_k, smem_v, landed;
+  Ring<kConsumers> q_ring;  // a stage for each consumer's 64 queries
   Ring<stages> k_ring, v_ring;
+  WorkRing work_ring;
   // Where this thread stands in the rings; they go on from one query tile to the next.
   RingPlace<stages> k_place, v_place;
   u32 q_parity = 0, landed_parity = 0;
-  // The key tiles that this consumer's 64 queries see, among the block's; the producer has no use for them.
+  // A consumer's: the key tiles that its 64 queries see, among the block's; in steps, as the block comes through its
+  // `count` tiles from the last to the first: [first, last).
   TileRange own;
+  i32 count, first, last;
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
 
@@ -63,14 +68,14 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     smem_v = smem_q + Layout::kV;
     k_ring.barriers = smem_q + Layout::kBarriers;
     v_ring.barriers = k_ring.barriers + k_ring.kBytes;
-    full_q = v_ring.barriers + v_ring.kBytes;
-    empty_q = full_q + 8;
-    landed = empty_q + 8;
+    q_ring.barriers = v_ring.barriers + v_ring.kBytes;
+    work_ring.shared = q_ring.barriers + q_ring.kBytes;
+    landed = work_ring.shared + work_ring.kBytes;
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
-      mbarrier_init(full_q, 1);
-      mbarrier_init(empty_q, 4 * kConsumers);
+      q_ring.init(1, 4);
+      work_ring.init(4 * kConsumers + 1);
       mbarrier_init(landed, 1);
       fence_mbarrier_init();
       tma_prefetch(maps.q.map);
@@ -80,38 +85,46 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     __syncthreads();
     if (threadIdx.x < 128) {
       give_up_registers<kProducerRegisters>();
-      if (uniform_warp() == 0) for_each_work([&] { produce(); });
+      const i32 warp = uniform_warp();
+      if (warp == 0)
+        fetch_keys();
+      else if (warp == 1)
+        deal_out();
     } else {
       take_registers<kConsumerRegisters>();
-      for_each_work([&] { consume(); });
+      consume();
     }
   }
 
-  // The block's query tiles one after the other; a grid of fewer blocks than tiles lets the producer fetch for the next
-  // tile while this one is finished.
-  template <class Function>
-  MICA_DEVICE void for_each_work(Function function) {
-    for (u32 round = 0; round * gridDim.x < u32(p.work_items); ++round) {
-      const u32 work = snake(round, blockIdx.x, gridDim.x);
-      if (work < u32(p.work_items) && this->locate(i32(work))) function();
+  // The second warp: says which query tile comes next, and asks for its Q.
+  MICA_DEVICE void deal_out() {
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
+    for (i32 work = i32(blockIdx.x);; work = counter.next()) {
+      work_ring.announce(work);
+      if (work < 0) return;
+      if (!this->locate(work) || tiles.begin == tiles.end) continue;
+      for (i32 group = 0; group < kConsumers; ++group) {
+        mbarrier_wait(q_ring.empty(group), q_parity ^ 1);
+        if (threadIdx.x % 32 == 0) {
+          mbarrier_arrive_expecting(q_ring.full(group), QTile::kBytes);
+          ask_for<QTile>(smem_q + group * QTile::kBytes, maps.q,
+                         {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(group));
+        }
+      }
+      q_parity ^= 1;
     }
   }
-
-  // By one warp: asks for Q, K0, K1, V0, K2, V1, ... in the order in which they are needed.
-  MICA_DEVICE void produce() {
+  // The first warp: asks for K0, K1, V0, K2, V1, ... of each query tile in the order in which they are needed.
+  MICA_DEVICE void fetch_keys() {
+    for (i32 work = work_ring.take(); work >= 0; work = work_ring.take())
+      if (this->locate(work) && tiles.begin < tiles.end) fetch_keys_of_tile();
+  }
+  MICA_DEVICE void fetch_keys_of_tile() {
     const i32 count = tiles.end - tiles.begin;
-    if (count == 0) return;
-    const bool asks = threadIdx.x == 0;
-    mbarrier_wait(empty_q, q_parity ^ 1);
-    q_parity ^= 1;
-    if (asks) {
-      mbarrier_arrive_expecting(full_q, QTile::kBytes);
-      ask_for<QTile>(smem_q, maps.q, {0, i32(sequence.q_begin) + tile_row, head, sequence.q_slot}, full_q);
-    }
     for (i32 step = 0; step <= count; ++step) {
       if (step < count) {
         k_ring.wait_empty(k_place);
-        if (asks) {
+        if (threadIdx.x == 0) {
           mbarrier_arrive_expecting(k_ring.full(k_place.stage), KTile::kBytes);
           ask_for<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, key_place(step), k_ring.full(k_place.stage));
         }
@@ -158,38 +171,69 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     v_place.next();
   }
 
+  // Query tiles one after the other. The first scores of the next one are under way while O takes the last values of
+  // this one, and their exponentials run meanwhile: a tile's beginning hides behind the end of the one before.
   MICA_DEVICE void consume() {
-    const i32 consumer = uniform_warp() - 4, warp = consumer % 4;
-    const i32 group_row = consumer / 4 * 64;  // in the tile
-    const i32 row_begin = tile_row + group_row + warp * 16;
-    const i32 count = tiles.end - tiles.begin;
-    find_own(tile_row + group_row);
-    const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
+    const i32 consumer = uniform_warp() - 4, group = consumer / 4, tile_warp_row = group * 64 + consumer % 4 * 16;
     SoftmaxState<FloatMath> state[1][2];
     float out[1][dim_v / 8][4];
-    state[0][0] = state[0][1] = empty_state<FloatMath>();
-    zero(out);
-    if (count > 0) {
-      mbarrier_wait(full_q, q_parity);
-      q_parity ^= 1;
-      skip(first);
-    }
-    if (first < last) {
-      Scores scores;
-      u32 probabilities[tile_k / 16][4];
-      features.begin(p, batch_index, head);
-      fetch_pairs(row_begin, first);
-      k_ring.wait_full(k_place);
-      gemm_qk(scores[0], group_row);
-      wgmma_wait<0>();
-      wgmma_hold(scores[0]);
-      release_k();
-      softmax(scores, state[0], row_begin, first);
-      drop(scores, row_begin, first);
-      round(probabilities, scores[0]);
+    Scores scores;
+    u32 probabilities[tile_k / 16][4];
+    bool has_tile = false;
+    count = first = last = 0;
+    for (;;) {
+      // The end of a tile and the beginning of the next.
+      const Base done = *this;
+      const bool was_tile = has_tile, was_seen = has_tile && first < last;
+      const i32 left = count - last;
+      has_tile = take_tile(group);
+      const i32 row_begin = tile_row + tile_warp_row;
+      // More tiles to skip than the ring has stages would wait for the values that are still to be taken.
+      const bool overlaps = has_tile && was_seen && left == 0 && first < last && first < stages;
+      SoftmaxState<FloatMath> fresh[2] = {empty_state<FloatMath>(), empty_state<FloatMath>()};
+      if (overlaps) {
+        skip_k(first);
+        begin_scores(scores, group, row_begin);
+        v_ring.wait_full(v_place);
+        gemm_pv(out[0], probabilities);
+        wgmma_wait<1>();
+        take_scores(scores, fresh, row_begin);
+        wgmma_hold(scores[0]);
+        wait_and_rescale(out[0], {{1.0f, 1.0f}}, fresh[0].sum + fresh[1].sum);
+        release_v();
+        skip_v(first);
+        round(probabilities, scores[0]);
+      } else if (was_seen) {
+        v_ring.wait_full(v_place);
+        gemm_pv(out[0], probabilities);
+        wgmma_wait<0>();
+        wgmma_hold(out[0]);
+        release_v();
+        skip(left);
+      }
+      if (was_tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
+        done.template finish<1, dim_v / 8>(nullptr, {state, out, tile_warp_row, 0});
+      }
+      if (!has_tile) return;
+      state[0][0] = fresh[0];
+      state[0][1] = fresh[1];
+      zero(out);
+      if (first == last) {
+        skip_unseen(group);
+        continue;
+      }
+      if (!overlaps) {
+        skip(first);
+        begin_scores(scores, group, row_begin);
+        wgmma_wait<0>();
+        take_scores(scores, state[0], row_begin);
+        round(probabilities, scores[0]);
+      }
       for (i32 step = first + 1; step < last; ++step) {
         k_ring.wait_full(k_place);
-        gemm_qk(scores[0], group_row);
+        gemm_qk(scores[0], group);
         v_ring.wait_full(v_place);
         gemm_pv(out[0], probabilities);
         wgmma_wait<1>();
@@ -202,21 +246,49 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         release_v();
         round(probabilities, scores[0]);
       }
-      arrive_as_warp(empty_q);
-      v_ring.wait_full(v_place);
-      gemm_pv(out[0], probabilities);
-      wgmma_wait<0>();
-      wgmma_hold(out[0]);
-      release_v();
-    } else if (count > 0) {
-      arrive_as_warp(empty_q);
+      arrive_as_warp(q_ring.empty(group));
     }
-    skip(count - last);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
-    Base::template finish<1, dim_v / 8>(nullptr, {state, out, group_row + warp * 16, 0});
   }
 
+  // The next query tile of the block: which key tiles this consumer takes. False: there is none.
+  MICA_DEVICE bool take_tile(i32 group) {
+    for (;;) {
+      const i32 work = work_ring.take();
+      if (work < 0) return false;
+      if (!this->locate(work)) continue;
+      find_own(tile_row + group * 64);
+      count = tiles.end - tiles.begin;
+      first = tiles.end - own.end;
+      last = tiles.end - own.begin;
+      return true;
+    }
+  }
+  // None of the tile's queries sees a key.
+  MICA_DEVICE void skip_unseen(i32 group) {
+    if (count == 0) return;
+    wait_q(group);
+    arrive_as_warp(q_ring.empty(group));
+    skip(count);
+  }
+  MICA_DEVICE void wait_q(i32 group) {
+    mbarrier_wait(q_ring.full(group), q_parity);
+    q_parity ^= 1;
+  }
+  // The first scores of a tile, begun.
+  MICA_DEVICE void begin_scores(Scores& scores, i32 group, i32 row_begin) {
+    features.begin(p, batch_index, head);
+    fetch_pairs(row_begin, first);
+    wait_q(group);
+    k_ring.wait_full(k_place);
+    gemm_qk(scores[0], group);
+  }
+  // They are there: probabilities in their place.
+  MICA_DEVICE void take_scores(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin) {
+    wgmma_hold(scores[0]);
+    release_k();
+    softmax(scores, state, row_begin, first);
+    drop(scores, row_begin, first);
+  }
   // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE void find_own(i32 row) {
     const i32 row_end = min_of(row + 64, sequence.len_q);
@@ -227,8 +299,18 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
   MICA_DEVICE void skip(i32 num_tiles) {
     for (i32 i = 0; i < num_tiles; ++i) {
+      skip_k(1);
+      skip_v(1);
+    }
+  }
+  MICA_DEVICE void skip_k(i32 num_tiles) {
+    for (i32 i = 0; i < num_tiles; ++i) {
       k_ring.wait_full(k_place);
       release_k();
+    }
+  }
+  MICA_DEVICE void skip_v(i32 num_tiles) {
+    for (i32 i = 0; i < num_tiles; ++i) {
       v_ring.wait_full(v_place);
       release_v();
     }
@@ -245,8 +327,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   }
 
   // scores = Q K^T of one key tile, begun.
-  MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group_row) const {
-    const u64 q = matrix_descriptor(smem_q + group_row * 128, 16, 1024);
+  MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group) const {
+    const u64 q = matrix_descriptor(smem_q + group * QTile::kBytes, 16, 1024);
     const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
     wgmma_hold(scores);
     wgmma_fence();
