@@ -29,6 +29,12 @@ struct WorkspaceLayout {
 ForwardParams forward_params(const Problem& problem, i32 tile_q, const Splits& splits);
 void bind(ForwardParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 
+// The same with maps for the copy engine, for the tiles of a row.
+mica_status forward_maps_params(const ForwardParams& forward, const Problem& problem, const KernelRow& row,
+                                ForwardMapsParams& params);
+mica_status bind(ForwardMapsParams& params, const Problem& problem, const mica_bindings& bindings,
+                 const WorkspaceLayout& layout);
+
 CombineParams combine_params(const ForwardParams& forward, const Problem& problem);
 inline void bind(CombineParams& params, const Problem& problem, const mica_bindings& bindings,
                  const WorkspaceLayout& layout) {

@@ -6,7 +6,7 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(AppendParams) + sizeof(ForwardParams) + sizeof(CombineParams) + sizeof(ProbsParams) + 4 * 16 <=
+static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(CombineParams) + sizeof(ProbsParams) + 4 * 16 <=
               Steps::kParamsBytes);
 
 // Into how many ranges to cut the keys so that every SM has work.
@@ -78,8 +78,14 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i64 work = blocks * plan.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
   const i32 num_sms = choice.device.num_sms;
-  status = add_step(plan, StepKind::FORWARD, index, walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work,
-                    params);
+  const i64 grid = walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work;
+  if (row.uses_maps) {
+    ForwardMapsParams mapped = {};
+    status = forward_maps_params(params, p, row, mapped);
+    if (status == MICA_OK) status = add_step(plan, StepKind::FORWARD_MAPS, index, grid, mapped);
+  } else {
+    status = add_step(plan, StepKind::FORWARD, index, grid, params);
+  }
   if (status == MICA_OK && plan.num_splits > 1) {
     const i32 combine = find_kernel(Role::COMBINE, choice);
     status = add_step(plan, StepKind::COMBINE, combine, params.partial_rows * p.heads_q, combine_params(params, p));

@@ -41,6 +41,7 @@ struct KernelRow {
   bool takes_turns;   // can add to dQ in a fixed order
   bool walks;         // a block takes one query tile after the other where there are fewer blocks
   i32 least_queries;  // of all query heads of a key head: it is slower with fewer
+  bool uses_maps;     // fetches by the copy engine, which has rules of its own (tensor_maps.h)
 };
 
 struct KernelTable {
