@@ -5,7 +5,7 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardParams) + sizeof(BackwardFinishParams) +
+static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + sizeof(BackwardFinishParams) +
                   sizeof(BackwardBiasParams) + sizeof(BackwardSinksParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
@@ -43,7 +43,13 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (query_blocks > 0)
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
                       backward_prepare_params(p, accumulator + turns));
-  if (status == MICA_OK && key_blocks > 0) status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
+  if (status == MICA_OK && key_blocks > 0 && row.uses_maps) {
+    BackwardMapsParams mapped = {};
+    status = backward_maps_params(params, p, row, mapped);
+    if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, key_blocks, mapped);
+  } else if (status == MICA_OK && key_blocks > 0) {
+    status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
+  }
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype)
     status =
         add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, params, row.tile_q));

@@ -20,6 +20,7 @@ namespace mica {
   MICA_STEP_KIND(PROBS, ProbsParams)                      \
   MICA_STEP_KIND(BACKWARD_PREPARE, BackwardPrepareParams) \
   MICA_STEP_KIND(BACKWARD, BackwardParams)                \
+  MICA_STEP_KIND(BACKWARD_MAPS, BackwardMapsParams)       \
   MICA_STEP_KIND(BACKWARD_FINISH, BackwardFinishParams)   \
   MICA_STEP_KIND(BACKWARD_BIAS, BackwardBiasParams)       \
   MICA_STEP_KIND(BACKWARD_SINKS, BackwardSinksParams)
