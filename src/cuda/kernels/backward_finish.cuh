@@ -110,5 +110,6 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardFinishParams params) {
+  mica::wait_for_earlier_kernel();
   mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params);
 }

@@ -51,7 +51,11 @@ struct BackwardTmaSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_
   u32 smem_dq, keys_full, landed;
 
   MICA_DEVICE void run(u8* smem) {
-    if (!this->locate(blockIdx.x)) return;
+    let_next_kernel_begin();
+    if (!this->locate(blockIdx.x)) {
+      wait_for_earlier_kernel();
+      return;
+    }
     tiles = this->query_tiles();
     room = smem;
     smem_k = shared_address(smem);
@@ -81,13 +85,19 @@ struct BackwardTmaSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_
       else if (threadIdx.x / 32 == 1)
         bring_stats(count);
       else if (threadIdx.x == 64 && p.dq_accumulator)
-        this->write_dq(
-            count, [&](i32, float* where) { bulk_reduce_add(where, smem_dq, kBytesDQ); },
-            [&](i32) { mbarrier_arrive(dq_ring.empty(0)); });
+        add_dq(count);
     } else {
       take_registers<kConsumerRegisters>();
       consume(count);
     }
+  }
+
+  // One lane.
+  MICA_DEVICE void add_dq(i32 count) {
+    wait_for_earlier_kernel();  // which clears the accumulator
+    this->write_dq(
+        count, [&](i32, float* where) { bulk_reduce_add(where, smem_dq, kBytesDQ); },
+        [&](i32) { mbarrier_arrive(dq_ring.empty(0)); });
   }
 
   // Rows past the sequence that the copy engine brings as numbers, since they are inside the tensor.
@@ -110,6 +120,7 @@ struct BackwardTmaSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_
     const i32 key_row = i32(sequence.k_begin) + key_begin;
     ask<KTile, dim_qk>(smem_k, maps.k, key_row, head_k, sequence.k_slot, keys_full);
     ask<VTile, dim_v>(smem_v, maps.v, key_row, head_k, sequence.k_slot, keys_full);
+    wait_for_earlier_kernel();  // dO may have been converted
     Place place;
     auto walk = this->first_walk();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
@@ -130,6 +141,7 @@ struct BackwardTmaSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_
     const i32 lane = threadIdx.x % 32;
     const i64 first = sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin;
     u32 parities = 0;
+    wait_for_earlier_kernel();  // also without a step: whoever waits for this kernel relies on what it waited for
     Place place;
     auto walk = this->first_walk();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
