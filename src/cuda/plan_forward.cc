@@ -35,14 +35,16 @@ i32 section_heads(const Problem& p, const Device& device) {
   return i32(heads_k * p.group);
 }
 
-// Whether the kernel of a row can be dealt out while the one before it ends: it has to wait for that by itself, which
-// machine code for Hopper and later does, and a capture has to know how to record it.
+}  // namespace
+
 bool can_overlap(const KernelChoice& choice, i32 index) {
   constexpr i32 kOverlapInCaptureVersion = 12030;
   const i32 image = find_image(choice.images, index, choice.device.arch);
   return Driver::instance().cuda_version() >= kOverlapInCaptureVersion && image >= 0 &&
          choice.images.images[image].arch >= 90 && !choice.images.images[image].is_ptx;
 }
+
+namespace {
 
 mica_status add_append(Plan& plan, const KernelChoice& choice) {
   const Problem& p = plan.problem;

@@ -48,6 +48,10 @@ constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
 constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
+constexpr FileTraits traits_of_backward_tma_sm90(const KernelRow& r) {
+  return {
+      backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, true, false, 0, true};
+}
 constexpr FileTraits traits_of_backward_columns_sm90(const KernelRow& r) {
   // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/tuning.md).
   constexpr i32 kLeastQueries = 1024;
@@ -183,8 +187,10 @@ bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
   const struct {
     const char* name;
     const Tensor& tensor;
-  } mapped[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}};
+  } mapped[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"d_o", p.d_o}};
   for (const auto& [name, tensor] : mapped) {
+    // Forward has no dO, and one of another type is read from the workspace.
+    if (&tensor == &p.d_o && p.d_o.dtype != p.dtype) continue;
     const char* why = why_no_map(rows_shape(tensor));
     if (!q.ask(!why[0], "it fetches %s by the copy engine, and %s", name, why)) return false;
   }

@@ -137,6 +137,12 @@ struct BackwardParams {
   DropoutArg dropout;
 };
 
+// Backward by the copy engine.
+struct BackwardMapsParams {
+  BackwardParams backward;
+  MappedRows q, k, v, d_o;
+};
+
 // One pass over dO and O: the row statistics; dQ's accumulator is set to zero on the way.
 struct BackwardPrepareParams {
   RowsArg o, d_o;
@@ -221,6 +227,13 @@ MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_q
   return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + tile_q * dim_qk * 4 +
          2 * (stages + 1) * 8 + stages * 2 * tile_q * 4 + stages * tile_q * tile_k * pair_bits / 8;
 }
+
+// The same of backward_tma_sm90, which has a barrier more for K and V, and for each stage.
+MICA_HD constexpr i32 backward_tma_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) + (stages + 1) * 8;
+}
+// Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
+MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }
 
 // Bytes of dynamic shared memory of backward_columns_sm90: the same but for dQ, and P in the place of the second tile.
 MICA_HD constexpr i32 backward_columns_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
