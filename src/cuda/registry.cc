@@ -30,6 +30,7 @@ constexpr FileTraits traits_of_forward_sm90(const KernelRow& r) {
           .persistent = true,
           .uses_maps = true};
 }
+constexpr FileTraits traits_of_forward_x_sm90(const KernelRow& r) { return traits_of_forward_sm90(r); }
 constexpr FileTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }

@@ -10,8 +10,6 @@ namespace mica {
 MICA_DEVICE void mbarrier_init(u32 address, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address), "r"(arrivals) : "memory");
 }
-// 9.7.13.4 fence.mbarrier_init: the copy engine sees barriers that this thread has made.
-MICA_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 // 9.7.13.15.13 mbarrier.arrive
 MICA_DEVICE void mbarrier_arrive(u32 address) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address) : "memory");

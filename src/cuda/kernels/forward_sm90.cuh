@@ -53,10 +53,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // Where this thread stands in the rings; they go on from one query tile to the next.
   RingPlace<stages> k_place, v_place;
   u32 q_parity = 0, landed_parity = 0;
-  // A consumer's: the key tiles that its 64 queries see, among the block's; in steps, as the block comes through its
-  // `count` tiles from the last to the first: [first, last).
-  TileRange own;
-  i32 count, first, last;
+  TileRange own;  // a consumer's: the key tiles that its 64 queries see, among the block's
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
 
@@ -77,7 +74,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       q_ring.init(1, 4);
       work_ring.init(4 * kConsumers + 1);
       mbarrier_init(landed, 1);
-      fence_mbarrier_init();
+      fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       tma_prefetch(maps.k.map);
       tma_prefetch(maps.v.map);
@@ -171,66 +168,43 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     v_place.next();
   }
 
-  // Query tiles one after the other. The first scores of the next one are under way while O takes the last values of
-  // this one, and their exponentials run meanwhile: a tile's beginning hides behind the end of the one before.
+  // Query tiles one after the other.
   MICA_DEVICE void consume() {
+    for (;;) {
+      const i32 work = work_ring.take();
+      if (work < 0) return;
+      if (this->locate(work)) consume_tile();
+    }
+  }
+  MICA_DEVICE void consume_tile() {
     const i32 consumer = uniform_warp() - 4, group = consumer / 4, tile_warp_row = group * 64 + consumer % 4 * 16;
+    const i32 row_begin = tile_row + tile_warp_row;
+    const i32 count = tiles.end - tiles.begin;
+    find_own(tile_row + group * 64);
+    // In steps, as the block comes through its tiles from the last to the first.
+    const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
     SoftmaxState<FloatMath> state[1][2];
     float out[1][dim_v / 8][4];
-    Scores scores;
-    u32 probabilities[tile_k / 16][4];
-    bool has_tile = false;
-    count = first = last = 0;
-    for (;;) {
-      // The end of a tile and the beginning of the next.
-      const Base done = *this;
-      const bool was_tile = has_tile, was_seen = has_tile && first < last;
-      const i32 left = count - last;
-      has_tile = take_tile(group);
-      const i32 row_begin = tile_row + tile_warp_row;
-      // More tiles to skip than the ring has stages would wait for the values that are still to be taken.
-      const bool overlaps = has_tile && was_seen && left == 0 && first < last && first < stages;
-      SoftmaxState<FloatMath> fresh[2] = {empty_state<FloatMath>(), empty_state<FloatMath>()};
-      if (overlaps) {
-        skip_k(first);
-        begin_scores(scores, group, row_begin);
-        v_ring.wait_full(v_place);
-        gemm_pv(out[0], probabilities);
-        wgmma_wait<1>();
-        take_scores(scores, fresh, row_begin);
-        wgmma_hold(scores[0]);
-        wait_and_rescale(out[0], {{1.0f, 1.0f}}, fresh[0].sum + fresh[1].sum);
-        release_v();
-        skip_v(first);
-        round(probabilities, scores[0]);
-      } else if (was_seen) {
-        v_ring.wait_full(v_place);
-        gemm_pv(out[0], probabilities);
-        wgmma_wait<0>();
-        wgmma_hold(out[0]);
-        release_v();
-        skip(left);
-      }
-      if (was_tile) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
-        done.template finish<1, dim_v / 8>(nullptr, {state, out, tile_warp_row, 0});
-      }
-      if (!has_tile) return;
-      state[0][0] = fresh[0];
-      state[0][1] = fresh[1];
-      zero(out);
-      if (first == last) {
-        skip_unseen(group);
-        continue;
-      }
-      if (!overlaps) {
-        skip(first);
-        begin_scores(scores, group, row_begin);
-        wgmma_wait<0>();
-        take_scores(scores, state[0], row_begin);
-        round(probabilities, scores[0]);
-      }
+    state[0][0] = state[0][1] = empty_state<FloatMath>();
+    zero(out);
+    if (count > 0) {
+      mbarrier_wait(q_ring.full(group), q_parity);
+      q_parity ^= 1;
+      skip(first);
+    }
+    if (first < last) {
+      Scores scores;
+      u32 probabilities[tile_k / 16][4];
+      features.begin(p, batch_index, head);
+      fetch_pairs(row_begin, first);
+      k_ring.wait_full(k_place);
+      gemm_qk(scores[0], group);
+      wgmma_wait<0>();
+      wgmma_hold(scores[0]);
+      release_k();
+      softmax(scores, state[0], row_begin, first);
+      drop(scores, row_begin, first);
+      round(probabilities, scores[0]);
       for (i32 step = first + 1; step < last; ++step) {
         k_ring.wait_full(k_place);
         gemm_qk(scores[0], group);
@@ -247,48 +221,30 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         round(probabilities, scores[0]);
       }
       arrive_as_warp(q_ring.empty(group));
+      v_ring.wait_full(v_place);
+      gemm_pv(out[0], probabilities);
+      wgmma_wait<0>();
+      wgmma_hold(out[0]);
+      release_v();
+    } else if (count > 0) {
+      arrive_as_warp(q_ring.empty(group));
     }
+    skip(count - last);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
+    if (row_begin + 16 > sequence.len_q) clear_unused(out[0], row_begin);
+    Base::template finish<1, dim_v / 8>(nullptr, {state, out, tile_warp_row, 0});
   }
 
-  // The next query tile of the block: which key tiles this consumer takes. False: there is none.
-  MICA_DEVICE bool take_tile(i32 group) {
-    for (;;) {
-      const i32 work = work_ring.take();
-      if (work < 0) return false;
-      if (!this->locate(work)) continue;
-      find_own(tile_row + group * 64);
-      count = tiles.end - tiles.begin;
-      first = tiles.end - own.end;
-      last = tiles.end - own.begin;
-      return true;
-    }
+  // Rows past the queries in use were made of whatever lies there, and are written as zeros.
+  MICA_DEVICE void clear_unused(float (&out)[dim_v / 8][4], i32 row_begin) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (row_begin + half * 8 + i32(threadIdx.x) % 32 / 4 >= sequence.len_q)
+#pragma unroll
+        for (int n = 0; n < dim_v / 8; ++n) out[n][2 * half] = out[n][2 * half + 1] = 0.0f;
   }
-  // None of the tile's queries sees a key.
-  MICA_DEVICE void skip_unseen(i32 group) {
-    if (count == 0) return;
-    wait_q(group);
-    arrive_as_warp(q_ring.empty(group));
-    skip(count);
-  }
-  MICA_DEVICE void wait_q(i32 group) {
-    mbarrier_wait(q_ring.full(group), q_parity);
-    q_parity ^= 1;
-  }
-  // The first scores of a tile, begun.
-  MICA_DEVICE void begin_scores(Scores& scores, i32 group, i32 row_begin) {
-    features.begin(p, batch_index, head);
-    fetch_pairs(row_begin, first);
-    wait_q(group);
-    k_ring.wait_full(k_place);
-    gemm_qk(scores[0], group);
-  }
-  // They are there: probabilities in their place.
-  MICA_DEVICE void take_scores(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin) {
-    wgmma_hold(scores[0]);
-    release_k();
-    softmax(scores, state, row_begin, first);
-    drop(scores, row_begin, first);
-  }
+
   // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE void find_own(i32 row) {
     const i32 row_end = min_of(row + 64, sequence.len_q);
@@ -299,18 +255,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
   MICA_DEVICE void skip(i32 num_tiles) {
     for (i32 i = 0; i < num_tiles; ++i) {
-      skip_k(1);
-      skip_v(1);
-    }
-  }
-  MICA_DEVICE void skip_k(i32 num_tiles) {
-    for (i32 i = 0; i < num_tiles; ++i) {
       k_ring.wait_full(k_place);
       release_k();
-    }
-  }
-  MICA_DEVICE void skip_v(i32 num_tiles) {
-    for (i32 i = 0; i < num_tiles; ++i) {
       v_ring.wait_full(v_place);
       release_v();
     }

@@ -32,6 +32,18 @@ inline void reduce_add_4(float* address, const float (&x)[4]) {
 }
 inline i32 load_acquire(const i32* address) { return *address; }
 inline void add_release(i32* address, i32 x) { *address += x; }
+inline u64 atomic_add(u64* address, u64 x) {
+  const u64 before = *address;
+  *address += x;
+  return before;
+}
+inline u64 compare_and_swap(u64* address, u64 expected, u64 x) {
+  const u64 before = *address;
+  if (before == expected) *address = x;
+  return before;
+}
+inline u64 load_relaxed(const u64* address) { return *address; }
+inline void store_relaxed(u64* address, u64 x) { *address = x; }
 
 inline void let_next_kernel_begin() {}
 inline void wait_for_earlier_kernel() {}

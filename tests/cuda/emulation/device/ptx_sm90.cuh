@@ -24,6 +24,14 @@ inline void store_shared_floats(u32 address, const float (&x)[4]) {
   emulation::note_access(address, 16, emulation::Access::kWrite);
 }
 
+inline i32 warp_max(i32 x) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const i32 other = __shfl_xor_sync(0xffffffffu, x, distance);
+    x = x > other ? x : other;
+  }
+  return x;
+}
+
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulation::wgmma_commit(); }
 template <int pending>
