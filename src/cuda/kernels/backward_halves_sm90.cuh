@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention for Hopper where dK and dV of a key tile fill the registers of two warpgroups: each computes the
-// scores of half of the keys, and has half of the columns of dK, dV and dQ. Fetched by the copy engine.
+// Backward attention for Hopper where dK and dV of a key tile fill the registers of two or three warpgroups: each
+// computes the scores of its part of the keys, and has its part of the columns of dK, dV and dQ. Fetched by the copy
+// engine.
 //
 //   S = Q K^T, dP = dO V^T                    | all queries of the tile, own keys
 //   P^T, dS^T -> shared memory; consumers meet
 //   dV^T += dO^T P     dK^T += Q^T dS         | own columns, all keys
-//   dQ = dS K                                 | own columns in two slices, added to the accumulator from the registers
+//   dQ = dS K                                 | own columns, 64 at a time, added to the accumulator from the registers
 #pragma once
 
 #include "kernels/backward_maps_sm90.cuh"
@@ -37,11 +38,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using typename Base::QTile;
   using typename Base::STile;
   using typename Base::VTile;
-  static_assert(kConsumers == 2 && tile_q == 64 && tile_k % 16 == 0 && dim_qk == dim_v && dim_qk == 256);
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
-  static constexpr int kKeys = tile_k / 2;       // of a group's scores
-  static constexpr int kColumns = dim_qk / 2;    // of a group's gradients
-  static constexpr int kBlocks = kColumns / 64;  // of 64 rows, transposed
+  static_assert(tile_q == 64 && tile_k % (8 * kConsumers) == 0 && dim_qk == dim_v && dim_qk % (64 * kConsumers) == 0);
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kKeys = tile_k / kConsumers;     // of a group's scores
+  static constexpr int kColumns = dim_qk / kConsumers;  // of a group's gradients
+  static constexpr int kBlocks = kColumns / 64;         // of 64 rows, transposed
+  static_assert(kBlocks <= 2);
   using Scores = float[kKeys / 8][4];
   using Gradients = float[kBlocks][tile_k / 8][4];
 
@@ -179,13 +181,15 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         wgmma_wait<1>();
         wgmma_hold(dq);
         if (p.dq_accumulator) add_dq(to, dq, warp, group * (kColumns / 8));
-        this->template gemm_dq<64>(dq, ds, group * kColumns + 64);
+        if constexpr (kBlocks == 2) this->template gemm_dq<64>(dq, ds, group * kColumns + 64);
         begin_gradient<QTile>(dk, q + own_panels, ds);
         wgmma_wait<1>();
-        wgmma_hold(dq);
         hold(dv);
         arrive_as_warp(do_ring.empty(0));
-        if (p.dq_accumulator) add_dq(to, dq, warp, group * (kColumns / 8) + 8);
+        if constexpr (kBlocks == 2) {
+          wgmma_hold(dq);
+          if (p.dq_accumulator) add_dq(to, dq, warp, group * (kColumns / 8) + 8);
+        }
         // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
         // from leaving products under way.
         const Place old = place;
