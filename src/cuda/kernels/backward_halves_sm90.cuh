@@ -24,6 +24,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using Base::maps;
   using Base::p;
   using Base::ring;
+  using Base::room;
   using Base::sequence;
   using Base::smem_do;
   using Base::smem_ds;
@@ -48,11 +49,11 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using Gradients = float[kBlocks][tile_k / 8][4];
 
   Ring<1> do_ring;
-  u8* room;  // shared memory
   u32 smem_p, keys_full, q_landed, do_landed;
 
   MICA_DEVICE void run(u8* smem) {
     let_next_kernel_begin();
+    this->prefetch_maps();
     if (!this->locate(blockIdx.x)) {
       wait_for_earlier_kernel();
       return;
@@ -351,6 +352,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::BackwardHalvesSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
                                           MICA_STAGES>;
-  Kernel kernel{{{params.backward}, params}};
+  Kernel kernel{{{{{params.backward}}}, params}};
   kernel.run(smem);
 }

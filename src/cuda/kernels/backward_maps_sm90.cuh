@@ -2,7 +2,6 @@
 // What the backward kernels that fetch by the copy engine share: who asks for what, and rows past the sequence.
 #pragma once
 
-#include "device/tma.cuh"
 #include "kernels/backward_fragments_sm90.cuh"
 
 namespace mica {
@@ -24,6 +23,14 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using typename Base::Walk;
 
   const BackwardMapsParams& maps;
+
+  MICA_DEVICE void prefetch_maps() const {
+    if (threadIdx.x != 0) return;
+    tma_prefetch(maps.k.map);
+    tma_prefetch(maps.v.map);
+    tma_prefetch(maps.q.map);
+    tma_prefetch(maps.d_o.map);
+  }
 
   // Rows past the sequence that the copy engine brings as numbers, since they are inside the tensor.
   MICA_DEVICE bool is_ragged(i32 row) const {

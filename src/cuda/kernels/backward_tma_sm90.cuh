@@ -21,6 +21,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   using Base::maps;
   using Base::p;
   using Base::ring;
+  using Base::room;
   using Base::sequence;
   using Base::smem_do;
   using Base::smem_ds;
@@ -45,11 +46,11 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   static constexpr int kColumnsDQ = kTransposed ? tile_q : kRowsEach ? dim_qk : dim_qk / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
 
-  u8* room;  // shared memory
   u32 smem_dq, keys_full, landed;
 
   MICA_DEVICE void run(u8* smem) {
     let_next_kernel_begin();
+    this->prefetch_maps();
     if (!this->locate(blockIdx.x)) {
       wait_for_earlier_kernel();
       return;
@@ -195,11 +196,11 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     }
     if (p.dk.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
-      store<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, first_row);
+      this->template store_rows<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, first_row, 0);
     }
     if (p.dv.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
-      store<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, first_row);
+      this->template store_rows<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, first_row, 0);
     }
   }
 
@@ -245,39 +246,6 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     __syncwarp();
     arrive_as_warp(dq_ring.full(place.stage));
   }
-
-  // 16 rows of dK or dV, by their warp, through the tile at `offset` of shared memory: 16 bytes a lane.
-  template <class Tile, int n_blocks>
-  MICA_DEVICE void store(u32 offset, const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
-                         i32 first_row) const {
-    if (dtype != ElementTraits<Element>::kDtype) {
-      this->store_keys(t, dtype, dim, x, scale, first_row, 0);
-      return;
-    }
-    const i32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < n_blocks / 2; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        x[0][2 * i][e] *= scale;
-        x[0][2 * i + 1][e] *= scale;
-      }
-      u32 words[4];
-      pack_a<Element>(words, x[0][2 * i], x[0][2 * i + 1]);
-      stmatrix_x4(smem_k + offset + Tile::offset(first_row + lane % 16, 2 * i + lane / 16), words);
-    }
-    __syncwarp();
-    constexpr int kRowsAtOnce = 32 / Tile::kChunks;
-    const i32 chunk = lane % Tile::kChunks;
-    u16* to = static_cast<u16*>(t.data) + this->key_offset(t) + chunk * 8;
-#pragma unroll
-    for (int i = 0; i < 16; i += kRowsAtOnce) {
-      const i32 row = first_row + i + lane / Tile::kChunks;
-      if (key_begin + row < sequence.slot_len_k - sequence.leftpad && chunk * 8 < dim)
-        *reinterpret_cast<uint4*>(to + row * t.stride_row) =
-            *reinterpret_cast<const uint4*>(room + offset + Tile::offset(row, chunk));
-    }
-  }
 };
 
 }  // namespace mica
@@ -287,6 +255,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel =
       mica::BackwardTmaSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
-  Kernel kernel{{{params.backward}, params}};
+  Kernel kernel{{{{{params.backward}}}, params}};
   kernel.run(smem);
 }
