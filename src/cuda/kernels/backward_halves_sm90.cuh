@@ -72,6 +72,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     do_landed = keys_full + 8;
     q_landed = do_landed + 8;
     stats = reinterpret_cast<float*>(smem + (q_landed + stages * 8 - smem_k));
+    const i32 count = this->num_steps();
     if (threadIdx.x == 0) {
       ring.init(1 + 32, 128 * kConsumers);
       do_ring.init(1 + 32, 4 * kConsumers);
@@ -79,9 +80,9 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       mbarrier_init(do_landed, 1);
       for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(q_landed + stage * 8, 1);
       fence_for_wgmma();
+      if (count > 0) this->ask_keys(keys_full);
     }
     __syncthreads();
-    const i32 count = this->num_steps();
     if (threadIdx.x < 128) {
       give_up_registers<kProducerRegisters>();
       if (threadIdx.x == 0)
@@ -94,10 +95,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
 
-  // One lane.
+  // One lane, which has asked for K and V already.
   MICA_DEVICE void fetch(i32 count) const {
-    if (count == 0) return;
-    this->ask_keys(keys_full);
     wait_for_earlier_kernel();  // dO may have been converted
     Place place;
     auto walk = this->first_walk();

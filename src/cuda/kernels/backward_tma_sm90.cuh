@@ -68,15 +68,16 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     keys_full = dq_ring.barriers + dq_ring.kBytes;
     landed = keys_full + 8;
     stats = reinterpret_cast<float*>(smem + (landed + stages * 8 - smem_k));
+    const i32 count = this->num_steps();
     if (threadIdx.x == 0) {
       ring.init(1 + 32, 128 * kConsumers);
       dq_ring.init(4 * kConsumers, 1);
       mbarrier_init(keys_full, 1);
       for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(landed + stage * 8, 1);
       fence_for_wgmma();
+      if (count > 0) this->ask_keys(keys_full);
     }
     __syncthreads();
-    const i32 count = this->num_steps();
     if (threadIdx.x < 128) {
       give_up_registers<kProducerRegisters>();
       if (threadIdx.x == 0)
@@ -99,10 +100,8 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
         [&](i32) { mbarrier_arrive(dq_ring.empty(0)); });
   }
 
-  // One lane.
+  // One lane, which has asked for K and V already.
   MICA_DEVICE void fetch(i32 count) const {
-    if (count == 0) return;
-    this->ask_keys(keys_full);
     wait_for_earlier_kernel();  // dO may have been converted
     Place place;
     auto walk = this->first_walk();
