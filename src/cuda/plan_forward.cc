@@ -25,11 +25,14 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   return Splits{choose_splits(blocks, hint_tiles, choice.device.num_sms * row.blocks, kMinTiles, kMostSplits), 0};
 }
 
-// Whether each SM gets one block that takes one query tile after the other. Good for short sequences, where what a tile
-// begins and ends with weighs as much as its keys; long ones are dealt out better by the GPU itself.
-bool walks(const Problem& p, const KernelRow& row, i64 work, i32 num_sms) {
-  const i32 length = max_of(p.hint_len_q, p.hint_len_k);
-  return row.walks && (length <= 1024 || (length <= 2048 && work >= 10 * num_sms));
+// The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
+constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
+
+// Heads whose K and V fit into this share of L2 are dealt out together, the heaviest tiles of all of them first.
+i32 section_heads(const Problem& p, const Device& device) {
+  const i64 bytes_of_head = max_of<i64>(i64(p.hint_len_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
+  const i64 heads_k = clamp_to<i64>(device.l2_bytes / 2 / bytes_of_head, 1, i64(p.heads_k) * p.batch);
+  return i32(heads_k * p.group);
 }
 
 }  // namespace
@@ -79,8 +82,14 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
 
   const i64 work = blocks * plan.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
-  const i32 num_sms = choice.device.num_sms;
-  const i64 grid = walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work;
+  // A persistent kernel has one block an SM, which draws one query tile after the other.
+  const bool draws = row.persistent && work > choice.device.num_sms && work < kMostDrawn;
+  const i64 grid = draws ? choice.device.num_sms : work;
+  if (row.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
+  if (draws) {
+    params.work_epoch = 1;  // another one for each call
+    layout.work_counter = layout.reserve(sizeof(u64));
+  }
   if (row.uses_maps) {
     ForwardMapsParams mapped = {};
     status = forward_maps_params(params, p, row, mapped);

@@ -18,7 +18,7 @@ struct FileTraits {
   bool packs_heads = false;
   i32 slice_width = 0;
   bool takes_turns = true;
-  bool walks = false;
+  bool persistent = false;
   i32 least_queries = 0;
   bool uses_maps = false;
 };
@@ -26,7 +26,9 @@ constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr FileTraits traits_of_forward_sm90(const KernelRow& r) {
-  return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, true, true};
+  return {.smem_bytes = forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+          .persistent = true,
+          .uses_maps = true};
 }
 constexpr FileTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -95,7 +97,7 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
     row.packs_heads = traits.packs_heads;                                                                            \
     row.slice_width = traits.slice_width;                                                                            \
     row.takes_turns = traits.takes_turns;                                                                            \
-    row.walks = traits.walks;                                                                                        \
+    row.persistent = traits.persistent;                                                                              \
     row.least_queries = traits.least_queries;                                                                        \
     row.uses_maps = traits.uses_maps;                                                                                \
     return row;                                                                                                      \
