@@ -60,6 +60,15 @@ void add_aligned_cases(CaseTable& table) {
                    .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                    .sinks_dtype = MICA_FP32,
                    .gradients = kGradQkv | kGradSinks});
+    // Gradients, and dO, of another type than q.
+    add("_types", {.batch = 1,
+                   .heads_k = 1,
+                   .len_q = 70,
+                   .len_k = 140,
+                   .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                   .o_fp32 = true,
+                   .d_o_fp32 = true,
+                   .gradients_fp32 = true});
     add("_splits", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 70, .len_k = 300, .num_splits = 3});
     add("_heads_first", {.batch = 1,
                          .len_q = 70,
@@ -144,6 +153,15 @@ void add_aligned_cases(CaseTable& table) {
   add_many("_causal", {.len_k = 150, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
   add_many("_window", {.len_k = 200, .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT, .window_left = 70, .window_right = 10});
   add_many("_deterministic", {.len_k = 140, .causal = MICA_CAUSAL_TOP_LEFT, .deterministic = 1});
+  // Another dimension for v.
+  table.add("aligned_192_128", {.batch = 2,
+                                .heads_q = 4,
+                                .dim = 192,
+                                .dim_v = 128,
+                                .alignment = 16,
+                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                .packed_q = {70, 140},
+                                .packed_k = {70, 140}});
   for (const int64_t dim : {512, 576}) {
     const std::string name = "aligned_" + std::to_string(dim) + "_512";
     const auto add = [&](const std::string& suffix, Options o) {

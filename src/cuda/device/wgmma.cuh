@@ -30,10 +30,12 @@ struct Wgmma;
 #define MICA_C2(i)                                                                                                     \
   "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3]), "+f"(c[i + 1][0]), "+f"(c[i + 1][1]), "+f"(c[i + 1][2]), \
       "+f"(c[i + 1][3])
+#define MICA_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define MICA_C4(i) MICA_C2(i), MICA_C2(i + 2)
 #define MICA_C8(i) MICA_C4(i), MICA_C4(i + 4)
 // The accumulators' registers: n / 2 of them.
 #define MICA_R32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define MICA_R40 MICA_R32 ",%16,%17,%18,%19"
 #define MICA_R48 MICA_R32 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define MICA_R64 MICA_R48 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define MICA_R80 MICA_R64 ",%32,%33,%34,%35,%36,%37,%38,%39"
@@ -81,6 +83,7 @@ struct Wgmma;
   MICA_WGMMA_OF(Fp16, "f16", n, r0, r1, r2, r3, r4, __VA_ARGS__)
 
 MICA_WGMMA(32, 16, 17, 18, 19, 20, MICA_C4(0))
+MICA_WGMMA(40, 20, 21, 22, 23, 24, MICA_C4(0), MICA_C1(4))
 MICA_WGMMA(48, 24, 25, 26, 27, 28, MICA_C4(0), MICA_C2(4))
 MICA_WGMMA(64, 32, 33, 34, 35, 36, MICA_C8(0))
 MICA_WGMMA(80, 40, 41, 42, 43, 44, MICA_C8(0), MICA_C2(8))
@@ -96,10 +99,12 @@ MICA_WGMMA(224, 112, 113, 114, 115, 116, MICA_C8(0), MICA_C8(8), MICA_C8(16), MI
 MICA_WGMMA(240, 120, 121, 122, 123, 124, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C4(24), MICA_C2(28))
 MICA_WGMMA(256, 128, 129, 130, 131, 132, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C8(24))
 
+#undef MICA_C1
 #undef MICA_C2
 #undef MICA_C4
 #undef MICA_C8
 #undef MICA_R32
+#undef MICA_R40
 #undef MICA_R48
 #undef MICA_R64
 #undef MICA_R80

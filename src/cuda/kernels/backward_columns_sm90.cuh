@@ -40,6 +40,7 @@ struct BackwardColumnsSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, t
   using typename Base::QTile;
   using typename Base::Scores;
   using typename Base::STile;
+  using typename Base::VTile;
   static_assert(tile_k == 64 && kConsumers == 2 && dim_qk == dim_v && served == serves::PLAIN);
   static constexpr int kColumns = dim_qk / 2;        // of a group
   static constexpr int kPanels = kColumns / 64;      // likewise
@@ -144,14 +145,15 @@ struct BackwardColumnsSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, t
         wgmma_wait<0>();
         wgmma_hold(x[0]);
       }
+      barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K and V are done with: their room is for dK and dV
     }
     if (p.dk.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
-      this->store_keys(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, first_row, group * kColumns);
+      this->template store_rows<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, first_row, group * kColumns);
     }
     if (p.dv.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
-      this->store_keys(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, first_row, group * kColumns);
+      this->template store_rows<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, first_row, group * kColumns);
     }
   }
 

@@ -3,6 +3,7 @@
 // are 64 keys by tile_q queries, 16 keys of them in each warp.
 #pragma once
 
+#include "device/tma.cuh"
 #include "kernels/backward_ring_sm90.cuh"
 
 namespace mica {
@@ -12,8 +13,11 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base = BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   using Base::features;
   using Base::kDropout;
+  using Base::key_begin;
   using Base::kScore;
   using Base::p;
+  using Base::room;
+  using Base::sequence;
   using Base::smem_k;
   using typename Base::KTile;
   using typename Base::Operand;
@@ -163,6 +167,39 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
   static MICA_DEVICE void take(Operand& operand, u32 tile, i32 first_row) {
 #pragma unroll
     for (int i = 0; i < tile_q / 4; ++i) operand[i / 4][i % 4] = load_shared_4(place(tile, first_row, i / 2, i % 2));
+  }
+
+  // 16 rows of dK or dV from `first_column` on, by their warp, through the tile at `offset` of shared memory that
+  // nobody reads any more: 16 bytes a lane. Keys past those in use get their zeros.
+  template <class Tile, int n_blocks>
+  MICA_DEVICE void store_rows(u32 offset, const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
+                              i32 first_row, i32 first_column) const {
+    if (dtype != ElementTraits<Element>::kDtype) {
+      this->store_keys(t, dtype, dim, x, scale, first_row, first_column);
+      return;
+    }
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < n_blocks / 2; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        x[0][2 * i][e] *= scale;
+        x[0][2 * i + 1][e] *= scale;
+      }
+      u32 words[4];
+      pack_a<Element>(words, x[0][2 * i], x[0][2 * i + 1]);
+      stmatrix_x4(smem_k + offset + Tile::offset(first_row + lane % 16, first_column / 8 + 2 * i + lane / 16), words);
+    }
+    __syncwarp();
+    const i32 chunk = first_column / 8 + lane % n_blocks;
+    u16* to = static_cast<u16*>(t.data) + this->key_offset(t) + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < 16; i += 32 / n_blocks) {
+      const i32 row = first_row + i + lane / n_blocks;
+      if (key_begin + row < sequence.slot_len_k - sequence.leftpad && chunk * 8 < dim)
+        *reinterpret_cast<uint4*>(to + row * t.stride_row) =
+            *reinterpret_cast<const uint4*>(room + offset + Tile::offset(row, chunk));
+    }
   }
 };
 

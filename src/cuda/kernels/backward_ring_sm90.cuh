@@ -48,6 +48,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   using Scores = float[1][tile_q / 8][4];
   using Operand = u32[tile_q / 16][4];
 
+  u8* room;  // shared memory
   u32 smem_k, smem_v, smem_q, smem_do, smem_ds, smem_pairs;
   Ring<stages> ring;
   Ring<1> dq_ring;
@@ -76,6 +77,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   MICA_DEVICE bool begin(u8* smem, i32 shared_tiles, i32 more_bytes) {
     if (!this->locate(blockIdx.x)) return false;
     tiles = this->query_tiles();
+    room = smem;
     smem_k = shared_address(smem);
     smem_v = smem_k + KTile::kBytes;
     smem_q = smem_v + VTile::kBytes;

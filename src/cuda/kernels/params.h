@@ -235,6 +235,13 @@ MICA_HD constexpr i32 backward_tma_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 d
 // Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
 MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }
 
+// Bytes of dynamic shared memory of backward_halves_sm90: K, V; stages of Q; dO; two tiles of P and of dS; barriers;
+// the statistics of each stage.
+MICA_HD constexpr i32 backward_halves_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  return tile_k * (dim_qk + dim_v) * 2 + stages * tile_q * dim_qk * 2 + tile_q * dim_v * 2 + 4 * tile_k * tile_q * 2 +
+         (3 * stages + 4) * 8 + stages * 2 * tile_q * 4;
+}
+
 // Bytes of dynamic shared memory of backward_columns_sm90: the same but for dQ, and P in the place of the second tile.
 MICA_HD constexpr i32 backward_columns_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) - tile_q * dim_qk * 4;

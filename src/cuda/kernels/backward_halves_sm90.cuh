@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward attention for Hopper where dK and dV of a key tile fill the registers of two or three warpgroups: each
+// computes the scores of its part of the keys, and has its part of the columns of dK, dV and dQ. Fetched by the copy
+// engine.
+//
+//   S = Q K^T, dP = dO V^T                    | all queries of the tile, own keys
+//   P^T, dS^T -> shared memory; consumers meet
+//   dV^T += dO^T P     dK^T += Q^T dS         | own columns, all keys
+//   dQ = dS K                                 | own columns, 64 at a time, added to the accumulator from the registers
+#pragma once
+
+#include "kernels/backward_maps_sm90.cuh"
+
+namespace mica {
+
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
+  using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+  using Base::band;
+  using Base::head;
+  using Base::kConsumerBarrier;
+  using Base::kConsumers;
+  using Base::key_begin;
+  using Base::maps;
+  using Base::p;
+  using Base::ring;
+  using Base::room;
+  using Base::sequence;
+  using Base::smem_do;
+  using Base::smem_ds;
+  using Base::smem_k;
+  using Base::smem_q;
+  using Base::smem_v;
+  using Base::stats;
+  using Base::tiles;
+  using typename Base::KTile;
+  using typename Base::OTile;
+  using typename Base::Place;
+  using typename Base::QTile;
+  using typename Base::STile;
+  using typename Base::VTile;
+  static_assert(tile_q == 64 && tile_k % (8 * kConsumers) == 0 && dim_qk == dim_v && dim_qk % (64 * kConsumers) == 0);
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kKeys = tile_k / kConsumers;     // of a group's scores
+  static constexpr int kColumns = dim_qk / kConsumers;  // of a group's gradients
+  static constexpr int kBlocks = kColumns / 64;         // of 64 rows, transposed
+  static_assert(kBlocks <= 2);
+  using Scores = float[kKeys / 8][4];
+  using Gradients = float[kBlocks][tile_k / 8][4];
+
+  Ring<1> do_ring;
+  u32 smem_p, keys_full, q_landed, do_landed;
+
+  MICA_DEVICE void run(u8* smem) {
+    let_next_kernel_begin();
+    this->prefetch_maps();
+    if (!this->locate(blockIdx.x)) {
+      wait_for_earlier_kernel();
+      return;
+    }
+    tiles = this->query_tiles();
+    room = smem;
+    smem_k = shared_address(smem);
+    smem_v = smem_k + KTile::kBytes;
+    smem_q = smem_v + VTile::kBytes;
+    smem_do = smem_q + stages * QTile::kBytes;
+    smem_p = smem_do + OTile::kBytes;
+    smem_ds = smem_p + 2 * STile::kBytes;
+    ring.barriers = smem_ds + 2 * STile::kBytes;
+    do_ring.barriers = ring.barriers + ring.kBytes;
+    keys_full = do_ring.barriers + do_ring.kBytes;
+    do_landed = keys_full + 8;
+    q_landed = do_landed + 8;
+    stats = reinterpret_cast<float*>(smem + (q_landed + stages * 8 - smem_k));
+    const i32 count = this->num_steps();
+    if (threadIdx.x == 0) {
+      ring.init(1 + 32, 128 * kConsumers);
+      do_ring.init(1 + 32, 4 * kConsumers);
+      mbarrier_init(keys_full, 1);
+      mbarrier_init(do_landed, 1);
+      for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(q_landed + stage * 8, 1);
+      fence_for_wgmma();
+      if (count > 0) this->ask_keys(keys_full);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+      give_up_registers<kProducerRegisters>();
+      if (threadIdx.x == 0)
+        fetch(count);
+      else if (threadIdx.x / 32 == 1)
+        bring_stats(count);
+    } else {
+      take_registers<kConsumerRegisters>();
+      consume(count);
+    }
+  }
+
+  // One lane, which has asked for K and V already.
+  MICA_DEVICE void fetch(i32 count) const {
+    wait_for_earlier_kernel();  // dO may have been converted
+    Place place;
+    auto walk = this->first_walk();
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
+      const bool ragged = this->is_ragged(walk.tile * tile_q);
+      ring.wait_empty(place);
+      ask_rows<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, walk, ring.full(place.stage),
+                      q_landed + place.stage * 8, ragged);
+      do_ring.wait_empty(RingPlace<1>::of_step(step));
+      ask_rows<OTile>(smem_do, maps.d_o, walk, do_ring.full(0), do_landed, ragged);
+    }
+  }
+  template <class Tile>
+  MICA_DEVICE void ask_rows(u32 shared, const MappedRows& rows, const typename Base::Walk& walk, u32 full, u32 landed,
+                            bool ragged) const {
+    const u32 barrier = ragged ? landed : full;
+    mbarrier_arrive_expecting(barrier, Tile::kBytes);
+    this->template ask<Tile, dim_qk>(shared, rows, i32(sequence.q_begin) + walk.tile * tile_q, walk.head,
+                                     sequence.q_slot, barrier);
+    if (ragged) mbarrier_arrive(full);
+  }
+
+  // One warp: the row statistics, and zeros in the place of rows past the sequence.
+  MICA_DEVICE void bring_stats(i32 count) const {
+    u32 q_parities = 0, do_parity = 0;
+    wait_for_earlier_kernel();  // also without a step: whoever waits for this kernel relies on what it waited for
+    Place place;
+    auto walk = this->first_walk();
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
+      const bool ragged = this->is_ragged(walk.tile * tile_q);
+      this->bring_stats_of(walk, place.stage, [&] { ring.wait_empty(place); });
+      if (ragged) {
+        mbarrier_wait(q_landed + place.stage * 8, q_parities >> place.stage & 1);
+        q_parities ^= 1u << place.stage;
+        this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, walk.tile);
+      }
+      mbarrier_arrive(ring.full(place.stage));
+      do_ring.wait_empty(RingPlace<1>::of_step(step));
+      if (ragged) {
+        mbarrier_wait(do_landed, do_parity);
+        do_parity ^= 1;
+        this->template clear_queries<OTile>(smem_do, walk.tile);
+      }
+      mbarrier_arrive(do_ring.full(0));
+    }
+  }
+
+  MICA_DEVICE void consume(i32 count) {
+    const i32 consumer = uniform_warp() - 4, group = consumer / 4, warp = consumer % 4;
+    const u32 own_rows = group * kKeys * 128, own_panels = group * kBlocks * QTile::kPanelBytes;
+    Gradients dk, dv;  // transposed
+    zero(dk);
+    zero(dv);
+    if (count > 0) {
+      Scores s;
+      this->wait_for_keys(keys_full);
+      Place place;
+      ring.wait_full(place);
+      begin_scores<QTile, KTile>(s, smem_q, smem_k + own_rows);
+      wgmma_wait<0>();
+      wgmma_hold(s);
+      auto walk = this->first_walk();
+      for (i32 step = 0; step < count; ++step, this->next(walk)) {
+        const u32 q = smem_q + place.stage * QTile::kBytes;
+        const u32 probabilities = smem_p + step % 2 * STile::kBytes, ds = smem_ds + step % 2 * STile::kBytes;
+        Scores dp;
+        do_ring.wait_full(RingPlace<1>::of_step(step));
+        begin_scores<OTile, VTile>(dp, smem_do, smem_v + own_rows);
+        if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end) mask_rows(s, walk.tile, warp, group);
+        weigh_rows(s, stats + place.stage * 2 * tile_q + warp * 16);
+        wgmma_wait<0>();
+        wgmma_hold(dp);
+        differentiate_rows(dp, s, stats + (place.stage * 2 + 1) * tile_q + warp * 16);
+        share(probabilities, ds, s, dp, group * (kKeys / 8), warp);
+        fence_for_wgmma();
+        barrier_sync(kConsumerBarrier, 128 * kConsumers);
+        float dq[8][4];
+        head = walk.head;
+        float* to = p.dq_accumulator + this->dq_tile(walk.tile) * (tile_q * dim_qk);
+        this->template gemm_dq<64>(dq, ds, group * kColumns);
+        begin_gradient<OTile>(dv, smem_do + own_panels, probabilities);
+        wgmma_wait<1>();
+        wgmma_hold(dq);
+        if (p.dq_accumulator) add_dq(to, dq, warp, group * (kColumns / 8));
+        if constexpr (kBlocks == 2) this->template gemm_dq<64>(dq, ds, group * kColumns + 64);
+        begin_gradient<QTile>(dk, q + own_panels, ds);
+        wgmma_wait<1>();
+        hold(dv);
+        arrive_as_warp(do_ring.empty(0));
+        if constexpr (kBlocks == 2) {
+          wgmma_hold(dq);
+          if (p.dq_accumulator) add_dq(to, dq, warp, group * (kColumns / 8) + 8);
+        }
+        // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
+        // from leaving products under way.
+        const Place old = place;
+        if (step + 1 < count) place.next();
+        ring.wait_full(place);
+        begin_scores<QTile, KTile>(s, smem_q + place.stage * QTile::kBytes, smem_k + own_rows);
+        wgmma_wait<1>();
+        hold(dk);
+        ring.release_by_thread(old);
+        wgmma_wait<0>();
+        wgmma_hold(s);
+      }
+      barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K and V are done with: their room is for dK and dV
+    }
+    if (p.dk.data) {
+      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
+      store<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, group, warp);
+    }
+    if (p.dv.data) {
+      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
+      store<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, group, warp);
+    }
+  }
+  static MICA_DEVICE void hold(Gradients& x) {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) wgmma_hold(x[m]);
+  }
+
+  // c (64 queries x own keys) = A B^T, begun.
+  template <class ATile, class BTile>
+  static MICA_DEVICE void begin_scores(Scores& c, u32 a, u32 b) {
+    const u64 from_a = matrix_descriptor(a, 16, 1024), from_b = matrix_descriptor(b, 16, 1024);
+    wgmma_hold(c);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < dim_qk / 16; ++i)
+      Wgmma<Element, kKeys>::add(c, advance(from_a, i / 4 * ATile::kPanelBytes + i % 4 * 32),
+                                 advance(from_b, i / 4 * BTile::kPanelBytes + i % 4 * 32), i > 0);
+    wgmma_commit();
+  }
+  // c (own columns x all keys) += A^T B, begun; b lies by keys.
+  template <class ATile>
+  static MICA_DEVICE void begin_gradient(Gradients& c, u32 a, u32 b) {
+    const u64 from_a = matrix_descriptor(a, ATile::kPanelBytes, 1024), from_b = matrix_descriptor(b, 16, 1024);
+    hold(c);
+    wgmma_fence();
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m)
+#pragma unroll
+      for (int i = 0; i < tile_q / 16; ++i)
+        Wgmma<Element, tile_k>::add_a_transposed(c[m], advance(from_a, m * ATile::kPanelBytes + i * 16 * 128),
+                                                 advance(from_b, i * 32), 1);
+    wgmma_commit();
+  }
+
+  MICA_DEVICE void mask_rows(Scores& s, i32 tile, i32 warp, i32 group) const {
+    const i32 lane = threadIdx.x % 32, first = key_begin + group * kKeys + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Range keys = keys_of_row(band, tile * tile_q + warp * 16 + half * 8 + lane / 4);
+      hide_outside<kKeys / 8>(s, half, keys.begin - first, keys.end - first);
+    }
+  }
+  // lse, delta: of this warp's 16 queries.
+  MICA_DEVICE void weigh_rows(Scores& s, const float* lse) const {
+    const float rows[2] = {lse[threadIdx.x % 32 / 4], lse[threadIdx.x % 32 / 4 + 8]};
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = ex2_approx(fmaf(s[n][e], p.score.scale_log2, -rows[e / 2]));
+  }
+  static MICA_DEVICE void differentiate_rows(Scores& dp, const Scores& probability, const float* delta) {
+    const float rows[2] = {delta[threadIdx.x % 32 / 4], delta[threadIdx.x % 32 / 4 + 8]};
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dp[n][e] = probability[n][e] * (dp[n][e] - rows[e / 2]);
+  }
+
+  // P^T and dS^T, by keys, from block `first_block` of eight on. Where their number is odd, the last of both together.
+  static MICA_DEVICE void share(u32 probabilities, u32 ds, const Scores& s, const Scores& d, i32 first_block,
+                                i32 warp) {
+    const i32 lane = threadIdx.x % 32, chunk = warp * 2 + lane / 8 % 2;
+    u32 words[4];
+#pragma unroll
+    for (int n = 0; n + 1 < kKeys / 8; n += 2) {
+      const u32 at = STile::offset((first_block + n + lane / 16) * 8 + lane % 8, chunk);
+      pack_a<Element>(words, s[n], s[n + 1]);
+      stmatrix_x4_trans(probabilities + at, words);
+      pack_a<Element>(words, d[n], d[n + 1]);
+      stmatrix_x4_trans(ds + at, words);
+    }
+    if constexpr (kKeys / 8 % 2 == 1) {
+      constexpr int kLast = kKeys / 8 - 1;
+      const u32 at = STile::offset((first_block + kLast) * 8 + lane % 8, chunk);
+      pack_a<Element>(words, s[kLast], d[kLast]);
+      stmatrix_x4_trans((lane < 16 ? probabilities : ds) + at, words);
+    }
+  }
+
+  // 64 columns of dQ of this warp's 16 queries.
+  static MICA_DEVICE void add_dq(float* to, const float (&dq)[8][4], i32 warp, i32 first_block) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      reduce_add_4(to + dq_accumulator_index(dim_qk, warp, first_block + n, threadIdx.x % 32), dq[n]);
+  }
+
+  // dK or dV through the tile at `offset` of shared memory, 16 bytes a thread. By all consumers.
+  template <class Tile>
+  MICA_DEVICE void store(u32 offset, const RowsArg& t, i32 dtype, i32 dim, Gradients& x, float scale, i32 group,
+                         i32 warp) const {
+    const i32 lane = threadIdx.x % 32, first_column = group * kColumns + warp * 16;
+    const i32 valid = sequence.slot_len_k - sequence.leftpad - key_begin;
+    const i64 base = this->key_offset(t);
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m)
+#pragma unroll
+      for (int n = 0; n < tile_k / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[m][n][e] *= scale;
+    if (dtype != ElementTraits<Element>::kDtype) {
+#pragma unroll
+      for (int m = 0; m < kBlocks; ++m)
+#pragma unroll
+        for (int n = 0; n < tile_k / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const i32 column = first_column + m * 64 + e / 2 * 8 + lane / 4, row = n * 8 + lane % 4 * 2 + e % 2;
+            if (row < valid && column < dim)
+              this->store_one(t.data, base + row * t.stride_row + column, dtype, x[m][n][e]);
+          }
+      return;
+    }
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m)
+#pragma unroll
+      for (int n = 0; n < tile_k / 8; n += 2) {
+        u32 words[4];
+        pack_a<Element>(words, x[m][n], x[m][n + 1]);
+        stmatrix_x4_trans(
+            smem_k + offset + Tile::offset((n + lane / 16) * 8 + lane % 8, (first_column + m * 64) / 8 + lane / 8 % 2),
+            words);
+      }
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+#pragma unroll 2
+    for (i32 i = threadIdx.x - 128; i < tile_k * Tile::kChunks; i += 128 * kConsumers) {
+      const i32 row = i / Tile::kChunks, chunk = i % Tile::kChunks;
+      if (row < valid && chunk * 8 < dim)
+        *reinterpret_cast<uint4*>(static_cast<u16*>(t.data) + base + row * t.stride_row + chunk * 8) =
+            *reinterpret_cast<const uint4*>(room + offset + Tile::offset(row, chunk));
+    }
+  }
+};
+
+}  // namespace mica
+
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
+    MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardMapsParams params) {
+  extern __shared__ __align__(1024) mica::u8 smem[];
+  using Kernel = mica::BackwardHalvesSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
+                                          MICA_STAGES>;
+  Kernel kernel{{{{{params.backward}}}, params}};
+  kernel.run(smem);
+}

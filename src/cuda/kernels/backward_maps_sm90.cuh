@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the backward kernels that fetch by the copy engine share: who asks for what, and rows past the sequence.
+#pragma once
+
+#include "kernels/backward_fragments_sm90.cuh"
+
+namespace mica {
+
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, serves::PLAIN> {
+  using Base = BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, serves::PLAIN>;
+  using Base::head_k;
+  using Base::kConsumerBarrier;
+  using Base::kConsumers;
+  using Base::key_begin;
+  using Base::p;
+  using Base::sequence;
+  using Base::smem_k;
+  using Base::smem_v;
+  using Base::stats;
+  using typename Base::KTile;
+  using typename Base::VTile;
+  using typename Base::Walk;
+
+  const BackwardMapsParams& maps;
+
+  MICA_DEVICE void prefetch_maps() const {
+    if (threadIdx.x != 0) return;
+    tma_prefetch(maps.k.map);
+    tma_prefetch(maps.v.map);
+    tma_prefetch(maps.q.map);
+    tma_prefetch(maps.d_o.map);
+  }
+
+  // Rows past the sequence that the copy engine brings as numbers, since they are inside the tensor.
+  MICA_DEVICE bool is_ragged(i32 row) const {
+    return row + tile_q > sequence.len_q && sequence.q_begin + sequence.len_q < maps.q.rows;
+  }
+
+  template <class Tile, int dim>
+  MICA_DEVICE void ask(u32 shared, const MappedRows& rows, i32 row, i32 head, i32 slot, u32 barrier) const {
+#pragma unroll
+    for (int panel = 0; panel < dim / 64; ++panel)
+      tma_load(shared + panel * Tile::kPanelBytes, rows.map,
+               {panel * 64, row, head * rows.head_step, slot * rows.slot_step}, barrier);
+  }
+
+  MICA_DEVICE void ask_keys(u32 full) const {
+    mbarrier_arrive_expecting(full, KTile::kBytes + VTile::kBytes);
+    const i32 row = i32(sequence.k_begin) + key_begin;
+    ask<KTile, dim_qk>(smem_k, maps.k, row, head_k, sequence.k_slot, full);
+    ask<VTile, dim_v>(smem_v, maps.v, row, head_k, sequence.k_slot, full);
+  }
+
+  // One warp: the row statistics of a query tile, on their way while the stage is waited for.
+  template <class WaitEmpty>
+  MICA_DEVICE void bring_stats_of(const Walk& walk, i32 stage, WaitEmpty wait_empty) const {
+    constexpr int kRows = (tile_q + 31) / 32;
+    const i32 lane = threadIdx.x % 32, row = walk.tile * tile_q, valid = sequence.len_q - row;
+    const i64 stat = walk.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+    float lse[kRows], delta[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const i32 at = lane + i * 32;
+      lse[i] = at < valid ? p.row_lse[stat + at] : infinity();
+      delta[i] = at < valid ? p.row_delta[stat + at] : 0.0f;
+    }
+    wait_empty();
+    float* to = stats + stage * 2 * tile_q + lane;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      if (tile_q % 32 == 0 || lane + i * 32 < tile_q) {
+        to[i * 32] = lse[i];
+        to[tile_q + i * 32] = delta[i];
+      }
+  }
+
+  template <class Tile>
+  static MICA_DEVICE void clear_rows(u32 tile, i32 begin, i32 end, i32 thread, i32 threads) {
+    const u32 zeros[4] = {};
+#pragma unroll 1
+    for (i32 i = begin * Tile::kChunks + thread; i < end * Tile::kChunks; i += threads)
+      store_shared_16(tile + Tile::offset(i / Tile::kChunks, i % Tile::kChunks), zeros);
+  }
+  // By one warp: the rows of Q or dO past the sequence.
+  template <class Tile>
+  MICA_DEVICE void clear_queries(u32 tile, i32 tile_index) const {
+    clear_rows<Tile>(tile, sequence.len_q - tile_index * tile_q, tile_q, threadIdx.x % 32, 32);
+    fence_for_wgmma();
+  }
+
+  // By all consumers.
+  MICA_DEVICE void wait_for_keys(u32 full) const {
+    mbarrier_wait(full, 0);
+    const i32 valid = sequence.len_k - key_begin;
+    if (valid >= tile_k) return;
+    clear_rows<KTile>(smem_k, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
+    clear_rows<VTile>(smem_v, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
+    fence_for_wgmma();
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+  }
+};
+
+}  // namespace mica
