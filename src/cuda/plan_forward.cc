@@ -6,7 +6,7 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(AppendParams) + sizeof(ForwardParams) + sizeof(CombineParams) + sizeof(ProbsParams) + 4 * 16 <=
+static_assert(sizeof(AppendParams) + 2 * sizeof(ForwardParams) + sizeof(CombineParams) + sizeof(ProbsParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
 // Into how many ranges to cut the keys so that every SM has work.
@@ -41,6 +41,30 @@ bool can_overlap(const KernelChoice& choice, i32 index) {
          choice.images.images[image].arch >= 90 && !choice.images.images[image].is_ptx;
 }
 
+// Queries of a tile, and blocks of all tiles, of a kernel's grid.
+i32 queries_of_tile(const KernelRow& row, const Problem& p) {
+  return row.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
+}
+i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& params) {
+  const i32 head_tiles = row.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
+  return i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
+}
+
+// The attention itself, by the kernel of row `index`.
+mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const Splits& splits, When when) {
+  const Problem& p = plan.problem;
+  const KernelRow& row = kernel_table().rows[index];
+  const i32 num_sms = choice.device.num_sms;
+  ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
+  const i64 work = blocks_of(row, p, params) * splits.num_splits;
+  params.work_items = i32(min_of<i64>(work, 0x7fffffff));
+  const mica_status status = add_step(plan, StepKind::FORWARD, index,
+                                      walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work, params);
+  Steps& steps = steps_of(plan);
+  if (status == MICA_OK) steps.step[steps.num_steps - 1].when = when;
+  return status;
+}
+
 mica_status add_append(Plan& plan, const KernelChoice& choice) {
   const Problem& p = plan.problem;
   const AppendParams params = append_params(p);
@@ -63,11 +87,8 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool has_rows = p.batch > 0 && p.heads_q > 0 && rows_of_head(p) > 0;
   if (status != MICA_OK || !has_rows) return status;
 
-  const i32 tile_queries = row.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
-  const i32 head_tiles = row.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
-  ForwardParams params = forward_params(p, tile_queries, Splits{1, 0});
-  const i64 blocks = i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
-  params.splits = splits_of(p, choice, row, blocks);
+  ForwardParams params = forward_params(p, queries_of_tile(row, p), Splits{1, 0});
+  params.splits = splits_of(p, choice, row, blocks_of(row, p, params));
   plan.num_splits = params.splits.num_splits;
   if (plan.num_splits > 1) {
     const u64 partial_rows = u64(plan.num_splits) * p.heads_q * params.partial_rows;
@@ -75,11 +96,16 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
     layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
   }
 
-  const i64 work = blocks * plan.num_splits;
-  params.work_items = i32(min_of<i64>(work, 0x7fffffff));
-  const i32 num_sms = choice.device.num_sms;
-  status = add_step(plan, StepKind::FORWARD, index, walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work,
-                    params);
+  status = add_forward(plan, choice, index, params.splits, row.v_in_k ? When::V_IN_K : When::ALWAYS);
+  if (status == MICA_OK && row.v_in_k) {
+    const i32 apart = find_principal_apart(choice);
+    steps_of(plan).needs_v_in_k = apart < 0;
+    if (apart >= 0) {
+      const i32 tile_k = kernel_table().rows[apart].tile_k;
+      const Splits splits = {params.splits.num_splits, ceil_div(params.splits.length_tiles * row.tile_k, tile_k)};
+      status = add_forward(plan, choice, apart, splits, When::V_APART);
+    }
+  }
   if (status == MICA_OK && plan.num_splits > 1) {
     const i32 combine = find_kernel(Role::COMBINE, choice);
     status = add_step(plan, StepKind::COMBINE, combine, params.partial_rows * p.heads_q, combine_params(params, p));

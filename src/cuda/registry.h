@@ -41,6 +41,7 @@ struct KernelRow {
   bool takes_turns;   // can add to dQ in a fixed order
   bool walks;         // a block takes one query tile after the other where there are fewer blocks
   i32 least_queries;  // of all query heads of a key head: it is slower with fewer
+  bool v_in_k;        // reads V out of K: where they turn out to lie apart, another kernel must run
 };
 
 struct KernelTable {
@@ -59,6 +60,9 @@ struct KernelChoice {
 // Rows of the tensor can be fetched 16 bytes at a time, at any dim that is a multiple of 16 bytes.
 bool rows_are_aligned(const Tensor& tensor);
 
+// V is narrower than K and has its strides, so that it may be a part of K's columns; only the addresses tell.
+bool v_can_lie_in_k(const Problem& problem);
+
 // Feature bits (kernels/params.h) that a problem needs.
 u32 features_of(const Problem& problem);
 
@@ -69,10 +73,12 @@ bool is_principal(Role role, i32 pass);
 // it got right, so that an error can name the row that came closest.
 i32 why_not(i32 row, const KernelChoice& choice, char* text, size_t text_bytes);
 
-// The first row of a role, or of the problem's pass, that can run. -1: none.
+// The first row of a role, or of the problem's pass, that can run. -1: none. find_principal_apart: of those that take V
+// from anywhere.
 i32 find_kernel(Role role, const KernelChoice& choice);
 // The step after a backward kernel: reads the accumulator as that kernel's tiles lay it out. -1: none.
 i32 find_backward_finish(const KernelRow& backward);
 i32 find_principal(const KernelChoice& choice);
+i32 find_principal_apart(const KernelChoice& choice);
 
 }  // namespace mica
