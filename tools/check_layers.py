@@ -31,6 +31,7 @@ ROOMS = {
     # What the options of a call do to a fragment, and which rows a tile packs: these read the call's parameters.
     "src/cuda/device/features.cuh": ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"],
     "src/cuda/device/pairs.cuh": ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"],
+    "src/cuda/device/tma.cuh": ["src/core/types.h", "src/cuda/device/", "src/cuda/kernels/tensor_map.h"],
     "src/conformance/": [INTERFACE, "src/conformance/"],
     "src/doctor/": ["src/doctor/"],
     "src/builder/": ["src/doctor/", "src/builder/"],

@@ -2,6 +2,7 @@
 #include "cuda/arguments.h"
 
 #include "cuda/argument_parts.h"
+#include "cuda/tensor_maps.h"
 
 namespace mica {
 ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits) {
@@ -58,6 +59,25 @@ bool v_lies_in_k(const Problem& p, const mica_bindings& x) {
   const u64 element = dtype_bytes(p.dtype);
   const u64 bytes = reinterpret_cast<std::uintptr_t>(x.v) - reinterpret_cast<std::uintptr_t>(x.k);  // wraps if before
   return bytes % (kPanelColumns * element) == 0 && bytes <= u64(p.dim_qk - p.dim_v) * element;
+}
+
+mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, const KernelRow& row,
+                                ForwardMapsParams& params) {
+  params.forward = forward;
+  RowsShape q = rows_shape(p.q);
+  q.strides = forward.q;  // rotary: of the workspace
+  mica_status status = encode_map(q, row.tile_q, params.q);
+  if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, params.k);
+  if (status == MICA_OK) status = encode_map(rows_shape(p.v), row.tile_k, params.v);
+  return status;
+}
+
+mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  bind(a.forward, p, x, layout);
+  mica_status status = bind_map(a.q, a.forward.q.data);
+  if (status == MICA_OK) status = bind_map(a.k, a.forward.k.data);
+  if (status == MICA_OK) status = bind_map(a.v, a.forward.v.data);
+  return status;
 }
 
 CombineParams combine_params(const ForwardParams& forward, const Problem& p) {

@@ -32,6 +32,12 @@ void bind(ForwardParams& params, const Problem& problem, const mica_bindings& bi
 // Whether V is a part of K's columns, from a whole panel of 64 on, given that it can be (registry.h).
 bool v_lies_in_k(const Problem& problem, const mica_bindings& bindings);
 
+// The same with maps for the copy engine, for the tiles of a row.
+mica_status forward_maps_params(const ForwardParams& forward, const Problem& problem, const KernelRow& row,
+                                ForwardMapsParams& params);
+mica_status bind(ForwardMapsParams& params, const Problem& problem, const mica_bindings& bindings,
+                 const WorkspaceLayout& layout);
+
 CombineParams combine_params(const ForwardParams& forward, const Problem& problem);
 inline void bind(CombineParams& params, const Problem& problem, const mica_bindings& bindings,
                  const WorkspaceLayout& layout) {

@@ -2,6 +2,7 @@
 #include "cuda/cuda.h"
 
 #include <cstdio>
+#include <type_traits>
 
 #include "cuda/check.h"
 #include "cuda/steps.h"
@@ -61,6 +62,16 @@ mica_status plan(Plan& plan) {
   return status;
 }
 
+template <class Params>
+mica_status bind_step(Params& params, const Plan& plan, const mica_bindings& bindings) {
+  if constexpr (std::is_void_v<decltype(bind(params, plan.problem, bindings, steps_of(plan).layout))>) {
+    bind(params, plan.problem, bindings, steps_of(plan).layout);
+    return MICA_OK;
+  } else {
+    return bind(params, plan.problem, bindings, steps_of(plan).layout);
+  }
+}
+
 mica_status execute(const Plan& plan, const mica_bindings& bindings) {
   Driver& driver = Driver::instance();
   const Steps& steps = steps_of(plan);
@@ -72,19 +83,21 @@ mica_status execute(const Plan& plan, const mica_bindings& bindings) {
     return fail(MICA_ERROR_UNSUPPORTED,
                 "v is no part of k by its address, and no kernel but %s, which reads v out of k, can run this",
                 plan.kernel);
-  alignas(16) unsigned char params[Steps::kParamsBytes];
+  alignas(64) unsigned char params[Steps::kParamsBytes];
   void* arguments[] = {params};
   const auto stream = static_cast<cu::Stream>(bindings.stream);
   for (i32 i = 0; i < steps.num_steps; ++i) {
     const Step& s = steps.step[i];
     if (s.when != When::ALWAYS && (s.when == When::V_IN_K) != v_lies_in_k(plan.problem, bindings)) continue;
     std::memcpy(params, steps.params + s.params_offset, s.params_bytes);
+    mica_status bound = MICA_OK;
     switch (s.kind) {
 #define MICA_BIND(kind, Params) \
-  case StepKind::kind: bind(*reinterpret_cast<Params*>(params), plan.problem, bindings, steps.layout); break;
+  case StepKind::kind: bound = bind_step(*reinterpret_cast<Params*>(params), plan, bindings); break;
       MICA_STEP_KINDS(MICA_BIND)
 #undef MICA_BIND
     }
+    if (bound != MICA_OK) return bound;
     const cu::LaunchAttribute overlap = {cu::kProgrammaticStreamSerialization, {1}};
     const cu::LaunchConfig config = {s.grid, 1, 1, s.block, 1, 1, s.smem_bytes, stream, &overlap, s.overlaps};
     const cu::Result launched = driver.api().cuLaunchKernelEx(&config, s.function, arguments, nullptr);

@@ -6,7 +6,8 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(AppendParams) + 2 * sizeof(ForwardParams) + sizeof(CombineParams) + sizeof(ProbsParams) + 5 * 16 <=
+static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardParams) + sizeof(CombineParams) +
+                  sizeof(ProbsParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
 // Into how many ranges to cut the keys so that every SM has work.
@@ -58,8 +59,15 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
-  const mica_status status = add_step(plan, StepKind::FORWARD, index,
-                                      walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work, params);
+  const i64 grid = walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work;
+  mica_status status = MICA_OK;
+  if (row.uses_maps) {
+    ForwardMapsParams mapped = {};
+    status = forward_maps_params(params, p, row, mapped);
+    if (status == MICA_OK) status = add_step(plan, StepKind::FORWARD_MAPS, index, grid, mapped);
+  } else {
+    status = add_step(plan, StepKind::FORWARD, index, grid, params);
+  }
   Steps& steps = steps_of(plan);
   if (status == MICA_OK) steps.step[steps.num_steps - 1].when = when;
   return status;

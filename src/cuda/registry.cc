@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cuda/kernels/params.h"
+#include "cuda/tensor_maps.h"
 
 namespace mica {
 namespace {
@@ -20,6 +21,7 @@ struct FileTraits {
   bool walks = false;
   i32 least_queries = 0;
   bool v_in_k = false;
+  bool uses_maps = false;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -78,9 +80,9 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
 #define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
                     why)                                                                                             \
   [] {                                                                                                               \
-    KernelRow row = {#name,  Role::role, #file,           MICA_##dtype, dim_qk, dim_v, tile_q, tile_k, warps,        \
-                     stages, blocks,     serves::variant, why,          0,      false, 0,      true,   false,        \
-                     0,      false};                                                                                 \
+    KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
+                     warps, stages,     blocks, serves::variant, why,    0,     false,  0,                           \
+                     true,  false,      0,      false,           false};                                             \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
@@ -89,13 +91,14 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
     row.walks = traits.walks;                                                                                        \
     row.least_queries = traits.least_queries;                                                                        \
     row.v_in_k = traits.v_in_k;                                                                                      \
+    row.uses_maps = traits.uses_maps;                                                                                \
     return row;                                                                                                      \
   }(),
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true, false, 0, false}};
+    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true, false, 0, false, false}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
@@ -182,6 +185,20 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
 
+// What the copy engine says about the tensors that the row fetches by it.
+bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
+  if (!row.uses_maps) return true;
+  const struct {
+    const char* name;
+    const Tensor& tensor;
+  } mapped[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}};
+  for (const auto& [name, tensor] : mapped) {
+    const char* why = why_no_map(rows_shape(tensor));
+    if (!q.ask(!why[0], "it fetches %s by the copy engine, and %s", name, why)) return false;
+  }
+  return true;
+}
+
 // What the device and this build say.
 bool ask_device(Questions& q, i32 index, const KernelChoice& choice) {
   const KernelRow& row = kTable.rows[index];
@@ -256,7 +273,8 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   const KernelRow& row = kTable.rows[index];
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
-  if (ask_row(q, row, choice.problem) && ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
+  if (ask_row(q, row, choice.problem) && ask_maps(q, row, choice.problem) && ask_device(q, index, choice) &&
+      is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();
 }

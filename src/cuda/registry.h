@@ -42,6 +42,7 @@ struct KernelRow {
   bool walks;         // a block takes one query tile after the other where there are fewer blocks
   i32 least_queries;  // of all query heads of a key head: it is slower with fewer
   bool v_in_k;        // reads V out of K: where they turn out to lie apart, another kernel must run
+  bool uses_maps;     // fetches by the copy engine, which has rules of its own (tensor_maps.h)
 };
 
 struct KernelTable {

@@ -15,6 +15,7 @@ namespace mica {
 #define MICA_STEP_KINDS(MICA_STEP_KIND)                   \
   MICA_STEP_KIND(APPEND, AppendParams)                    \
   MICA_STEP_KIND(FORWARD, ForwardParams)                  \
+  MICA_STEP_KIND(FORWARD_MAPS, ForwardMapsParams)         \
   MICA_STEP_KIND(COMBINE, CombineParams)                  \
   MICA_STEP_KIND(PROBS, ProbsParams)                      \
   MICA_STEP_KIND(BACKWARD_PREPARE, BackwardPrepareParams) \

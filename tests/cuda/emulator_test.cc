@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulator itself: what it must get right, and the mistakes in a kernel that it must find. Compiled with
 // -fsanitize=thread, as the kernels are (emulation/watch.cc).
-#include "tests/cuda/emulation/emulator.h"
-
-#include <gtest/gtest.h>
+#include "tests/cuda/emulator_test.h"
 
 #include <cmath>
-#include <string>
 #include <vector>
-
-#include "device/ptx_sm90.cuh"
-
-extern __shared__ mica::u8 smem[];
 
 namespace mica {
 namespace {
@@ -25,15 +18,9 @@ struct Params {
   float* out;
 };
 
-float* shared_floats() { return reinterpret_cast<float*>(smem); }
-
 template <void (*kernel)(Params)>
 std::string run_as(u32 grid, u32 block, Params params, const Schedule& schedule = {}) {
-  return emulation::run({"test", grid, block, 4096, &params}, emulation::Kernel<Params>::call<kernel>, schedule);
-}
-::testing::AssertionResult says(const std::string& report, const std::string& text) {
-  if (report.find(text) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "it says: \"" << report << "\", want: " << text;
+  return run_with<kernel>(grid, block, 4096, params, schedule);
 }
 
 // out[thread] = in of the thread 33 before it, through shared memory.

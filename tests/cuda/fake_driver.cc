@@ -11,6 +11,7 @@
 
 #include "cuda/driver_api.h"
 #include "tests/cuda/fake_memory.h"
+#include "tests/cuda/fake_tensor_map.h"
 
 namespace mica::test {
 namespace {
@@ -142,11 +143,14 @@ Result cuMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, Stre
   std::memset(reinterpret_cast<void*>(to), value, bytes);
   return kSuccess;
 }
-Result cuTensorMapEncodeTiled(TensorMap*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
-                              const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
-  return kSuccess;
+Result cuTensorMapEncodeTiled(TensorMap* map, int type, std::uint32_t rank, void* address, const std::uint64_t* dims,
+                              const std::uint64_t* strides, const std::uint32_t* box,
+                              const std::uint32_t* element_strides, int interleave, int swizzle, int l2_promotion,
+                              int fill) {
+  return encode_tensor_map(map, type, rank, address, dims, strides, box, element_strides, interleave, swizzle,
+                           l2_promotion, fill);
 }
-Result cuTensorMapReplaceAddress(TensorMap*, void*) { return kSuccess; }
+Result cuTensorMapReplaceAddress(TensorMap* map, void* address) { return replace_tensor_map_address(map, address); }
 
 }  // namespace
 

@@ -11,9 +11,10 @@ struct FakeLaunch {
   const void* function;
   unsigned grid_x, block_x, shared_bytes;
   void* stream;
-  const void* context;         // current at the launch
-  bool overlaps;               // may begin before the launch before it is done
-  unsigned char params[4096];  // what the first argument points to
+  const void* context;  // current at the launch
+  bool overlaps;        // may begin before the launch before it is done
+  // What the first argument points to; tensor maps among it lie at multiples of 64.
+  alignas(64) unsigned char params[4096];
 };
 
 struct FakeDriver {

@@ -3,8 +3,8 @@
 // global and shared memory, and a barrier that counts bytes tells when they have arrived.
 #pragma once
 
+#include "cuda/kernels/tensor_map.h"
 #include "device/ptx_sm90.cuh"
-#include "kernels/tensor_map.h"
 
 namespace mica {
 

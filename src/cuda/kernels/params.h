@@ -8,6 +8,7 @@
 #include "core/schedule.h"
 #include "core/score.h"
 #include "core/sequence.h"
+#include "cuda/kernels/tensor_map.h"
 
 namespace mica {
 
@@ -89,6 +90,20 @@ struct ForwardParams {
   float* partial_o;    // null: not split
   float* partial_lse;  // (num_splits, batch, heads_q, rows)
   i64 partial_rows;    // rows of one head: packed total, or batch slots' rows
+};
+
+// A tensor that the copy engine reads, and what a coordinate of an axis is multiplied by: 0 where the axis repeats
+// itself.
+struct MappedRows {
+  TensorMap map;
+  i64 rows;  // of a slot: past them the copy engine brings zeros
+  i32 box_rows, head_step, slot_step;
+};
+
+// Forward by the copy engine.
+struct ForwardMapsParams {
+  ForwardParams forward;
+  MappedRows q, k, v;
 };
 
 // Backward walks, for one key tile, the query tiles that see it. dQ is summed in fp32 in the workspace, a block of

@@ -6,13 +6,15 @@
 // It is stricter than a GPU: shared memory starts as NaNs, what cp.async brings is NaN until its group is waited for
 // and arrives only then, and every access to shared memory through device/ptx.cuh is checked for bounds, alignment and
 // races (two threads, one of them writing, no barrier in between). Plain accesses are checked too in files that are
-// compiled with -fsanitize=thread (see watch.cc).
+// compiled with -fsanitize=thread (see watch.cc). The copy engine is as late as it can be (copy_engine.cc), and what
+// threads wrote must be fenced before it or wgmma reads it.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
 #include "core/types.h"
+#include "cuda/kernels/tensor_map.h"
 
 namespace mica::emulation {
 
@@ -43,12 +45,14 @@ template <class Params>
 struct Kernel {
   template <void (*kernel)(Params)>
   static void call(const void* params) {
-    kernel(*static_cast<const Params*>(params));
+    Params own;
+    __builtin_memcpy(&own, params, sizeof own);
+    kernel(own);
   }
 };
 
 // What device/ptx.cuh is made of; called by the threads of a kernel.
-enum class Access { kRead, kWrite };
+enum class Access { kRead, kWrite, kReadByWgmma };
 u32 shared_address(const void* pointer);
 void* shared_pointer(u32 address, u32 bytes);  // checked; never null
 void note_access(u32 address, u32 bytes, Access access);
@@ -58,11 +62,23 @@ void cp_async_wait(int pending);
 void sync_threads();
 // A named barrier of `threads` threads; whether `predicate` held in all of them.
 bool meet(i32 id, i32 threads, bool predicate);
+void arrive_named(i32 id, i32 threads);
 // Barriers in shared memory.
 void mbarrier_init(u32 address, u32 arrivals);
 void mbarrier_arrive(u32 address);
+void mbarrier_arrive_expecting(u32 address, u32 bytes);
 void mbarrier_wait(u32 address, u32 parity);
 bool mbarrier_is_over(u32 address, u32 parity);
+// fence.proxy.async
+void fence_proxy();
+// The copy engine. begin: (column, row, head, slot) of the box.
+void tma_prefetch(const TensorMap& map);
+void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barrier);
+void tma_store(const TensorMap& map, const i32 (&begin)[4], u32 shared);
+void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier);
+void bulk_reduce_add(float* global, u32 shared, u32 bytes);
+void bulk_commit();
+void bulk_wait();  // for what this thread committed
 // The four warps of this thread's warpgroup wait for each other, the last one calls perform with its first thread's
 // number. Orders nothing in memory.
 void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context);

@@ -88,6 +88,23 @@ void perform_ldmatrix_trans(void* const (&lanes)[32]) {
     }
 }
 
+struct StoredRow {
+  const u32* r;
+  u16* row;
+};
+
+// Element (i, j) of a matrix, as lane i * 4 + j / 2 holds it; the other way round: (j, i).
+template <bool transposed>
+void perform_stmatrix(void* const (&lanes)[32]) {
+  for (int matrix = 0; matrix < 4; ++matrix)
+    for (int row = 0; row < 8; ++row)
+      for (int column = 0; column < 8; ++column) {
+        const int i = transposed ? column : row, j = transposed ? row : column;
+        const u32 pair = static_cast<const StoredRow*>(lanes[i * 4 + j / 2])->r[matrix];
+        static_cast<const StoredRow*>(lanes[8 * matrix + row])->row[column] = u16(pair >> (j % 2 * 16));
+      }
+}
+
 }  // namespace
 
 void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, bool is_bf16) {
@@ -107,6 +124,15 @@ void ldmatrix_x4(u32 (&r)[4], u32 address, bool transposed) {
     together("ldmatrix.trans", &own, perform_ldmatrix_trans);
   else
     together("ldmatrix", &own, perform_ldmatrix);
+}
+
+void stmatrix_x4(u32 address, const u32 (&r)[4], bool transposed) {
+  StoredRow own = {r, static_cast<u16*>(shared_pointer(address, 16))};
+  note_access(address, 16, Access::kWrite);
+  if (transposed)
+    together("stmatrix.trans", &own, perform_stmatrix<true>);
+  else
+    together("stmatrix", &own, perform_stmatrix<false>);
 }
 
 }  // namespace mica::emulation

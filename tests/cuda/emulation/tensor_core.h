@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tensor cores and ldmatrix do, for the 32 lanes of a warp at once.
+// What the tensor cores, ldmatrix and stmatrix do, for the 32 lanes of a warp at once.
 #pragma once
 
 #include "core/types.h"
@@ -10,5 +10,6 @@ namespace mica::emulation {
 void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, bool is_bf16);
 void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
 void ldmatrix_x4(u32 (&r)[4], u32 address, bool transposed);
+void stmatrix_x4(u32 address, const u32 (&r)[4], bool transposed);
 
 }  // namespace mica::emulation

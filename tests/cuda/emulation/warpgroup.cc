@@ -35,7 +35,7 @@ struct Matrix {
     const u32 swizzled = plain ^ (plain >> 7 & 7) << 4;
     u16 bits;
     std::memcpy(&bits, shared_pointer(swizzled, 2), 2);
-    note_access(swizzled, 2, Access::kRead);
+    note_access(swizzled, 2, Access::kReadByWgmma);
     return bits;
   }
   // The summed index k runs along the rows: (row, k < 16).

@@ -11,17 +11,12 @@ inline void mbarrier_init(u32 address, u32 arrivals) { emulation::mbarrier_init(
 inline void mbarrier_arrive(u32 address) { emulation::mbarrier_arrive(address); }
 inline void mbarrier_wait(u32 address, u32 parity) { emulation::mbarrier_wait(address, parity); }
 inline bool mbarrier_is_over(u32 address, u32 parity) { return emulation::mbarrier_is_over(address, parity); }
-inline void fence_for_wgmma() {}
+inline void fence_for_wgmma() { emulation::fence_proxy(); }
 
-inline void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
-  for (u32 i = 0; i < bytes / 4; ++i) {
-    emulation::note_access(shared + i * 4, 4, emulation::Access::kRead);
-    global[i] += *static_cast<const float*>(emulation::shared_pointer(shared + i * 4, 4));
-  }
-}
-inline void bulk_commit() {}
-inline void bulk_wait() {}
-inline void bulk_wait_read() {}
+inline void bulk_reduce_add(float* global, u32 shared, u32 bytes) { emulation::bulk_reduce_add(global, shared, bytes); }
+inline void bulk_commit() { emulation::bulk_commit(); }
+inline void bulk_wait() { emulation::bulk_wait(); }
+inline void bulk_wait_read() { emulation::bulk_wait(); }
 
 inline void store_shared_floats(u32 address, const float (&x)[4]) {
   float* to = static_cast<float*>(emulation::shared_pointer(address, 16));

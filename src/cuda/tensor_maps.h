@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors as Hopper's copy engine wants them: encoded when a plan is made, their address replaced when it is bound.
+#pragma once
+
+#include "core/problem.h"
+#include "cuda/kernels/params.h"
+#include "mica/mica.h"
+
+namespace mica {
+
+// Rows of 16-bit elements: sizes of the axes (dim, row, head, slot), and elements between two of each axis.
+struct RowsShape {
+  i32 dtype;
+  i64 dim, rows, heads, slots;
+  RowsArg strides;
+};
+RowsShape rows_shape(const Tensor& tensor);
+
+// "" when the copy engine takes the tensor, else why not.
+const char* why_no_map(const RowsShape& shape);
+
+// Boxes of 64 columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and its
+// coordinate must be multiplied by the step that goes with it.
+mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped);
+mica_status bind_map(MappedRows& mapped, void* address);
+
+}  // namespace mica

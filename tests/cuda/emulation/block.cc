@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a block's threads take turns.
+#include "tests/cuda/emulation/block.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+
+#include "tests/cuda/emulation/cuda_words.h"
+
+extern thread_local mica::u8 smem[];
+
+namespace mica::emulation {
+namespace {
+
+constexpr int kPatience = 1000;  // naps of a block's threads before it is given up
+
+}  // namespace
+
+Block& block() {
+  static Block* one = new Block;
+  return *one;
+}
+
+void Block::complain(const char* what) {
+  if (++complaints_ > 4) return;
+  char text[512];
+  std::snprintf(text, sizeof text, "%sblock %u, thread %u: %s", report_.empty() ? "" : "\n", block_index_, current_,
+                what);
+  report_ += text;
+}
+
+void Block::note(u32 offset, u32 bytes, Access access) {
+  if (const char* race = shadow_.note(offset, bytes, access == Access::kWrite, current_)) complain(race);
+  if (access == Access::kReadByWgmma && shadow_.is_unfenced(offset, bytes))
+    complain("wgmma reads what a thread wrote without fence_for_wgmma after it");
+}
+
+void Block::start() {
+  Block& b = block();
+  b.entry_(b.launch_->params);
+  if (!b.thread().stores.empty() || !b.thread().open_stores.empty())
+    b.complain("returns while a bulk copy may still read shared memory");
+  Warp& w = b.warp();
+  w.live &= ~(1u << b.lane());
+  w.ready &= ~(1u << b.lane());
+  --b.live_;
+  b.release_barrier();
+  b.wait();
+}
+
+void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index) {
+  launch_ = &launch;
+  entry_ = entry;
+  warps_reversed_ = schedule.warps_reversed;
+  block_index_ = index;
+  blockIdx.x = index;
+  num_warps_ = launch.block / kWarp;
+  live_ = launch.block;
+  at_barrier_ = 0;
+  naps_ = 0;
+  num_load_actors_ = 0;
+  std::fill(std::begin(named_), std::end(named_), NamedBarrier{});
+  mbarriers_.clear();
+  loads_.clear();
+  std::memset(smem, 0xff, launch.shared_bytes);
+  shadow_.begin(launch.shared_bytes);
+  for (u32 w = 0; w < num_warps_; ++w) {
+    warps_[w] = Warp{};
+    warps_[w].ready = warps_[w].live = ~0u;
+  }
+  for (u32 t = 0; t < launch.block; ++t) {
+    threads_[t].open.clear();
+    threads_[t].groups.clear();
+    threads_[t].stores.clear();
+    threads_[t].open_stores.clear();
+    threads_[t].waits_for = nullptr;
+    threads_[t].fiber.prepare(start);
+  }
+  // One block an SM: what the launch brings, in steps of 8. A warpgroup takes what others gave up, and waits for it.
+  const u32 brought = 65536 / launch.block / 8 * 8, num_groups = launch.block / kWarpgroup;
+  std::fill(std::begin(registers_), std::end(registers_), brought);
+  current_ = warps_reversed_ ? (num_warps_ - 1) * kWarp : 0;
+  threadIdx.x = current_;
+  running_ = true;
+  Fiber::hand_over(host_, threads_[current_].fiber);
+  running_ = false;
+  if (std::accumulate(registers_, registers_ + num_groups, 0u) > brought * num_groups)
+    complain("its warpgroups take more registers than others gave up");
+  if (live_ == 0)
+    check_copies();
+  else
+    report_stuck();
+}
+
+void Block::report_stuck() {
+  std::string waiting;
+  for (u32 w = 0; w < num_warps_; ++w) {
+    if (!warps_[w].live) continue;
+    const Mbarrier* barrier = nullptr;
+    for (u32 t = w * kWarp; t < (w + 1) * kWarp; ++t)
+      if (threads_[t].waits_for) barrier = threads_[t].waits_for;
+    waiting += (waiting.empty() ? "" : "; ") + ("warp " + std::to_string(w) + ": ") +
+               std::to_string(__builtin_popcount(warps_[w].at_barrier)) + " lanes at a barrier, " +
+               std::to_string(warps_[w].arrived) + " of " + std::to_string(__builtin_popcount(warps_[w].live)) +
+               " in " + (warps_[w].arrived ? warps_[w].what : "no common operation");
+    if (barrier)
+      waiting += ", waits for " + std::to_string(barrier->pending) + " arrivals and " + std::to_string(barrier->bytes) +
+                 " bytes";
+  }
+  complain(("stuck: " + waiting.substr(0, 400)).c_str());
+}
+
+// The rest of this warp first, then the other warps: one warp runs as far ahead as barriers let it.
+bool Block::find_ready(u32* thread) const {
+  const u32 own = current_ / kWarp;
+  const u32 after = warps_[own].ready & ~((2u << (current_ % kWarp)) - 1);
+  if (warps_[own].ready) {
+    *thread = own * kWarp + u32(__builtin_ctz(after ? after : warps_[own].ready));
+    return true;
+  }
+  for (u32 i = 0; i < num_warps_; ++i) {
+    const u32 w = warps_reversed_ ? num_warps_ - 1 - i : i;
+    if (!warps_[w].ready) continue;
+    *thread = w * kWarp + u32(__builtin_ctz(warps_[w].ready));
+    return true;
+  }
+  return false;
+}
+
+void Block::resume(u32 thread) {
+  Fiber& from = threads_[current_].fiber;
+  current_ = thread;
+  threadIdx.x = thread;
+  Fiber::hand_over(from, threads_[thread].fiber);
+}
+
+void Block::wait() {
+  u32 next;
+  while (!find_ready(&next)) {
+    if (live_ > 0 && deliver()) continue;
+    Fiber::hand_over(threads_[current_].fiber, host_);
+    return;
+  }
+  if (next != current_) resume(next);
+}
+
+void Block::together(const char* what, void* operands, void (*perform)(void* const (&operands)[32])) {
+  Warp& w = warp();
+  if (w.arrived == 0) w.what = what;
+  if (std::strcmp(w.what, what) != 0)
+    complain((std::string("lanes of its warp are in ") + w.what + ", this one in " + what).c_str());
+  w.operands[lane()] = operands;
+  if (++w.arrived < kWarp) {
+    w.ready &= ~(1u << lane());
+    wait();
+    return;
+  }
+  perform(w.operands);
+  w.arrived = 0;
+  w.ready = w.live;
+  // Lane 0 goes on first, as it would have without this operation.
+  if (lane() != 0) resume(current_ / kWarp * kWarp);
+}
+
+void Block::warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context) {
+  const u32 first = current_ / kWarp / 4 * 4;
+  warp().ready &= ~(1u << lane());
+  warp().in_warpgroup |= 1u << lane();
+  bool all = true;
+  for (u32 w = first; w < first + 4; ++w) all = all && warps_[w].in_warpgroup == ~0u;
+  if (all) {
+    perform(first * kWarp, context);
+    for (u32 w = first; w < first + 4; ++w) warps_[w].ready |= std::exchange(warps_[w].in_warpgroup, 0u);
+  }
+  wait();
+}
+
+void Block::nap() {
+  if (deliver()) naps_ = 0;
+  if (++naps_ > kPatience) {
+    if (naps_ == kPatience + 1) complain("waits for something that no thread of this block does");
+    warp().ready &= ~(1u << lane());  // for good
+  }
+  wait();
+}
+
+}  // namespace mica::emulation

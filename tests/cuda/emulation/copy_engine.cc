@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// The copy engine. A load is as late as it can be: its destination is NaN from the request on, and the bytes come when
+// no thread of the block can go on without them. A store reads its source when it is waited for.
+#include "tests/cuda/emulation/copy_engine.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "tests/cuda/emulation/block.h"
+#include "tests/cuda/emulation/emulator.h"
+
+namespace mica::emulation {
+namespace {
+
+constexpr u32 kChunk = 16, kRow = 128;  // bytes; of a swizzled row
+
+// Its place in 1024 bytes: chunks of 16 bytes change places by the number of the row.
+u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
+
+void write_shared(const BulkCopy& copy) {
+  for (u32 i = 0; i < num_chunks(copy); ++i) {
+    const BulkChunk chunk = chunk_of(copy, i);
+    u8* to = static_cast<u8*>(shared_pointer(chunk.shared, kChunk));
+    std::memset(to, 0, kChunk);
+    if (chunk.first >= chunk.end) continue;
+    std::memcpy(to + chunk.first, chunk.global + chunk.first, chunk.end - chunk.first);
+    note_plain_access(chunk.global + chunk.first, chunk.end - chunk.first, Access::kRead);
+  }
+}
+
+void write_global(const BulkCopy& copy) {
+  for (u32 i = 0; i < num_chunks(copy); ++i) {
+    const BulkChunk chunk = chunk_of(copy, i);
+    if (chunk.first >= chunk.end) continue;
+    const u8* from = static_cast<const u8*>(shared_pointer(chunk.shared, kChunk));
+    note_plain_access(chunk.global + chunk.first, chunk.end - chunk.first, Access::kWrite);
+    if (copy.adds) {
+      for (u32 at = 0; at < kChunk; at += sizeof(float)) {
+        float sum, x;
+        std::memcpy(&sum, chunk.global + at, sizeof sum);
+        std::memcpy(&x, from + at, sizeof x);
+        sum += x;
+        std::memcpy(chunk.global + at, &sum, sizeof sum);
+      }
+    } else {
+      std::memcpy(chunk.global + chunk.first, from + chunk.first, chunk.end - chunk.first);
+    }
+  }
+}
+
+}  // namespace
+
+u32 num_chunks(const BulkCopy& copy) { return copy.bytes / kChunk; }
+
+BulkChunk chunk_of(const BulkCopy& copy, u32 index) {
+  const u32 plain = copy.shared + index * kChunk;
+  if (copy.global) return {plain, copy.global + index * kChunk, 0, kChunk};
+  const test::FakeTensorMap& map = copy.map;
+  const u32 chunks_of_row = map.box[0] * map.element_bytes / kChunk;
+  u32 row = index / chunks_of_row;
+  i64 offset = 0;
+  bool inside = true;
+  for (int axis = 1; axis < test::FakeTensorMap::kRank; ++axis) {
+    const i64 at = i64(copy.begin[axis]) + row % map.box[axis];
+    row /= map.box[axis];
+    inside = inside && at >= 0 && at < i64(map.dims[axis]);
+    offset += at * i64(map.strides[axis - 1]);
+  }
+  // Bytes of the row.
+  const i64 begin = i64(copy.begin[0]) * map.element_bytes + index % chunks_of_row * kChunk;
+  const i64 first = begin < 0 ? -begin : 0, end = i64(map.dims[0]) * map.element_bytes - begin;
+  inside = inside && first < kChunk && end > 0;
+  const std::uint64_t global = map.address + std::uint64_t(offset + begin);
+  return {map.swizzle == test::kMapSwizzle128 ? swizzled(plain) : plain, reinterpret_cast<char*>(global),
+          inside ? u32(first) : 0, inside ? u32(end < kChunk ? end : kChunk) : 0};
+}
+
+const char* broken_rule(const BulkCopy& copy) {
+  if (copy.global) {
+    if (copy.shared % kChunk || copy.bytes % kChunk || reinterpret_cast<std::uintptr_t>(copy.global) % kChunk)
+      return "a bulk copy whose size or addresses are no multiples of 16";
+    return "";
+  }
+  const bool is_swizzled = copy.map.swizzle == test::kMapSwizzle128;
+  if (!copy.map.is_valid()) return "a tensor map that the driver did not make";
+  if (is_swizzled && copy.map.box[0] * copy.map.element_bytes != kRow)
+    return "a swizzled box whose rows are not 128 bytes";
+  if (copy.shared % (is_swizzled ? 8 * kRow : kRow))
+    return is_swizzled ? "a swizzled box that is not at 1024 bytes of shared memory"
+                       : "a box that is not at 128 bytes of shared memory";
+  return "";
+}
+
+void Block::ask_load(const BulkCopy& copy, Mbarrier& barrier) {
+  const char* broken = broken_rule(copy);
+  if (!broken[0] && !contains(copy.shared, copy.bytes)) broken = "a bulk copy to outside shared memory";
+  if (!broken[0] && barrier.arrivals == 0) broken = "a bulk copy for a barrier that nobody made";
+  if (!broken[0] && shadow_.fences(barrier.maker) == barrier.maker_fences)
+    broken = "a bulk copy for a barrier whose maker made no fence_for_wgmma";
+  if (barrier.actor == 0 && num_load_actors_ < kShadowLoads) barrier.actor = kEngineWrites + num_load_actors_++;
+  if (!broken[0] && barrier.actor == 0) broken = "more barriers that count bytes than the emulator watches";
+  if (broken[0]) {
+    complain(broken);
+    return;
+  }
+  const char* race = nullptr;
+  bool unfenced = false;
+  for (u32 i = 0; i < num_chunks(copy); ++i) {
+    const u32 offset = chunk_of(copy, i).shared - kSharedBase;
+    unfenced |= shadow_.is_unfenced(offset, kChunk);
+    if (const char* found = shadow_.note_as(barrier.actor, offset, kChunk, true, current_)) race = found;
+    std::memset(shared_pointer(offset + kSharedBase, kChunk), 0xff, kChunk);
+  }
+  if (race) complain((std::string("its bulk copy: ") + race).c_str());
+  if (unfenced) complain("its bulk copy writes what a thread wrote without fence_for_wgmma after it");
+  loads_.push_back({copy, &barrier});
+}
+
+bool Block::deliver() {
+  if (loads_.empty()) return false;
+  const BulkLoad load = warps_reversed_ ? loads_.back() : loads_.front();
+  if (warps_reversed_)
+    loads_.pop_back();
+  else
+    loads_.pop_front();
+  write_shared(load.copy);
+  load.barrier->bytes -= load.copy.bytes;
+  load.barrier->delivered = true;
+  end_phase_if_done(*load.barrier);
+  return true;
+}
+
+void Block::ask_store(const BulkCopy& copy) {
+  const char* broken = broken_rule(copy);
+  if (!broken[0] && !contains(copy.shared, copy.bytes)) broken = "a bulk copy from outside shared memory";
+  if (broken[0]) {
+    complain(broken);
+    return;
+  }
+  const char* race = nullptr;
+  bool unfenced = false;
+  for (u32 i = 0; i < num_chunks(copy); ++i) {
+    const u32 offset = chunk_of(copy, i).shared - kSharedBase;
+    unfenced |= shadow_.is_unfenced(offset, kChunk);
+    if (const char* found = shadow_.note_as(kEngineReads + current_ / kWarp, offset, kChunk, false, current_))
+      race = found;
+  }
+  if (race) complain((std::string("its bulk copy: ") + race).c_str());
+  if (unfenced) complain("its bulk copy reads what a thread wrote without fence_for_wgmma after it");
+  thread().open_stores.push_back(copy);
+}
+
+void Block::wait_for_stores() {
+  for (const BulkCopy& copy : thread().stores) write_global(copy);
+  thread().stores.clear();
+  if (!thread().open_stores.empty()) return;
+  Clock clock;
+  shadow_.engine_done(kEngineReads + current_ / kWarp, clock);
+  shadow_.take_over(current_ / kWarp, clock);
+}
+
+// When every thread has returned.
+void Block::check_copies() {
+  if (!loads_.empty()) complain("a bulk copy is under way to shared memory that nobody waits for any more");
+  while (deliver()) {
+  }
+  for (const auto& [address, barrier] : mbarriers_) {
+    if (barrier.bytes < 0) complain("a barrier never expected bytes that came");
+    if (barrier.bytes > 0) complain("a barrier expects bytes that never came");
+  }
+}
+
+void tma_prefetch(const TensorMap& map) {
+  if (!test::decode_tensor_map(map).is_valid()) block().complain("a tensor map that the driver did not make");
+}
+
+namespace {
+
+BulkCopy box(u32 shared, const TensorMap& map, const i32 (&begin)[4]) {
+  BulkCopy copy = {shared, nullptr, 0, false, test::decode_tensor_map(map), {begin[0], begin[1], begin[2], begin[3]}};
+  copy.bytes = copy.map.is_valid() ? copy.map.box_bytes() : 0;
+  if (reinterpret_cast<std::uintptr_t>(&map) % alignof(TensorMap) != 0)
+    block().complain("a tensor map that is not at 64 bytes");
+  return copy;
+}
+
+}  // namespace
+
+void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barrier) {
+  block().ask_load(box(shared, map, begin), block().mbarrier(barrier));
+}
+void tma_store(const TensorMap& map, const i32 (&begin)[4], u32 shared) { block().ask_store(box(shared, map, begin)); }
+void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier) {
+  char* from = static_cast<char*>(const_cast<void*>(global));
+  block().ask_load({shared, from, bytes, false, {}, {}}, block().mbarrier(barrier));
+}
+void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
+  block().ask_store({shared, reinterpret_cast<char*>(global), bytes, true, {}, {}});
+}
+void bulk_commit() {
+  Thread& t = block().thread();
+  t.stores.insert(t.stores.end(), t.open_stores.begin(), t.open_stores.end());
+  t.open_stores.clear();
+}
+void bulk_wait() { block().wait_for_stores(); }
+
+}  // namespace mica::emulation

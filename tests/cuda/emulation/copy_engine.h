@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a bulk copy moves: which bytes of shared memory belong to which of global memory.
+#pragma once
+
+#include "core/types.h"
+#include "tests/cuda/fake_tensor_map.h"
+
+namespace mica::emulation {
+
+// A row of bytes, or a box of a tensor.
+struct BulkCopy {
+  u32 shared;
+  char* global;  // of a row of bytes; null: a box
+  u32 bytes;
+  bool adds;                // floats are added to global memory
+  test::FakeTensorMap map;  // of a box, which begins at (column, row, head, slot)
+  i32 begin[4];
+};
+
+// 16 bytes in shared memory. Bytes [first, end) of them belong to `global` + first and so on; the others lie outside
+// the tensor.
+struct BulkChunk {
+  u32 shared;
+  char* global;
+  u32 first, end;
+};
+u32 num_chunks(const BulkCopy& copy);
+BulkChunk chunk_of(const BulkCopy& copy, u32 index);
+
+// "" or which rule of the instruction it breaks.
+const char* broken_rule(const BulkCopy& copy);
+
+}  // namespace mica::emulation
