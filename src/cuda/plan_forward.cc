@@ -23,7 +23,11 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
     return Splits{ceil_div(num_tiles, length), length};
   }
   const i32 hint_tiles = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
-  return Splits{choose_splits(blocks, hint_tiles, choice.device.num_sms * row.blocks, kMinTiles, kMostSplits), 0};
+  const i32 workers = choice.device.num_sms * row.blocks;
+  const i32 splits_chosen = row.overhead_tiles ? choose_fastest_splits(blocks, hint_tiles, workers, kMinTiles,
+                                                                       kMostSplits, row.overhead_tiles)
+                                               : choose_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits);
+  return Splits{splits_chosen, 0};
 }
 
 // Whether each SM gets one block that takes one query tile after the other. Good for short sequences, where what a tile

@@ -21,6 +21,7 @@ struct FileTraits {
   bool walks = false;
   i32 least_queries = 0;
   bool v_in_k = false;
+  i32 overhead_tiles = 0;
   bool uses_maps = false;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
@@ -38,6 +39,7 @@ constexpr FileTraits traits_of_forward_wide_sm80(const KernelRow& r) {
 constexpr FileTraits traits_of_mla_sm90(const KernelRow& r) {
   FileTraits traits = {mla_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), true};
   traits.v_in_k = true;
+  traits.overhead_tiles = 4;
   return traits;
 }
 constexpr FileTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
@@ -91,6 +93,7 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
     row.walks = traits.walks;                                                                                        \
     row.least_queries = traits.least_queries;                                                                        \
     row.v_in_k = traits.v_in_k;                                                                                      \
+    row.overhead_tiles = traits.overhead_tiles;                                                                      \
     row.uses_maps = traits.uses_maps;                                                                                \
     return row;                                                                                                      \
   }(),
@@ -98,7 +101,8 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true, false, 0, false, false}};
+    {nullptr, Role::FORWARD, nullptr, 0,     0, 0,    0,     0, 0,     0, 0,
+     0,       nullptr,       0,       false, 0, true, false, 0, false, 0, false}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
