@@ -36,6 +36,13 @@ constexpr FileTraits traits_of_forward_wide_sm90(const KernelRow& r) {
 constexpr FileTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
 }
+constexpr FileTraits traits_of_decode_sm90(const KernelRow& r) {
+  constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
+  FileTraits traits = {decode_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+  traits.least_queries = kLeastQueries;
+  traits.overhead_tiles = 4;
+  return traits;
+}
 constexpr FileTraits traits_of_mla_sm90(const KernelRow& r) {
   FileTraits traits = {mla_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), true};
   traits.v_in_k = true;

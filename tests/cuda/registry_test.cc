@@ -33,7 +33,7 @@ Problem problem_of(const KernelRow& row) {
   p.group = 1;
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
-  p.max_len_q = p.hint_len_q = row.role == Role::DECODE ? 1 : max_of(1000, row.least_queries);
+  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : 1000, row.least_queries);
   p.max_len_k = p.hint_len_k = 1000;
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;

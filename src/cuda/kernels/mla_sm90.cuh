@@ -16,10 +16,10 @@
 // V may begin at any panel of 64 columns of K: panels of Q and K are fetched in turned order, so that V's come first.
 #pragma once
 
-#include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
+#include "kernels/key_rows_sm90.cuh"
 #include "kernels/packed_rows.cuh"
 
 namespace mica {
@@ -32,6 +32,7 @@ struct MlaSm90 {
   using KTile = PanelTile<dim_qk, tile_k>;
   using PTile = PanelTile<tile_k, tile_q>;
   using Parts = typename Tile::template Parts<1, tile_q, decode_part_stride(dim_v)>;
+  using Keys = KeyRows<tile_k>;
   using Scores = float[tile_k / 8][4];
   using Probabilities = u32[tile_k / 16][4];
   static constexpr int kColumns = dim_v / 2;   // of a warpgroup
@@ -110,40 +111,29 @@ struct MlaSm90 {
     }
   }
 
-  // Where the lane's two keys of a tile are, the 32nd after the other.
-  struct Keys {
-    PagedRow at[2];
-  };
-  MICA_DEVICE Keys find_keys(i32 tile) const {
-    Keys keys;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const i32 key = min_of(tile * tile_k + i * 32 + i32(threadIdx.x % 32), rows.sequence.len_k - 1);
-      keys.at[i] = p.sequences.page_size > 0 ? paged_row(p.sequences, rows.sequence, rows.batch_index, key)
-                                             : PagedRow{rows.sequence.k_slot, i32(rows.sequence.k_begin) + key};
-    }
-    return keys;
-  }
-
   // By one warp: its half of the columns of V in every tile of a stage, and the half 0 also what is not V's.
   MICA_DEVICE void produce(i32 stage, i32 half) const {
     if (pairs == 0) return;
     const u16* head = static_cast<const u16*>(p.k.data) + rows.head_k * p.k.stride_head;
-    Keys ahead = find_keys(tile_of(0, stage));
+    const u32 shared = smem_k + stage * KTile::kBytes;
+    Keys ahead = Keys::find(rows, tile_of(0, stage));
     for (i32 pair = 0; pair < pairs; ++pair) {
       const i32 tile = tile_of(pair, stage);
-      i64 offset[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        offset[i] = paged_row_offset(p.sequences, ahead.at[i], p.k.stride_batch, p.k.stride_row);
-      if (pair + 1 < pairs) ahead = find_keys(tile_of(pair + 1, stage));
+      const typename Keys::Offsets offsets = ahead.offsets(p.sequences, p.k);
+      if (pair + 1 < pairs) ahead = Keys::find(rows, tile_of(pair + 1, stage));
       const i32 valid_keys = tile < own.end ? rows.sequence.len_k - tile * tile_k : 0;
       mbarrier_wait(empty(stage, half), (pair & 1) ^ 1);
-      const i32 first = half * kHalf;
 #pragma unroll
-      for (int part = 0; part < kHalf / 2; ++part) fetch<2>(stage, first + 2 * part, head, offset, valid_keys);
-      if (half == 0) fetch<kRest>(stage, 2 * kHalf, head, offset, valid_keys);
+      for (int part = 0; part < kHalf / 2; ++part) {
+        const i32 panel = half * kHalf + 2 * part;
+        const i32 columns[2] = {column_of(panel), column_of(panel + 1)};
+        Keys::fetch(shared + panel * KTile::kPanelBytes, head, offsets, columns, valid_keys, p.dim_qk);
+        cp_async_commit();
+      }
       if (half == 0) {
+        const i32 columns[kRest] = {column_of(2 * kHalf)};
+        Keys::fetch(shared + 2 * kHalf * KTile::kPanelBytes, head, offsets, columns, valid_keys, p.dim_qk);
+        cp_async_commit();
         announce<2>(full(stage, 0));
         announce<1>(full(stage, 1));
         announce<0>(full(stage, kVParts));
@@ -152,33 +142,6 @@ struct MlaSm90 {
         announce<0>(full(stage, 3));
       }
     }
-  }
-  // Sends for `count` panels of a tile: eight lanes a key. Keys past valid_keys and columns past dim_qk arrive as
-  // zeros.
-  template <int count>
-  MICA_DEVICE void fetch(i32 stage, i32 first_panel, const u16* head, const i64 (&offset)[2], i32 valid_keys) const {
-    const i32 lane = threadIdx.x % 32, chunk = lane % 8;
-    i32 column[count], bytes[count];
-#pragma unroll
-    for (int c = 0; c < count; ++c) {
-      column[c] = column_of(first_panel + c) + chunk * 8;
-      bytes[c] = column[c] < p.dim_qk ? 16 : 0;
-    }
-    const u32 shared = smem_k + stage * KTile::kBytes + first_panel * KTile::kPanelBytes;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll 2
-      for (i32 i = half * 8; i < half * 8 + 8; ++i) {
-        const i32 key = i * 4 + lane / 8;
-        const u16* row = head + __shfl_sync(0xffffffffu, offset[half], key % 32);
-#pragma unroll
-        for (int c = 0; c < count; ++c) {
-          const i32 wanted = key < valid_keys ? bytes[c] : 0;
-          cp_async_16(shared + c * KTile::kPanelBytes + KTile::offset(key, chunk), wanted ? row + column[c] : head,
-                      wanted);
-        }
-      }
-    cp_async_commit();
   }
   template <int pending>
   static MICA_DEVICE void announce(u32 barrier) {
