@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/arguments.h"
 
+#include <atomic>
+
 #include "cuda/argument_parts.h"
 #include "cuda/tensor_maps.h"
 
@@ -18,6 +20,7 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.dim_v = p.dim_v;
   a.packed_q = is_packed_q(p);
   a.tiles_q = query_tiles(p, tile_q);
+  a.section_heads = 1;
   a.lse_stride_batch = p.lse.stride[0];
   a.lse_stride_head = p.lse.stride[1];
   a.lse_stride_row = p.lse.stride[2];
@@ -35,6 +38,17 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.partial_rows = rows_of_head(p);
   return a;
 }
+
+namespace {
+
+// Another number for each call of the process: see WorkCounter.
+u64 next_work_epoch() {
+  static std::atomic<u64> last{0};
+  constexpr u64 kEpochs = (u64(1) << 40) - 1;
+  return last.fetch_add(1, std::memory_order_relaxed) % kEpochs + 1;
+}
+
+}  // namespace
 
 void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   a.q.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_turned) : writable(x.q);
@@ -66,7 +80,7 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   params.forward = forward;
   RowsShape q = rows_shape(p.q);
   q.strides = forward.q;  // rotary: of the workspace
-  mica_status status = encode_map(q, row.tile_q, params.q);
+  mica_status status = encode_map(q, 64, params.q);
   if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, params.k);
   if (status == MICA_OK) status = encode_map(rows_shape(p.v), row.tile_k, params.v);
   return status;
@@ -74,6 +88,10 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
 
 mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   bind(a.forward, p, x, layout);
+  if (a.forward.work_epoch != 0) {
+    a.forward.work_counter = reinterpret_cast<u64*>(in_workspace(x, layout.work_counter));
+    a.forward.work_epoch = next_work_epoch();
+  }
   mica_status status = bind_map(a.q, a.forward.q.data);
   if (status == MICA_OK) status = bind_map(a.k, a.forward.k.data);
   if (status == MICA_OK) status = bind_map(a.v, a.forward.v.data);

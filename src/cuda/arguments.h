@@ -13,6 +13,7 @@ namespace mica {
 struct WorkspaceLayout {
   u64 partial_o, partial_lse;                        // split forward
   u64 q_turned;                                      // rotary
+  u64 work_counter;                                  // persistent forward
   u64 d_o;                                           // backward, in q's type
   u64 row_lse, row_delta, dq_accumulator, dq_turns;  // backward
   u64 bytes;
@@ -56,6 +57,12 @@ void bind(BackwardPrepareParams& params, const Problem& problem, const mica_bind
 BackwardParams backward_params(const Problem& problem, const KernelRow& row);
 void bind(BackwardParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 // tile_q: of the backward kernel, whose accumulator it reads.
+// The same with maps for the copy engine, for the tiles of a row.
+mica_status backward_maps_params(const BackwardParams& backward, const Problem& problem, const KernelRow& row,
+                                 BackwardMapsParams& params);
+mica_status bind(BackwardMapsParams& params, const Problem& problem, const mica_bindings& bindings,
+                 const WorkspaceLayout& layout);
+
 BackwardFinishParams backward_finish_params(const Problem& problem, const BackwardParams& backward, i32 tile_q);
 void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);

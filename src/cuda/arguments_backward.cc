@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/argument_parts.h"
 #include "cuda/arguments.h"
+#include "cuda/tensor_maps.h"
 
 namespace mica {
 
@@ -91,6 +92,29 @@ void bind(BackwardParams& a, const Problem& p, const mica_bindings& x, const Wor
   bind_pairs(a.bias, p.bias, x.bias);
   bind_pairs(a.boolean, p.boolean, x.boolean_mask);
   bind_dropout(a.dropout, p, x);
+}
+
+mica_status backward_maps_params(const BackwardParams& backward, const Problem& p, const KernelRow& row,
+                                 BackwardMapsParams& params) {
+  params.backward = backward;
+  // A dO of another type is read from the workspace, where it has q's axes.
+  RowsShape d_o = p.d_o.dtype == p.dtype ? rows_shape(p.d_o) : rows_shape(p.q);
+  d_o.dim = p.dim_v;
+  d_o.strides = backward.d_o;
+  mica_status status = encode_map(rows_shape(p.q), row.tile_q, params.q);
+  if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, params.k);
+  if (status == MICA_OK) status = encode_map(rows_shape(p.v), row.tile_k, params.v);
+  if (status == MICA_OK) status = encode_map(d_o, row.tile_q, params.d_o);
+  return status;
+}
+
+mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  bind(a.backward, p, x, layout);
+  mica_status status = bind_map(a.q, a.backward.q.data);
+  if (status == MICA_OK) status = bind_map(a.k, a.backward.k.data);
+  if (status == MICA_OK) status = bind_map(a.v, a.backward.v.data);
+  if (status == MICA_OK) status = bind_map(a.d_o, a.backward.d_o.data);
+  return status;
 }
 
 BackwardFinishParams backward_finish_params(const Problem& p, const BackwardParams& backward, i32 tile_q) {

@@ -5,7 +5,7 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardParams) + sizeof(BackwardFinishParams) +
+static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + sizeof(BackwardFinishParams) +
                   sizeof(BackwardBiasParams) + sizeof(BackwardSinksParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
@@ -13,6 +13,12 @@ static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardParams) + sizeof(Ba
 i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
   return d_bias.shape[0] * d_bias.shape[1] * ceil_div<i64>(d_bias.shape[2], row.tile_q) *
          ceil_div<i64>(d_bias.shape[3], row.tile_k);
+}
+
+// The step that was added last begins while the one before it ends.
+void overlap(Plan& plan, const KernelChoice& choice, i32 index) {
+  Steps& steps = steps_of(plan);
+  if (steps.num_steps > 1) steps.step[steps.num_steps - 1].overlaps = can_overlap(choice, index);
 }
 
 }  // namespace
@@ -43,10 +49,20 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (query_blocks > 0)
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
                       backward_prepare_params(p, accumulator + turns));
-  if (status == MICA_OK && key_blocks > 0) status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
-  if (status == MICA_OK && query_blocks > 0 && p.dq.dtype)
+  if (status == MICA_OK && key_blocks > 0 && row.uses_maps) {
+    BackwardMapsParams mapped = {};
+    status = backward_maps_params(params, p, row, mapped);
+    if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, key_blocks, mapped);
+    overlap(plan, choice, index);
+  } else if (status == MICA_OK && key_blocks > 0) {
+    status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
+  }
+  if (status == MICA_OK && query_blocks > 0 && p.dq.dtype) {
     status =
         add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, params, row.tile_q));
+    // After the kernel that waits for the preparation itself: only then is that one done, too.
+    if (row.uses_maps && key_blocks > 0) overlap(plan, choice, finish);
+  }
   if (status == MICA_OK && p.d_bias.dtype) {
     const i32 bias = find_kernel(Role::BACKWARD_BIAS, choice);
     const i64 blocks = bias_blocks(p.d_bias, kernel_table().rows[bias]);

@@ -6,8 +6,9 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardParams) + sizeof(CombineParams) +
-                  sizeof(ProbsParams) + 5 * 16 <=
+// Kernels that read V out of K, and those that stand in for them, do without maps.
+constexpr size_t kForwardBytes = max_of(sizeof(ForwardMapsParams), 2 * sizeof(ForwardParams));
+static_assert(sizeof(AppendParams) + kForwardBytes + sizeof(CombineParams) + sizeof(ProbsParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
 // Into how many ranges to cut the keys so that every SM has work.
@@ -30,21 +31,26 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   return Splits{splits_chosen, 0};
 }
 
-// Whether each SM gets one block that takes one query tile after the other. Good for short sequences, where what a tile
-// begins and ends with weighs as much as its keys; long ones are dealt out better by the GPU itself.
-bool walks(const Problem& p, const KernelRow& row, i64 work, i32 num_sms) {
-  const i32 length = max_of(p.hint_len_q, p.hint_len_k);
-  return row.walks && (length <= 1024 || (length <= 2048 && work >= 10 * num_sms));
+// The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
+constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
+
+// Heads whose K and V fit into this share of L2 are dealt out together, the heaviest tiles of all of them first.
+i32 section_heads(const Problem& p, const Device& device) {
+  const i64 bytes_of_head = max_of<i64>(i64(p.hint_len_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
+  const i64 heads_k = clamp_to<i64>(device.l2_bytes / 2 / bytes_of_head, 1, i64(p.heads_k) * p.batch);
+  return i32(heads_k * p.group);
 }
 
-// Whether the kernel of a row can be dealt out while the one before it ends: it has to wait for that by itself, which
-// machine code for Hopper and later does, and a capture has to know how to record it.
+}  // namespace
+
 bool can_overlap(const KernelChoice& choice, i32 index) {
   constexpr i32 kOverlapInCaptureVersion = 12030;
   const i32 image = find_image(choice.images, index, choice.device.arch);
   return Driver::instance().cuda_version() >= kOverlapInCaptureVersion && image >= 0 &&
          choice.images.images[image].arch >= 90 && !choice.images.images[image].is_ptx;
 }
+
+namespace {
 
 // Queries of a tile, and blocks of all tiles, of a kernel's grid.
 i32 queries_of_tile(const KernelRow& row, const Problem& p) {
@@ -59,11 +65,18 @@ i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& param
 mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const Splits& splits, When when) {
   const Problem& p = plan.problem;
   const KernelRow& row = kernel_table().rows[index];
-  const i32 num_sms = choice.device.num_sms;
+  WorkspaceLayout& layout = steps_of(plan).layout;
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
-  const i64 grid = walks(p, row, work, num_sms) ? min_of<i64>(work, num_sms) : work;
+  // A persistent kernel has one block an SM, which draws one query tile after the other.
+  const bool draws = row.persistent && work > choice.device.num_sms && work < kMostDrawn;
+  const i64 grid = draws ? choice.device.num_sms : work;
+  if (row.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
+  if (draws) {
+    params.work_epoch = 1;  // another one for each call
+    layout.work_counter = layout.reserve(sizeof(u64));
+  }
   mica_status status = MICA_OK;
   if (row.uses_maps) {
     ForwardMapsParams mapped = {};

@@ -18,17 +18,19 @@ struct FileTraits {
   bool packs_heads = false;
   i32 slice_width = 0;
   bool takes_turns = true;
-  bool walks = false;
+  bool persistent = false;
   i32 least_queries = 0;
+  bool uses_maps = false;
   bool v_in_k = false;
   i32 overhead_tiles = 0;
-  bool uses_maps = false;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr FileTraits traits_of_forward_sm90(const KernelRow& r) {
-  return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, true, true};
+  return {.smem_bytes = forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+          .persistent = true,
+          .uses_maps = true};
 }
 constexpr FileTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -61,6 +63,10 @@ constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
 constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
+constexpr FileTraits traits_of_backward_tma_sm90(const KernelRow& r) {
+  return {
+      backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, true, false, 0, true};
+}
 constexpr FileTraits traits_of_backward_columns_sm90(const KernelRow& r) {
   // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/tuning.md).
   constexpr i32 kLeastQueries = 1024;
@@ -91,13 +97,13 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
   [] {                                                                                                               \
     KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
                      warps, stages,     blocks, serves::variant, why,    0,     false,  0,                           \
-                     true,  false,      0,      false,           false};                                             \
+                     true,  false,      0,      false,           0,      false};                                     \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
     row.slice_width = traits.slice_width;                                                                            \
     row.takes_turns = traits.takes_turns;                                                                            \
-    row.walks = traits.walks;                                                                                        \
+    row.persistent = traits.persistent;                                                                              \
     row.least_queries = traits.least_queries;                                                                        \
     row.v_in_k = traits.v_in_k;                                                                                      \
     row.overhead_tiles = traits.overhead_tiles;                                                                      \
@@ -202,8 +208,10 @@ bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
   const struct {
     const char* name;
     const Tensor& tensor;
-  } mapped[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}};
+  } mapped[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"d_o", p.d_o}};
   for (const auto& [name, tensor] : mapped) {
+    // Forward has no dO, and one of another type is read from the workspace.
+    if (&tensor == &p.d_o && p.d_o.dtype != p.dtype) continue;
     const char* why = why_no_map(rows_shape(tensor));
     if (!q.ask(!why[0], "it fetches %s by the copy engine, and %s", name, why)) return false;
   }

@@ -39,7 +39,7 @@ struct KernelRow {
   bool packs_heads;    // the query heads of a key head share a tile (decode_queries in kernels/params.h)
   i32 slice_width;     // blocks share out the columns of the gradients, so many each; 0: they do not
   bool takes_turns;    // can add to dQ in a fixed order
-  bool walks;          // a block takes one query tile after the other where there are fewer blocks
+  bool persistent;     // a block takes one query tile after the other where there are fewer blocks
   i32 least_queries;   // of all query heads of a key head: it is slower with fewer
   bool v_in_k;         // reads V out of K: where they turn out to lie apart, another kernel must run
   i32 overhead_tiles;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more

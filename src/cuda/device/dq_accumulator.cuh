@@ -7,6 +7,8 @@
 
 namespace mica {
 
+// A transposed block swaps rows and columns, and has tile_q for dim.
+
 // The four elements of `lane` in the 16 x 8 block (row_block, column_block).
 MICA_DEVICE i32 dq_accumulator_index(i32 dim, i32 row_block, i32 column_block, i32 lane) {
   return ((row_block * (dim / 8) + column_block) * 32 + lane) * 4;

@@ -10,6 +10,7 @@ namespace mica {
 template <int dim, int rows>
 struct PanelTile {
   static_assert(dim % 64 == 0 && rows % 8 == 0);
+  static constexpr int kPanels = dim / 64;
   static constexpr int kChunks = dim / 8;
   static constexpr int kPanelBytes = rows * 128;
   static constexpr int kBytes = rows * dim * 2;

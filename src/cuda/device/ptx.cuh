@@ -70,6 +70,29 @@ MICA_DEVICE i32 load_acquire(const i32* address) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(x) : "l"(address) : "memory");
   return x;
 }
+// 9.7.13.5 atom, 9.7.9.8 ld.relaxed, 9.7.9.11 st.relaxed: a counter that blocks share.
+MICA_DEVICE u64 atomic_add(u64* address, u64 x) {
+  u64 before;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;\n" : "=l"(before) : "l"(address), "l"(x) : "memory");
+  return before;
+}
+// Returns what was there: `expected` when x was written.
+MICA_DEVICE u64 compare_and_swap(u64* address, u64 expected, u64 x) {
+  u64 before;
+  asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;\n"
+               : "=l"(before)
+               : "l"(address), "l"(expected), "l"(x)
+               : "memory");
+  return before;
+}
+MICA_DEVICE u64 load_relaxed(const u64* address) {
+  u64 x;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];\n" : "=l"(x) : "l"(address) : "memory");
+  return x;
+}
+MICA_DEVICE void store_relaxed(u64* address, u64 x) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;\n" ::"l"(address), "l"(x) : "memory");
+}
 MICA_DEVICE void add_release(i32* address, i32 x) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(address), "r"(x) : "memory");
 }

@@ -10,6 +10,8 @@ namespace mica {
 MICA_DEVICE void mbarrier_init(u32 address, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address), "r"(arrivals) : "memory");
 }
+// 9.7.13.4 fence.mbarrier_init: the copy engine sees barriers that this thread has made.
+MICA_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 // 9.7.13.15.13 mbarrier.arrive
 MICA_DEVICE void mbarrier_arrive(u32 address) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address) : "memory");
@@ -48,6 +50,14 @@ MICA_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::
 // 9.7.9.25.3.3 cp.async.bulk.wait_group: until this thread's copies are done; .read: until they have read their source.
 MICA_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
 MICA_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+
+// 9.7.13.10 redux.sync: the largest of the warp's lanes, in a uniform register: the compiler knows that branches on it do
+// not divide the warp, and keeps what follows from it, wgmma's descriptors above all, in uniform registers.
+MICA_DEVICE i32 warp_max(i32 x) {
+  i32 largest;
+  asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;\n" : "=r"(largest) : "r"(x));
+  return largest;
+}
 
 // 9.7.9.11 st: 16 bytes of floats.
 MICA_DEVICE void store_shared_floats(u32 address, const float (&x)[4]) {

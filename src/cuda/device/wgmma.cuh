@@ -21,9 +21,9 @@ MICA_DEVICE u64 advance(u64 descriptor, u32 bytes) {
   return (descriptor & ~u64(0xffffffffu)) | u32(u32(descriptor) + (bytes >> 4));
 }
 
-// add: a and b in shared memory, the summed index along the rows of both. add_b_transposed: the same, but b with the
-// summed index down its rows. add_both_transposed: down the rows of both. add_transposed: a from registers, b with the
-// summed index down its rows.
+// add: a and b in shared memory, the summed index along the rows of both. add_a_transposed, add_b_transposed: the same,
+// but one of them with the summed index down its rows. add_both_transposed: down the rows of both. add_transposed: a
+// from registers, b with the summed index down its rows.
 template <class Element, int n>
 struct Wgmma;
 
@@ -60,6 +60,9 @@ struct Wgmma;
   struct Wgmma<Element, n> {                                                                                    \
     static MICA_DEVICE void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {                           \
       asm volatile(MICA_SHARED(type, n, r0, r1, r2, "0", "0") : __VA_ARGS__ : "l"(a), "l"(b), "r"(accumulate)); \
+    }                                                                                                           \
+    static MICA_DEVICE void add_a_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {              \
+      asm volatile(MICA_SHARED(type, n, r0, r1, r2, "1", "0") : __VA_ARGS__ : "l"(a), "l"(b), "r"(accumulate)); \
     }                                                                                                           \
     static MICA_DEVICE void add_b_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {              \
       asm volatile(MICA_SHARED(type, n, r0, r1, r2, "0", "1") : __VA_ARGS__ : "l"(a), "l"(b), "r"(accumulate)); \

@@ -128,8 +128,9 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
       const float2 row = *reinterpret_cast<const float2*>(delta + n * 8 + threadIdx.x % 4 * 2);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 x = unpack<Element>(kScore || kDropout ? load_shared_4(place(ds, first_row, n, half))
-                                                            : probability[n / 2][n % 2 * 2 + half]);
+        u32 pair = probability[n / 2][n % 2 * 2 + half];
+        if constexpr (kScore || kDropout) pair = load_shared_4(place(ds, first_row, n, half));
+        const float2 x = unpack<Element>(pair);
         float* d = dp[n] + 2 * half;
         if constexpr (kDropout) {
           const float left = keep >> (n * 4 + half * 2) & 1 ? p.dropout.rescale : 0.0f;

@@ -25,7 +25,6 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   using Base::sequence;
   using Base::stats;
   static constexpr int kConsumers = warps / 4 - 1;  // warpgroups
-  static_assert(tile_q == 64);
   static constexpr bool kScore = served & serves::SCORE, kPairs = served & serves::PAIRS,
                         kDropout = served & kFeatureDropout;
   // Threads of the first warpgroup: those that fetch, a warp that adds dQ, those that see to what pairs bring.

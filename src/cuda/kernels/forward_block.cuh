@@ -22,24 +22,27 @@ struct ForwardBlock {
 
   MICA_DEVICE bool has(u32 features) const { return (served & features) && (p.features & served & features); }
 
-  // Finds the block's work: `index` counts query tiles, then heads, then sequences, then splits; the tiles of a head
-  // may be turned by `rotation`, the same for all of them. False if there is none.
-  MICA_DEVICE bool locate(i32 index, i32 rotation = 0) {
-    const i32 tile_index = index % p.tiles_q;
-    index /= p.tiles_q;
-    head = index % p.heads_q;
-    index /= p.heads_q;
+  // Finds the block's work: `index` counts splits, then sections of heads, then the query tiles of a section's heads,
+  // the heaviest first, then its heads. False if there is none.
+  MICA_DEVICE bool locate(i32 index) {
+    const i32 heads = p.packed_q ? p.heads_q : p.heads_q * p.batch;
+    split = index / (heads * p.tiles_q);
+    index -= split * (heads * p.tiles_q);
+    const i32 first_head = index / (p.section_heads * p.tiles_q) * p.section_heads;
+    const i32 section_heads = min_of(p.section_heads, heads - first_head);
+    index -= first_head * p.tiles_q;
+    const i32 tile_index = index / section_heads, which = first_head + index % section_heads;
     i32 tile;
     if (p.packed_q) {
       const QueryTile found =
           find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, tile_q, tile_index);
+      head = which;
       batch_index = found.batch;
       tile = found.tile;
-      split = index;
     } else {
-      batch_index = index % p.batch;
-      tile = heavy_first((tile_index + rotation) % p.tiles_q, p.tiles_q, p.band.window_right < kUnlimited);
-      split = index / p.batch;
+      head = which % p.heads_q;
+      batch_index = which / p.heads_q;
+      tile = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited);
     }
     sequence = sequence_of(p.sequences, batch_index);
     tile_row = tile * tile_q;

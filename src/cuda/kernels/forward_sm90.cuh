@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward attention for Hopper, with wgmma. A block owns tile_q queries of one head and walks the key tiles from the
-// last to the first. Its first warpgroup fetches K and V into a ring of stages; each of the others owns 64 of the
-// queries:
+// Forward attention for Hopper, with wgmma and the copy engine. A block owns tile_q queries of one head at a time and
+// goes through the key tiles from the last to the first. One lane of its first warpgroup asks for Q, and for K and V in
+// a ring of stages; each of the other warpgroups owns 64 of the queries:
 //
-//   producer   Q | K0 | K1 | V0 | K2 | V1 | ...     by cp.async; waits for empty stages, announces full ones
+//   producer   Q | K0 | K1 | V0 | K2 | V1 | ...     waits for empty stages; barriers count the bytes that arrive
 //   consumer   S0 | exp2 S0 | S1, O += P0 V0 | exp2 S1 | S2, O += P1 V1 | exp2 S2 | ...
 //
 // S of the next tile is under way on the tensor cores while O takes the last one, and exponentials of S run while O +=
-// P V does. P is rounded in the registers where S was and is the A operand from there.
+// P V does. P is rounded in the registers where S was and is the A operand from there. Consumers do not meet: each
+// takes only the key tiles that its own queries see, and the producer is a query tile ahead while they store theirs.
 #pragma once
 
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
+#include "device/tma.cuh"
 #include "device/wgmma.cuh"
+#include "device/work_ring_sm90.cuh"
 #include "kernels/forward_block.cuh"
 
 namespace mica {
@@ -23,155 +26,219 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   using Base::band;
   using Base::batch_index;
   using Base::head;
-  using Base::key_row;
   using Base::p;
   using Base::sequence;
   using Base::tile_row;
   using Base::tiles;
   static constexpr int kConsumers = warps / 4 - 1;  // warpgroups
-  static_assert(kConsumers * 64 == tile_q && tile_k % 16 == 0);
+  static_assert(kConsumers * 64 == tile_q && tile_k % 16 == 0 && dim_qk % 16 == 0 && dim_v % 16 == 0);
   // All registers of the SM, in the steps of 8 that setmaxnreg takes.
-  static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 40;
+  static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 24;
   static constexpr int kConsumerRegisters = (65536 / 128 - kProducerRegisters) / kConsumers / 8 * 8;
-  // How many more tiles the producer has under way when it announces one.
-  static constexpr int kAhead = 2;
 
-  using QTile = PanelTile<dim_qk, tile_q>;
-  using KTile = PanelTile<dim_qk, tile_k>;
-  using VTile = PanelTile<dim_v, tile_k>;
+  using Layout = ForwardSm90Layout<dim_qk, dim_v, tile_q, tile_k, stages>;
+  using QTile = PanelTile<round_up(dim_qk, 64), 64>;  // of a consumer
+  using KTile = PanelTile<round_up(dim_qk, 64), tile_k>;
+  using VTile = PanelTile<round_up(dim_v, 64), tile_k>;
+  static_assert(Layout::kQBytes == kConsumers * QTile::kBytes && Layout::kKBytes == KTile::kBytes &&
+                Layout::kVBytes == VTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
-  u32 smem_q, smem_k, smem_v, full_q, empty_q;
+  const ForwardMapsParams& maps;
+  u32 smem_q, smem_k, smem_v, landed;
+  Ring<kConsumers> q_ring;  // a stage for each consumer's 64 queries
   Ring<stages> k_ring, v_ring;
+  WorkRing work_ring;
   // Where this thread stands in the rings; they go on from one query tile to the next.
   RingPlace<stages> k_place, v_place;
-  u32 q_parity = 0;
+  u32 q_parity = 0, landed_parity = 0;
+  // A consumer's: the key tiles that its 64 queries see, among the block's; in steps, as the block comes through its
+  // `count` tiles from the last to the first: [first, last).
+  TileRange own;
+  i32 count, first, last;
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
-  u32 pending[kAhead] = {};      // the producer's: barriers of tiles under way, 0: none
+
+  MICA_DEVICE ForwardSm90(const ForwardMapsParams& params) : Base{params.forward}, maps(params) {}
 
   MICA_DEVICE void run(u8* smem) {
     smem_q = shared_address(smem);
-    smem_k = smem_q + QTile::kBytes;
-    smem_v = smem_k + stages * KTile::kBytes;
-    k_ring.barriers = smem_v + stages * VTile::kBytes;
+    smem_k = smem_q + Layout::kK;
+    smem_v = smem_q + Layout::kV;
+    k_ring.barriers = smem_q + Layout::kBarriers;
     v_ring.barriers = k_ring.barriers + k_ring.kBytes;
-    full_q = v_ring.barriers + v_ring.kBytes;
-    empty_q = full_q + 8;
+    q_ring.barriers = v_ring.barriers + v_ring.kBytes;
+    work_ring.shared = q_ring.barriers + q_ring.kBytes;
+    landed = work_ring.shared + work_ring.kBytes;
     if (threadIdx.x == 0) {
-      k_ring.init(128, 4 * kConsumers);
-      v_ring.init(128, 4 * kConsumers);
-      mbarrier_init(full_q, 128);
-      mbarrier_init(empty_q, 4 * kConsumers);
+      k_ring.init(1, 4 * kConsumers);
+      v_ring.init(1, 4 * kConsumers);
+      q_ring.init(1, 4);
+      work_ring.init(4 * kConsumers + 1);
+      mbarrier_init(landed, 1);
+      fence_mbarrier_init();
+      tma_prefetch(maps.q.map);
+      tma_prefetch(maps.k.map);
+      tma_prefetch(maps.v.map);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
       give_up_registers<kProducerRegisters>();
-      for_each_work([&] { produce(); });
-      announce_all();
+      const i32 warp = uniform_warp();
+      if (warp == 0)
+        fetch_keys();
+      else if (warp == 1)
+        deal_out();
     } else {
       take_registers<kConsumerRegisters>();
-      for_each_work([&] { consume(); });
+      consume();
     }
   }
 
-  // The block's query tiles one after the other; a grid of fewer blocks than tiles lets the producer fetch for the next
-  // tile while this one is finished.
-  template <class Function>
-  MICA_DEVICE void for_each_work(Function function) {
-    for (u32 work = blockIdx.x; work < u32(p.work_items); work += gridDim.x) {
-      // A block that always got the same tile of its sequence would have the heaviest, or the lightest, every time.
-      const u32 rotation = (work - work % p.tiles_q) / gridDim.x;
-      if (this->locate(i32(work), i32(rotation))) function();
+  // The second warp: says which query tile comes next, and asks for its Q.
+  MICA_DEVICE void deal_out() {
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
+    for (i32 work = i32(blockIdx.x);; work = counter.next()) {
+      work_ring.announce(work);
+      if (work < 0) return;
+      if (!this->locate(work) || tiles.begin == tiles.end) continue;
+      for (i32 group = 0; group < kConsumers; ++group) {
+        mbarrier_wait(q_ring.empty(group), q_parity ^ 1);
+        if (threadIdx.x % 32 == 0) {
+          mbarrier_arrive_expecting(q_ring.full(group), QTile::kBytes);
+          ask_for<QTile>(smem_q + group * QTile::kBytes, maps.q,
+                         {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(group));
+        }
+      }
+      q_parity ^= 1;
     }
   }
-
-  // Fetches Q, K0, K1, V0, K2, V1, ... in the order in which they are needed.
-  MICA_DEVICE void produce() {
+  // The first warp: asks for K0, K1, V0, K2, V1, ... of each query tile in the order in which they are needed.
+  MICA_DEVICE void fetch_keys() {
+    for (i32 work = work_ring.take(); work >= 0; work = work_ring.take())
+      if (this->locate(work) && tiles.begin < tiles.end) fetch_keys_of_tile();
+  }
+  MICA_DEVICE void fetch_keys_of_tile() {
     const i32 count = tiles.end - tiles.begin;
-    if (count == 0) return;
-    wait_for_room(empty_q, q_parity ^ 1);
-    q_parity ^= 1;
-    QTile::load(smem_q, this->query_tile(), p.q.stride_row, sequence.len_q - tile_row, p.dim_qk);
-    announce(full_q);
-    const u16* k = key_row(p.k, 0);
-    const u16* v = key_row(p.v, 0);
     for (i32 step = 0; step <= count; ++step) {
-      if (step < count) fetch<KTile>(k_ring, k_place, smem_k, k, p.k.stride_row, p.dim_qk, step);
-      if (step > 0) fetch<VTile>(v_ring, v_place, smem_v, v, p.v.stride_row, p.dim_v, step - 1);
+      if (step < count) {
+        k_ring.wait_empty(k_place);
+        if (threadIdx.x == 0) {
+          mbarrier_arrive_expecting(k_ring.full(k_place.stage), KTile::kBytes);
+          ask_for<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, key_place(step), k_ring.full(k_place.stage));
+        }
+        k_place.next();
+      }
+      if (step > 0) fetch_v(step - 1);
     }
+  }
+  MICA_DEVICE TmaPlace key_place(i32 step) const {
+    return {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};
   }
   template <class Tile>
-  MICA_DEVICE void fetch(const Ring<stages>& ring, RingPlace<stages>& place, u32 shared, const u16* head,
-                         i64 stride_row, i32 valid_dim, i32 step) {
-    const i32 key = key_begin(step);
-    wait_for_room(ring.empty(place.stage), place.parity ^ 1);
-    Tile::load(shared + place.stage * Tile::kBytes, head + key * stride_row, stride_row, sequence.len_k - key,
-               valid_dim);
-    announce(ring.full(place.stage));
-    place.next();
-  }
-
-  // Copies take a while to arrive: a tile is announced when kAhead more are under way, or when there is nothing else to
-  // do.
-  MICA_DEVICE void announce(u32 barrier) {
-    cp_async_commit();
-    cp_async_wait<kAhead>();
-    announce_first();
-    pending[kAhead - 1] = barrier;
-  }
-  MICA_DEVICE void announce_all() {
-    cp_async_wait<0>();
-    for (int i = 0; i < kAhead; ++i) announce_first();
-  }
-  MICA_DEVICE void announce_first() {
-    if (pending[0]) {
-      fence_for_wgmma();
-      mbarrier_arrive(pending[0]);
-    }
+  static MICA_DEVICE void ask_for(u32 shared, const MappedRows& mapped, const TmaPlace& place, u32 barrier) {
 #pragma unroll
-    for (int i = 1; i < kAhead; ++i) pending[i - 1] = pending[i];
-    pending[kAhead - 1] = 0;
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
+      tma_load(shared + panel * Tile::kPanelBytes, mapped.map,
+               {panel * 64, place.row, place.head * mapped.head_step, place.slot * mapped.slot_step}, barrier);
   }
-  MICA_DEVICE void wait_for_room(u32 barrier, u32 parity) {
-    if (mbarrier_is_over(barrier, parity)) return;
-    announce_all();  // the consumers may wait for just that
-    mbarrier_wait(barrier, parity);
+  // Rows past the sequence's last key may be anything, NaN too, and their probability of 0 does not make that 0: they
+  // are cleared before the tile is announced. Past the tensor's last row the copy engine brings zeros itself.
+  MICA_DEVICE void fetch_v(i32 step) {
+    const u32 to = smem_v + v_place.stage * VTile::kBytes, full = v_ring.full(v_place.stage);
+    const i32 valid = sequence.len_k - key_begin(step);
+    const bool clears = valid < tile_k && sequence.k_begin + sequence.len_k < maps.v.rows;
+    v_ring.wait_empty(v_place);
+    if (threadIdx.x == 0) {
+      const u32 barrier = clears ? landed : full;
+      mbarrier_arrive_expecting(barrier, VTile::kBytes);
+      ask_for<VTile>(to, maps.v, key_place(step), barrier);
+    }
+    if (clears) {
+      mbarrier_wait(landed, landed_parity);
+      landed_parity ^= 1;
+      constexpr float kZeros[4] = {};
+#pragma unroll 1
+      for (int i = valid * 8 + i32(threadIdx.x); i < tile_k * 8; i += 32)
+#pragma unroll
+        for (int panel = 0; panel < VTile::kPanels; ++panel)
+          store_shared_floats(to + panel * VTile::kPanelBytes + i * 16, kZeros);
+      fence_for_wgmma();
+      __syncwarp();
+      if (threadIdx.x == 0) mbarrier_arrive(full);
+    }
+    v_place.next();
   }
 
+  // Query tiles one after the other. The first scores of the next one are under way while O takes the last values of
+  // this one, and their exponentials run meanwhile: a tile's beginning hides behind the end of the one before.
   MICA_DEVICE void consume() {
-    const i32 consumer = uniform_warp() - 4, warp = consumer % 4;
-    const i32 group_row = consumer / 4 * 64;  // in the tile
-    const i32 row_begin = tile_row + group_row + warp * 16;
-    const i32 count = tiles.end - tiles.begin;
+    const i32 consumer = uniform_warp() - 4, group = consumer / 4, tile_warp_row = group * 64 + consumer % 4 * 16;
     SoftmaxState<FloatMath> state[1][2];
     float out[1][dim_v / 8][4];
-    state[0][0] = state[0][1] = empty_state<FloatMath>();
-    zero(out);
-    if (count > 0) {
-      Scores scores;
-      u32 probabilities[tile_k / 16][4];
-      features.begin(p, batch_index, head);
-      fetch_pairs(row_begin, 0);
-      mbarrier_wait(full_q, q_parity);
-      q_parity ^= 1;
-      k_ring.wait_full(k_place);
-      gemm_qk(scores[0], group_row);
-      wgmma_wait<0>();
-      wgmma_hold(scores[0]);
-      release_k(count == 1);
-      softmax(scores, state[0], row_begin, 0);
-      drop(scores, row_begin, 0);
-      round(probabilities, scores[0]);
-      for (i32 step = 1; step < count; ++step) {
+    Scores scores;
+    u32 probabilities[tile_k / 16][4];
+    bool has_tile = false;
+    count = first = last = 0;
+    for (;;) {
+      // The end of a tile and the beginning of the next.
+      const Base done = *this;
+      const bool was_tile = has_tile, was_seen = has_tile && first < last;
+      const i32 left = count - last;
+      has_tile = take_tile(group);
+      const i32 row_begin = tile_row + tile_warp_row;
+      // More tiles to skip than the ring has stages would wait for the values that are still to be taken.
+      const bool overlaps = has_tile && was_seen && left == 0 && first < last && first < stages;
+      SoftmaxState<FloatMath> fresh[2] = {empty_state<FloatMath>(), empty_state<FloatMath>()};
+      if (overlaps) {
+        skip_k(first);
+        begin_scores(scores, group, row_begin);
+        v_ring.wait_full(v_place);
+        gemm_pv(out[0], probabilities);
+        wgmma_wait<1>();
+        take_scores(scores, fresh, row_begin);
+        wgmma_hold(scores[0]);
+        wait_and_rescale(out[0], {{1.0f, 1.0f}}, fresh[0].sum + fresh[1].sum);
+        release_v();
+        skip_v(first);
+        round(probabilities, scores[0]);
+      } else if (was_seen) {
+        v_ring.wait_full(v_place);
+        gemm_pv(out[0], probabilities);
+        wgmma_wait<0>();
+        wgmma_hold(out[0]);
+        release_v();
+        skip(left);
+      }
+      if (was_tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
+        done.template finish<1, dim_v / 8>(nullptr, {state, out, tile_warp_row, 0});
+      }
+      if (!has_tile) return;
+      state[0][0] = fresh[0];
+      state[0][1] = fresh[1];
+      zero(out);
+      if (first == last) {
+        skip_unseen(group);
+        continue;
+      }
+      if (!overlaps) {
+        skip(first);
+        begin_scores(scores, group, row_begin);
+        wgmma_wait<0>();
+        take_scores(scores, state[0], row_begin);
+        round(probabilities, scores[0]);
+      }
+      for (i32 step = first + 1; step < last; ++step) {
         k_ring.wait_full(k_place);
-        gemm_qk(scores[0], group_row);
+        gemm_qk(scores[0], group);
         v_ring.wait_full(v_place);
         gemm_pv(out[0], probabilities);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
-        release_k(step == count - 1);
+        release_k();
         const Factors factors = softmax(scores, state[0], row_begin, step);
         drop(scores, row_begin, step);
         wgmma_hold(scores[0]);
@@ -179,20 +246,79 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         release_v();
         round(probabilities, scores[0]);
       }
-      v_ring.wait_full(v_place);
-      gemm_pv(out[0], probabilities);
-      wgmma_wait<0>();
-      wgmma_hold(out[0]);
-      release_v();
+      arrive_as_warp(q_ring.empty(group));
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
-    Base::template finish<1, dim_v / 8>(nullptr, {state, out, group_row + warp * 16, 0});
   }
 
-  MICA_DEVICE void release_k(bool is_last) {
+  // The next query tile of the block: which key tiles this consumer takes. False: there is none.
+  MICA_DEVICE bool take_tile(i32 group) {
+    for (;;) {
+      const i32 work = work_ring.take();
+      if (work < 0) return false;
+      if (!this->locate(work)) continue;
+      find_own(tile_row + group * 64);
+      count = tiles.end - tiles.begin;
+      first = tiles.end - own.end;
+      last = tiles.end - own.begin;
+      return true;
+    }
+  }
+  // None of the tile's queries sees a key.
+  MICA_DEVICE void skip_unseen(i32 group) {
+    if (count == 0) return;
+    wait_q(group);
+    arrive_as_warp(q_ring.empty(group));
+    skip(count);
+  }
+  MICA_DEVICE void wait_q(i32 group) {
+    mbarrier_wait(q_ring.full(group), q_parity);
+    q_parity ^= 1;
+  }
+  // The first scores of a tile, begun.
+  MICA_DEVICE void begin_scores(Scores& scores, i32 group, i32 row_begin) {
+    features.begin(p, batch_index, head);
+    fetch_pairs(row_begin, first);
+    wait_q(group);
+    k_ring.wait_full(k_place);
+    gemm_qk(scores[0], group);
+  }
+  // They are there: probabilities in their place.
+  MICA_DEVICE void take_scores(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin) {
+    wgmma_hold(scores[0]);
+    release_k();
+    softmax(scores, state, row_begin, first);
+    drop(scores, row_begin, first);
+  }
+  // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
+  MICA_DEVICE void find_own(i32 row) {
+    const i32 row_end = min_of(row + 64, sequence.len_q);
+    own = row < row_end ? key_tiles(band, row, row_end, tile_k) : TileRange{0, 0, 0, 0};
+    own.begin = clamp_to(own.begin, tiles.begin, tiles.end);
+    own.end = clamp_to(own.end, own.begin, tiles.end);
+  }
+  // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
+  MICA_DEVICE void skip(i32 num_tiles) {
+    for (i32 i = 0; i < num_tiles; ++i) {
+      skip_k(1);
+      skip_v(1);
+    }
+  }
+  MICA_DEVICE void skip_k(i32 num_tiles) {
+    for (i32 i = 0; i < num_tiles; ++i) {
+      k_ring.wait_full(k_place);
+      release_k();
+    }
+  }
+  MICA_DEVICE void skip_v(i32 num_tiles) {
+    for (i32 i = 0; i < num_tiles; ++i) {
+      v_ring.wait_full(v_place);
+      release_v();
+    }
+  }
+  MICA_DEVICE bool is_partly_hidden(i32 tile) const { return tile < own.full_begin || tile >= own.full_end; }
+
+  MICA_DEVICE void release_k() {
     k_ring.release(k_place);
-    if (is_last) arrive_as_warp(empty_q);
     k_place.next();
   }
   MICA_DEVICE void release_v() {
@@ -201,8 +327,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   }
 
   // scores = Q K^T of one key tile, begun.
-  MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group_row) const {
-    const u64 q = matrix_descriptor(smem_q + group_row * 128, 16, 1024);
+  MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group) const {
+    const u64 q = matrix_descriptor(smem_q + group * QTile::kBytes, 16, 1024);
     const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
     wgmma_hold(scores);
     wgmma_fence();
@@ -303,7 +429,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // From scores to probabilities, in place; returns by what `out` must be multiplied.
   MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) {
     const Units units = score(scores, row_begin, step);
-    if (this->is_partly_hidden(tiles.end - 1 - step)) this->mask(scores, row_begin, key_begin(step));
+    if (is_partly_hidden(tiles.end - 1 - step)) this->mask(scores, row_begin, key_begin(step));
     if (is_bounded()) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -330,7 +456,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // waits for the one before.
   template <class Exponent>
   static MICA_DEVICE float exponentials(float (&scores)[tile_k / 8][4], int half, Exponent exponent) {
-    constexpr int kSums = tile_k / 32;
+    constexpr int kSums = 4;
     float sum[kSums] = {}, total = 0;
 #pragma unroll
     for (int i = 0; i < tile_k / 4; ++i) {
@@ -365,10 +491,10 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 }  // namespace mica
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
-    MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
+    MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
                                    MICA_STAGES, MICA_SERVED>;
-  Kernel kernel{{params}};
+  Kernel kernel(params);
   kernel.run(smem);
 }

@@ -72,8 +72,11 @@ struct ForwardParams {
   SequenceTable sequences;
   i32 batch, heads_q, group;
   i32 dim_qk, dim_v;
-  i32 tiles_q;     // per head: ceil(max_len_q / tile_q), or packed_tile_count
-  i32 work_items;  // query tiles in all; forward_sm90 may have fewer blocks
+  i32 tiles_q;        // per head: ceil(max_len_q / tile_q), or packed_tile_count
+  i32 work_items;     // query tiles in all; forward_sm90 may have fewer blocks
+  u64* work_counter;  // from which blocks draw further query tiles (device/work_ring_sm90.cuh); null: none is left
+  u64 work_epoch;
+  i32 section_heads;  // (batch, query head) pairs whose tiles are dealt out together: their K and V stay in L2
   i32 packed_q;
   u32 features;  // Feature
   BandArg band;
@@ -133,6 +136,12 @@ struct BackwardParams {
   i64 alibi_stride_batch, alibi_stride_head;
   PairsArg bias, boolean;
   DropoutArg dropout;
+};
+
+// Backward by the copy engine.
+struct BackwardMapsParams {
+  BackwardParams backward;
+  MappedRows q, k, v, d_o;
 };
 
 // One pass over dO and O: the row statistics; dQ's accumulator is set to zero on the way.
@@ -220,6 +229,13 @@ MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_q
          2 * (stages + 1) * 8 + stages * 2 * tile_q * 4 + stages * tile_q * tile_k * pair_bits / 8;
 }
 
+// The same of backward_tma_sm90, which has a barrier more for K and V, and for each stage.
+MICA_HD constexpr i32 backward_tma_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) + (stages + 1) * 8;
+}
+// Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
+MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }
+
 // Bytes of dynamic shared memory of backward_columns_sm90: the same but for dQ, and P in the place of the second tile.
 MICA_HD constexpr i32 backward_columns_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) - tile_q * dim_qk * 4;
@@ -267,9 +283,23 @@ MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk
   return q + stages * tile_k * (dim_qk + dim_v) * 2 + shared_p;
 }
 
-// Bytes of dynamic shared memory of forward_sm90: the same, and four barriers of 8 bytes a stage.
+// Barriers of forward_sm90 beside those of its stages: two for the Q of each consumer, two items of work with two each,
+// one for a tile that must be looked at before it is announced.
+MICA_HD constexpr i32 forward_sm90_control_bytes(i32 tile_q) { return tile_q / 64 * 2 * 8 + 2 * (4 + 2 * 8) + 8; }
+
+// Shared memory of forward_sm90, in bytes: Q, then `stages` of K and of V in whole panels of 64 columns; four barriers
+// a stage; the rest.
+template <int dim_qk, int dim_v, int tile_q, int tile_k, int stages>
+struct ForwardSm90Layout {
+  static constexpr i32 kQBytes = tile_q * round_up(dim_qk, 64) * 2;
+  static constexpr i32 kKBytes = tile_k * round_up(dim_qk, 64) * 2, kVBytes = tile_k * round_up(dim_v, 64) * 2;
+  static constexpr i32 kK = kQBytes, kV = kK + stages * kKBytes, kBarriers = kV + stages * kVBytes;
+  static constexpr i32 kBytes = kBarriers + (4 * stages) * 8 + forward_sm90_control_bytes(tile_q);
+};
 MICA_HD constexpr i32 forward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return tile_q * dim_qk * 2 + stages * tile_k * (dim_qk + dim_v) * 2 + (4 * stages + 2) * 8;
+  const i32 columns_qk = round_up(dim_qk, 64), columns_v = round_up(dim_v, 64);
+  return tile_q * columns_qk * 2 + stages * tile_k * (columns_qk + columns_v) * 2 + 4 * stages * 8 +
+         forward_sm90_control_bytes(tile_q);
 }
 
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /

@@ -19,6 +19,9 @@ struct Wgmma {
   static void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
     emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, false, false, {}, a, b});
   }
+  static void add_a_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
+    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, true, false, {}, a, b});
+  }
   static void add_b_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
     emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, false, true, {}, a, b});
   }

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward attention for Hopper by the copy engine: backward_sm90 without the options, whose first warpgroup has little
+// left to do. One lane asks for K and V, and for Q and dO of one query tile after the other; a warp brings the row
+// statistics; one lane adds dQ to its accumulator. Two consumer warpgroups have the registers.
+//
+// dS lies by queries, so that dQ is a product of rows: of 64 queries and the group's columns, or of the group's 64
+// queries and all columns, or, where a tile is no multiple of 64 queries, transposed: dQ^T = K^T dS^T of its columns.
+#pragma once
+
+#include "device/tma.cuh"
+#include "kernels/backward_fragments_sm90.cuh"
+
+namespace mica {
+
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+struct BackwardTmaSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, serves::PLAIN> {
+  using Base = BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, serves::PLAIN>;
+  using Base::dq_ring;
+  using Base::head_k;
+  using Base::kConsumerBarrier;
+  using Base::kConsumers;
+  using Base::key_begin;
+  using Base::p;
+  using Base::ring;
+  using Base::sequence;
+  using Base::smem_do;
+  using Base::smem_ds;
+  using Base::smem_k;
+  using Base::smem_q;
+  using Base::smem_v;
+  using Base::stats;
+  using Base::tiles;
+  using typename Base::KTile;
+  using typename Base::Operand;
+  using typename Base::OTile;
+  using typename Base::Place;
+  using typename Base::QTile;
+  using typename Base::Scores;
+  using typename Base::VTile;
+  using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
+  static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
+  static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
+  // What the producers need for their addresses, where the consumers can spare it.
+  static constexpr int kProducerRegisters = kTransposed ? 24 : 40, kConsumerRegisters = kTransposed ? 240 : 232;
+  static_assert(kTransposed ? dim_qk == 64 * kConsumers : kRowsEach || tile_q == 64);
+  static constexpr int kColumnsDQ = kTransposed ? tile_q : kRowsEach ? dim_qk : dim_qk / kConsumers;  // of a product
+  static constexpr int kBytesDQ = tile_q * dim_qk * 4;
+
+  const BackwardMapsParams& maps;
+  u8* room;  // shared memory
+  u32 smem_dq, keys_full, landed;
+
+  MICA_DEVICE void run(u8* smem) {
+    let_next_kernel_begin();
+    if (!this->locate(blockIdx.x)) {
+      wait_for_earlier_kernel();
+      return;
+    }
+    tiles = this->query_tiles();
+    room = smem;
+    smem_k = shared_address(smem);
+    smem_v = smem_k + KTile::kBytes;
+    smem_q = smem_v + VTile::kBytes;
+    smem_do = smem_q + stages * QTile::kBytes;
+    smem_ds = smem_do + stages * OTile::kBytes;
+    smem_dq = smem_ds + 2 * DsTile::kBytes;
+    ring.barriers = smem_dq + kBytesDQ;
+    dq_ring.barriers = ring.barriers + ring.kBytes;
+    keys_full = dq_ring.barriers + dq_ring.kBytes;
+    landed = keys_full + 8;
+    stats = reinterpret_cast<float*>(smem + (landed + stages * 8 - smem_k));
+    if (threadIdx.x == 0) {
+      ring.init(1 + 32, 128 * kConsumers);
+      dq_ring.init(4 * kConsumers, 1);
+      mbarrier_init(keys_full, 1);
+      for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(landed + stage * 8, 1);
+      fence_for_wgmma();
+    }
+    __syncthreads();
+    const i32 count = this->num_steps();
+    if (threadIdx.x < 128) {
+      give_up_registers<kProducerRegisters>();
+      if (threadIdx.x == 0)
+        fetch(count);
+      else if (threadIdx.x / 32 == 1)
+        bring_stats(count);
+      else if (threadIdx.x == 64 && p.dq_accumulator)
+        add_dq(count);
+    } else {
+      take_registers<kConsumerRegisters>();
+      consume(count);
+    }
+  }
+
+  // One lane.
+  MICA_DEVICE void add_dq(i32 count) {
+    wait_for_earlier_kernel();  // which clears the accumulator
+    this->write_dq(
+        count, [&](i32, float* where) { bulk_reduce_add(where, smem_dq, kBytesDQ); },
+        [&](i32) { mbarrier_arrive(dq_ring.empty(0)); });
+  }
+
+  // Rows past the sequence that the copy engine brings as numbers, since they are inside the tensor.
+  MICA_DEVICE bool is_ragged(i32 row) const {
+    return row + tile_q > sequence.len_q && sequence.q_begin + sequence.len_q < maps.q.rows;
+  }
+
+  template <class Tile, int dim>
+  MICA_DEVICE void ask(u32 shared, const MappedRows& rows, i32 row, i32 head, i32 slot, u32 barrier) const {
+#pragma unroll
+    for (int panel = 0; panel < dim / 64; ++panel)
+      tma_load(shared + panel * Tile::kPanelBytes, rows.map,
+               {panel * 64, row, head * rows.head_step, slot * rows.slot_step}, barrier);
+  }
+
+  // One lane.
+  MICA_DEVICE void fetch(i32 count) const {
+    if (count == 0) return;
+    mbarrier_arrive_expecting(keys_full, KTile::kBytes + VTile::kBytes);
+    const i32 key_row = i32(sequence.k_begin) + key_begin;
+    ask<KTile, dim_qk>(smem_k, maps.k, key_row, head_k, sequence.k_slot, keys_full);
+    ask<VTile, dim_v>(smem_v, maps.v, key_row, head_k, sequence.k_slot, keys_full);
+    wait_for_earlier_kernel();  // dO may have been converted
+    Place place;
+    auto walk = this->first_walk();
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
+      const i32 row = walk.tile * tile_q, from = i32(sequence.q_begin) + row;
+      const bool ragged = is_ragged(row);
+      const u32 full = ring.full(place.stage), barrier = ragged ? landed + place.stage * 8 : full;
+      ring.wait_empty(place);
+      mbarrier_arrive_expecting(barrier, QTile::kBytes + OTile::kBytes);
+      ask<QTile, dim_qk>(smem_q + place.stage * QTile::kBytes, maps.q, from, walk.head, sequence.q_slot, barrier);
+      ask<OTile, dim_v>(smem_do + place.stage * OTile::kBytes, maps.d_o, from, walk.head, sequence.q_slot, barrier);
+      if (ragged) mbarrier_arrive(full);
+    }
+  }
+
+  // One warp: the row statistics, and zeros in the place of rows past the sequence.
+  MICA_DEVICE void bring_stats(i32 count) const {
+    constexpr int kRows = (tile_q + 31) / 32;
+    const i32 lane = threadIdx.x % 32;
+    const i64 first = sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin;
+    u32 parities = 0;
+    wait_for_earlier_kernel();  // also without a step: whoever waits for this kernel relies on what it waited for
+    Place place;
+    auto walk = this->first_walk();
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
+      const i32 row = walk.tile * tile_q, valid = sequence.len_q - row;
+      const i64 stat = walk.head * p.stat_rows + first + row;
+      float lse[kRows], delta[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const i32 at = lane + i * 32;
+        lse[i] = at < valid ? p.row_lse[stat + at] : infinity();
+        delta[i] = at < valid ? p.row_delta[stat + at] : 0.0f;
+      }
+      ring.wait_empty(place);
+      float* to = stats + place.stage * 2 * tile_q + lane;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        if (tile_q % 32 == 0 || lane + i * 32 < tile_q) {
+          to[i * 32] = lse[i];
+          to[tile_q + i * 32] = delta[i];
+        }
+      if (is_ragged(row)) {
+        mbarrier_wait(landed + place.stage * 8, parities >> place.stage & 1);
+        parities ^= 1u << place.stage;
+        clear_rows<QTile>(smem_q + place.stage * QTile::kBytes, valid, tile_q, lane, 32);
+        clear_rows<OTile>(smem_do + place.stage * OTile::kBytes, valid, tile_q, lane, 32);
+        fence_for_wgmma();
+      }
+      mbarrier_arrive(ring.full(place.stage));
+    }
+  }
+  template <class Tile>
+  static MICA_DEVICE void clear_rows(u32 tile, i32 begin, i32 end, i32 thread, i32 threads) {
+    const u32 zeros[4] = {};
+#pragma unroll 1
+    for (i32 i = begin * Tile::kChunks + thread; i < end * Tile::kChunks; i += threads)
+      store_shared_16(tile + Tile::offset(i / Tile::kChunks, i % Tile::kChunks), zeros);
+  }
+
+  // By all consumers.
+  MICA_DEVICE void wait_for_keys() const {
+    mbarrier_wait(keys_full, 0);
+    const i32 valid = sequence.len_k - key_begin;
+    if (valid >= tile_k) return;
+    clear_rows<KTile>(smem_k, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
+    clear_rows<VTile>(smem_v, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
+    fence_for_wgmma();
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+  }
+
+  MICA_DEVICE void consume(i32 count) {
+    const i32 consumer = uniform_warp() - 4, group = consumer / 4, warp = consumer % 4;
+    const i32 first_row = group * 64 + warp * 16;  // of this warp's keys, in the tile
+    float dk[1][dim_qk / 8][4], dv[1][dim_v / 8][4];
+    zero(dk);
+    zero(dv);
+    if (count > 0) {
+      Scores s;
+      wait_for_keys();
+      Place place;
+      ring.wait_full(place);
+      this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128, smem_q);
+      wgmma_wait<0>();
+      wgmma_hold(s[0]);
+      auto walk = this->first_walk();
+      for (i32 step = 0; step < count; ++step, this->next(walk)) {
+        const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
+        const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
+        const float* row_stats = stats + place.stage * 2 * tile_q;
+        Scores dp;
+        Operand probability, gradient;  // P^T and dS^T, rounded
+        this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
+        if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end)
+          this->mask(s, key_begin + first_row, walk.tile * tile_q);
+        this->probabilities(s[0], row_stats);
+        this->round(probability, s[0]);
+        this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
+        wgmma_wait<1>();
+        wgmma_hold(dp[0]);
+        this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
+        this->round(gradient, dp[0]);
+        share(ds, first_row, gradient);
+        this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
+        fence_for_wgmma();
+        barrier_sync(kConsumerBarrier, 128 * kConsumers);
+        float dq[kColumnsDQ / 8][4];
+        gemm_dq(dq, ds, group);
+        wgmma_wait<1>();
+        wgmma_hold(dk[0]);
+        wgmma_hold(dv[0]);
+        // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
+        // from leaving products under way.
+        const Place old = place;
+        if (step + 1 < count) place.next();
+        ring.wait_full(place);
+        this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
+                                                       smem_q + place.stage * QTile::kBytes);
+        wgmma_wait<1>();
+        wgmma_hold(dq);
+        ring.release_by_thread(old);
+        if (p.dq_accumulator) hand_over(dq, step, group, warp);
+        wgmma_wait<0>();
+        wgmma_hold(s[0]);
+      }
+      barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K and V are done with: their room is for dK and dV
+    }
+    if (p.dk.data) {
+      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
+      store<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, first_row);
+    }
+    if (p.dv.data) {
+      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
+      store<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, first_row);
+    }
+  }
+
+  static MICA_DEVICE void share(u32 ds, i32 first_row, const Operand& gradient) {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < tile_q / 16; ++i)
+      stmatrix_x4_trans(ds + DsTile::offset(i * 16 + lane / 16 * 8 + lane % 8, first_row / 8 + lane / 8 % 2),
+                        gradient[i]);
+  }
+
+  // dQ of the group over all keys of the block, begun.
+  MICA_DEVICE void gemm_dq(float (&dq)[kColumnsDQ / 8][4], u32 ds, i32 group) const {
+    const u64 from_ds = matrix_descriptor(ds + (kRowsEach ? group * 64 * 128 : 0), 16, 1024);
+    const i32 first_column = kRowsEach ? 0 : group * (dim_qk / kConsumers);
+    const u64 from_k = matrix_descriptor(smem_k + first_column / 64 * KTile::kPanelBytes + first_column % 64 * 2,
+                                         KTile::kPanelBytes, 1024);
+    wgmma_hold(dq);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < tile_k / 16; ++i) {
+      const u64 rows = advance(from_ds, i / 4 * DsTile::kPanelBytes + i % 4 * 32), k = advance(from_k, i * 16 * 128);
+      if constexpr (kTransposed)
+        Wgmma<Element, kColumnsDQ>::add_a_transposed(dq, k, rows, i > 0);
+      else
+        Wgmma<Element, kColumnsDQ>::add_b_transposed(dq, rows, k, i > 0);
+    }
+    wgmma_commit();
+  }
+
+  // dQ to the thread that adds it.
+  MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 step, i32 group, i32 warp) const {
+    constexpr int kDim = kTransposed ? tile_q : dim_qk;
+    const i32 lane = threadIdx.x % 32;
+    const i32 row_block = kTransposed || kRowsEach ? group * 4 + warp : warp;
+    const i32 column_block = kTransposed || kRowsEach ? 0 : group * (kColumnsDQ / 8);
+    const RingPlace<1> place = RingPlace<1>::of_step(step);
+    const u32 to = smem_dq + dq_accumulator_index(kDim, row_block, column_block, lane) * 4;
+    dq_ring.wait_empty(place);
+#pragma unroll
+    for (int n = 0; n < kColumnsDQ / 8; ++n) store_shared_floats(to + n * 512, dq[n]);
+    fence_for_wgmma();
+    __syncwarp();
+    arrive_as_warp(dq_ring.full(place.stage));
+  }
+
+  // 16 rows of dK or dV, by their warp, through the tile at `offset` of shared memory: 16 bytes a lane.
+  template <class Tile, int n_blocks>
+  MICA_DEVICE void store(u32 offset, const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
+                         i32 first_row) const {
+    if (dtype != ElementTraits<Element>::kDtype) {
+      this->store_keys(t, dtype, dim, x, scale, first_row, 0);
+      return;
+    }
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < n_blocks / 2; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        x[0][2 * i][e] *= scale;
+        x[0][2 * i + 1][e] *= scale;
+      }
+      u32 words[4];
+      pack_a<Element>(words, x[0][2 * i], x[0][2 * i + 1]);
+      stmatrix_x4(smem_k + offset + Tile::offset(first_row + lane % 16, 2 * i + lane / 16), words);
+    }
+    __syncwarp();
+    constexpr int kRowsAtOnce = 32 / Tile::kChunks;
+    const i32 chunk = lane % Tile::kChunks;
+    u16* to = static_cast<u16*>(t.data) + this->key_offset(t) + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < 16; i += kRowsAtOnce) {
+      const i32 row = first_row + i + lane / Tile::kChunks;
+      if (key_begin + row < sequence.slot_len_k - sequence.leftpad && chunk * 8 < dim)
+        *reinterpret_cast<uint4*>(to + row * t.stride_row) =
+            *reinterpret_cast<const uint4*>(room + offset + Tile::offset(row, chunk));
+    }
+  }
+};
+
+}  // namespace mica
+
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
+    MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardMapsParams params) {
+  extern __shared__ __align__(1024) mica::u8 smem[];
+  using Kernel =
+      mica::BackwardTmaSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
+  Kernel kernel{{params.backward}, params};
+  kernel.run(smem);
+}
