@@ -6,9 +6,9 @@
 namespace mica {
 namespace {
 
-// Kernels that read V out of K, and those that stand in for them, do without maps.
-constexpr size_t kForwardBytes = max_of(sizeof(ForwardMapsParams), 2 * sizeof(ForwardParams));
-static_assert(sizeof(AppendParams) + kForwardBytes + sizeof(CombineParams) + sizeof(ProbsParams) + 5 * 16 <=
+// A kernel that reads V out of K has another one that stands in for it.
+static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardParams) + sizeof(CombineParams) +
+                  sizeof(ProbsParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
 // Into how many ranges to cut the keys so that every SM has work.

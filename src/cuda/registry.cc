@@ -51,6 +51,11 @@ constexpr FileTraits traits_of_mla_sm90(const KernelRow& r) {
   traits.overhead_tiles = 4;
   return traits;
 }
+constexpr FileTraits traits_of_mla_tma_sm90(const KernelRow& r) {
+  FileTraits traits = traits_of_mla_sm90(r);
+  traits.uses_maps = true;
+  return traits;
+}
 constexpr FileTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
   return {forward_fp32_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v), true};
 }
