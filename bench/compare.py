@@ -178,6 +178,8 @@ class Report:
         rate = f"{gflops:.0f} GFLOP/s" if gflops < 1e4 else f"{gflops / 1e3:.1f} TFLOP/s"
         if memory_bound:
             rate = f"{cell['gbytes_per_s']:.1f} GB/s"
+        if cell["problem"]["latent"]:  # bound by either
+            rate = f"{gflops / 1e3:.0f} T {cell['gbytes_per_s']:.0f} G"
         ratios = (f" {cell['ratio'][c]:10.2f}x" if c in cell["ratio"] else f" {'-':>11}" for c in self._columns)
         print(f"{cell['case']:56} {ms:7.3f} ms {rate:>12}" + "".join(ratios), flush=True)
 

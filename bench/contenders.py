@@ -37,7 +37,8 @@ class Inputs:
         rows, keys = (sum(lengths), sum(lengths)) if lengths else (case["seqlen_q"], case["seqlen_k"])
         self.q = heads_rows(slots, hq, rows, case["dim"])
         self.k_cache = heads_rows(slots, hk, case["capacity"] or keys, case["dim"])
-        self.v_cache = heads_rows(slots, hk, case["capacity"] or keys, case["dim_v"])
+        self.v_cache = (self.k_cache[..., :case["dim_v"]] if case["latent"] else
+                        heads_rows(slots, hk, case["capacity"] or keys, case["dim_v"]))
         self.k, self.v = self.k_cache[:, :, :keys], self.v_cache[:, :, :keys]
         self.d_o = heads_rows(slots, hq, rows, case["dim_v"])
         pairs = (max(lengths), max(lengths)) if lengths else (rows, keys)
@@ -67,7 +68,8 @@ class Inputs:
             shuffled[order] = pages
             return shuffled
 
-        self.k_pages, self.v_pages = pages_of(self.k), pages_of(self.v)
+        self.k_pages = pages_of(self.k)
+        self.v_pages = self.k_pages[..., :self.case["dim_v"]] if self.case["latent"] else pages_of(self.v)
 
     def unit(self, tensor, batch, head, heads, of_queries):
         """The rows of one sequence and some heads of a tensor with the axes of q or k, as (heads, rows, dim)."""

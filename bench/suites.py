@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bench suites: the same files that `mica bench` reads (cli/suite.h says what they may hold).
 
-Two keys are for compare.py alone: "peers" (names of backends to compare with) and "beside" (options that turn the
+Two keys of a case are for compare.py alone: "peers" (names of backends to compare with) and "beside" (options that turn the
 case into another one, whose time by Mica is the yardstick; or "dense-rate", for packed sequences). Among the options of
-"beside" may be "capacity": a cache with room for so many keys, of which it holds seqlen_k."""
+"beside" may be "capacity": a cache with room for so many keys, of which it holds seqlen_k. And one option is: "latent",
+V is the first dim_v columns of K, and its bytes count once."""
 
 import itertools
 import json
@@ -13,6 +14,7 @@ DEFAULTS = {
     "heads_k": -1, "dim": 64, "dim_v": -1, "causal": "none", "window": [], "scale": 0.0, "softcap": 0.0,
     "alibi": False, "sinks": False, "bias": False, "mask": False, "dropout": 0.0, "varlen": [], "paged": 0,
     "append": 0, "rotary": 0, "splits": 0, "deterministic": False, "batch_invariant": False, "capacity": 0,
+    "latent": False,
 }
 LIST_VALUED = ("window", "varlen", "peers")
 
@@ -47,7 +49,7 @@ class Case(dict):
             words.append("window{},{}".format(*self["window"]))
         words += [word for word in ("softcap", "alibi", "bias", "mask", "sinks", "dropout") if self[word]]
         words += [f"{word}{self[word]}" for word in ("paged", "append", "rotary", "splits", "capacity") if self[word]]
-        words += [word.replace("_", "-") for word in ("deterministic", "batch_invariant") if self[word]]
+        words += [word.replace("_", "-") for word in ("deterministic", "batch_invariant", "latent") if self[word]]
         return " ".join(words)
 
     def visible_pairs(self):
@@ -80,7 +82,8 @@ class Case(dict):
         rows, keys = self["batch"] * self["seqlen_q"], self["batch"] * self["seqlen_k"]
         if self["varlen"]:
             rows = keys = sum(self["varlen"])
-        once = element * (self["dim"] + self["dim_v"]) * (rows * self["heads_q"] + keys * self["heads_k"])
+        of_query, of_key = self["dim"] + self["dim_v"], self["dim"] + (0 if self["latent"] else self["dim_v"])
+        once = element * (of_query * rows * self["heads_q"] + of_key * keys * self["heads_k"])
         return 2 * once if self.is_backward else once
 
     def is_memory_bound(self):

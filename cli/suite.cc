@@ -54,7 +54,7 @@ Suite load_suite(const std::string& path) {
   for (const auto& object : json["cases"]) {
     if (!object.is_object()) throw std::runtime_error(where + ": a case is " + object.dump() + ", want an object");
     nlohmann::json problem = object;
-    for (const char* for_compare_py : {"peers", "beside"}) problem.erase(for_compare_py);
+    for (const char* for_compare_py : {"peers", "beside", "latent"}) problem.erase(for_compare_py);
     try {
       expand(problem, suite.cases);
     } catch (const std::runtime_error& e) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bench suites are data: {"name", "about", "cases": [{option: value or list of values}]}. A list is a choice, and a
 // case stands for every combination of its choices; of window and varlen, whose values are lists, a list of lists is.
-// "peers" and "beside" of a case are for bench/compare.py and are ignored here.
+// "peers", "beside" and "latent" of a case are for bench/compare.py and are ignored here.
 #pragma once
 
 #include <string>

@@ -6,7 +6,7 @@ import re
 PATH = "src/cuda/kernels.def"
 COLUMNS = ("name", "role", "file", "targets", "dtype", "dim_qk", "dim_v", "tile_q", "tile_k", "warps", "stages", "blocks", "variant")
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3}  # mica_dtype
-VARIANTS = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "FULL")
+VARIANTS = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "FULL")
 
 
 class Row:

@@ -137,6 +137,34 @@ void add_aligned_cases(CaseTable& table) {
                           .deterministic = 1});
     add("_dropout", {.len_q = 140, .len_k = 210, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .dropout = 0.3f});
     add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
+    // More rows of a key head than one tile of the smallest decode kernel.
+    add("_decode_24_heads",
+        {.batch = 2, .heads_q = 48, .len_q = 1, .len_k = 300, .used_k = {300, 17}, .has_batch_idx = true});
+    add("_decode_70_heads", {.batch = 2,
+                             .heads_q = 70,
+                             .heads_k = 1,
+                             .len_q = 2,
+                             .len_k = 512,
+                             .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                             .used_k = {500, 0},
+                             .page_size = 64,
+                             .num_splits = 3});
+    add("_decode_5_rows", {.batch = 3,
+                           .heads_q = 16,
+                           .len_q = 5,
+                           .len_k = 320,
+                           .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                           .used_k = {300, 3, 17},
+                           .page_size = 16});
+    add("_decode_5_rows_window", {.batch = 2,
+                                  .heads_q = 16,
+                                  .len_q = 5,
+                                  .len_k = 400,
+                                  .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                                  .window_left = 150,
+                                  .window_right = 0,
+                                  .sinks_dtype = MICA_FP32,
+                                  .has_batch_idx = true});
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
   }

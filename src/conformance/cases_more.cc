@@ -371,6 +371,7 @@ std::vector<Options> named_options() {
   add_sequence_cases(table);
   add_cache_cases(table);
   add_append_cases(table);
+  add_latent_cases(table);
   add_dropout_cases(table);
   add_control_cases(table);
   add_gradient_cases(table);

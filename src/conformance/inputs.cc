@@ -121,7 +121,9 @@ void make_key_side(Inputs& x, Random& random) {
   }
   const int32_t grad = o.gradients_fp32 ? MICA_FP32 : o.dtype;
   x.k = make_tensor(o.dtype, {slots, rows, o.heads_k, o.dim}, o.layout_k, o.alignment);
-  x.v = make_tensor(o.dtype, {slots, rows, o.heads_k, o.value_dim()}, o.layout_v, o.alignment);
+  const bool like_k = o.place_of_v == PlaceOfV::kLikeK;
+  x.v = make_tensor(o.dtype, {slots, rows, o.heads_k, like_k ? o.dim : o.value_dim()}, o.layout_v, o.alignment);
+  x.v.description.shape[3] = o.value_dim();
   if (o.gradients & kGradK) x.dk = make_tensor(grad, {slots, rows, o.heads_k, o.dim}, o.layout_gradients, o.alignment);
   if (o.gradients & kGradV)
     x.dv = make_tensor(grad, {slots, rows, o.heads_k, o.value_dim()}, o.layout_gradients, o.alignment);
@@ -132,8 +134,14 @@ void make_key_side(Inputs& x, Random& random) {
         int64_t slot, row;
         x.locate_key(b, s.leftpad + j, slot, row);
         for (int64_t d = 0; d < o.dim; ++d) x.k.set(slot, row, h, d, o.amplitude * random.normal());
+        if (o.place_of_v == PlaceOfV::kInK) continue;
         for (int64_t d = 0; d < o.value_dim(); ++d) x.v.set(slot, row, h, d, o.amplitude * random.normal());
       }
+  }
+  if (o.place_of_v == PlaceOfV::kInK) {
+    x.v = x.k;
+    x.v.description.shape[3] = o.value_dim();
+    x.v.origin += o.v_column;
   }
   if (o.len_new == 0) return;
   x.k_new = make_tensor(o.dtype, {o.batch, o.len_new, o.heads_k, o.dim}, o.layout_q, o.alignment);

@@ -21,6 +21,13 @@ enum class Layout {
   kSpread        // last stride 2 (tensors whose last dimension need not be dense)
 };
 
+// Where v lies.
+enum class PlaceOfV {
+  kApart,  // in a tensor of its own
+  kInK,    // v is columns of k
+  kLikeK,  // apart, but with the strides of k
+};
+
 // Axes of (batch, head, query, key) along which a mask or bias varies; the others have size 1.
 enum Axes : uint32_t { kAxisBatch = 1, kAxisHead = 2, kAxisQuery = 4, kAxisKey = 8, kAllAxes = 15 };
 
@@ -41,6 +48,8 @@ struct Options {
   int64_t batch = 2, heads_q = 2, heads_k = 2;
   int64_t len_q = 33, len_k = 47;  // packed: the longest sequence
   int64_t dim = 32, dim_v = 0;     // dim_v 0: as dim
+  PlaceOfV place_of_v = PlaceOfV::kApart;
+  int64_t v_column = 0;  // kInK: v's first column in k
 
   Layout layout_q = Layout::kRowsFirst, layout_k = Layout::kRowsFirst, layout_v = Layout::kRowsFirst;
   Layout layout_o = Layout::kRowsFirst, layout_gradients = Layout::kRowsFirst;

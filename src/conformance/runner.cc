@@ -126,6 +126,10 @@ class Run {
     if (keep) *keep = buffer;
     return buffer ? buffer->address() : nullptr;
   }
+  void* column_of_k(int64_t column) const {
+    const size_t bytes = element_bytes(inputs_.k.description.dtype);
+    return k_ && k_->address() ? static_cast<unsigned char*>(k_->address()) + size_t(column) * bytes : nullptr;
+  }
   const int32_t* bind_vector(const char* name, const std::vector<int32_t>& values) {
     return static_cast<const int32_t*>(bind(name, as_tensor(values)));
   }
@@ -135,7 +139,7 @@ class Run {
     mica_bindings& x = bindings_;
     x.q = bind("q", i.q);
     x.k = bind("k", i.k, &k_);
-    x.v = bind("v", i.v, &v_);
+    x.v = i.options.place_of_v == PlaceOfV::kInK ? column_of_k(i.options.v_column) : bind("v", i.v, &v_);
     x.o = bind("o", i.o, &o_);
     x.lse = static_cast<float*>(bind("lse", i.lse, &lse_));
     x.probs = static_cast<float*>(bind("probs", i.probs, &probs_));

@@ -45,6 +45,22 @@ MICA_HD i32 choose_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_ti
   return i32(clamp_to<i64>(min_of(wanted, possible), 1, max_splits));
 }
 
+// How many splits let `workers`, which take one block after the other, end first. A block costs its key tiles and
+// `overhead` more, and as much again where it leaves a part that must be joined.
+MICA_HD i32 choose_fastest_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_tiles, i32 max_splits,
+                                  i32 overhead) {
+  const i32 most = clamp_to(num_tiles / max_of(min_tiles, 1), 1, max_splits);
+  i32 best = 1;
+  i64 least = ceil_div<i64>(work_items, workers) * (num_tiles + overhead);
+  for (i32 splits = 2; splits <= most; ++splits) {
+    const i64 cost = ceil_div<i64>(work_items * splits, workers) * (ceil_div(num_tiles, splits) + 2 * overhead);
+    if (cost >= least) continue;
+    best = splits;
+    least = cost;
+  }
+  return best;
+}
+
 // Packed sequences: sequence b owns tiles from tile_begin(b) on, which needs only cu_seqlens[b]; ceil(total / tile) +
 // batch tiles serve any division of the rows, a few of them empty.
 MICA_HD i32 packed_tile_begin(i32 rows_before, i32 b, i32 tile_q) { return rows_before / tile_q + b; }

@@ -30,6 +30,9 @@ struct WorkspaceLayout {
 ForwardParams forward_params(const Problem& problem, i32 tile_q, const Splits& splits);
 void bind(ForwardParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 
+// Whether V is a part of K's columns, from a whole panel of 64 on, given that it can be (registry.h).
+bool v_lies_in_k(const Problem& problem, const mica_bindings& bindings);
+
 // The same with maps for the copy engine, for the tiles of a row.
 mica_status forward_maps_params(const ForwardParams& forward, const Problem& problem, const KernelRow& row,
                                 ForwardMapsParams& params);

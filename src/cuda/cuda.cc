@@ -55,6 +55,7 @@ mica_status plan(Plan& plan) {
   steps.num_steps = 0;
   steps.params_used = 0;
   steps.layout = {};
+  steps.needs_v_in_k = false;
   const mica_status status =
       plan.problem.pass == MICA_BACKWARD ? plan_backward(plan, choice, index) : plan_forward(plan, choice, index);
   plan.workspace_bytes = steps.layout.bytes;
@@ -78,11 +79,16 @@ mica_status execute(const Plan& plan, const mica_bindings& bindings) {
   if (context.status() != MICA_OK) return context.status();
   if (checks_device_memory())
     if (const mica_status status = check_device_memory(driver, plan, bindings); status != MICA_OK) return status;
+  if (steps.needs_v_in_k && !v_lies_in_k(plan.problem, bindings))
+    return fail(MICA_ERROR_UNSUPPORTED,
+                "v is no part of k by its address, and no kernel but %s, which reads v out of k, can run this",
+                plan.kernel);
   alignas(64) unsigned char params[Steps::kParamsBytes];
   void* arguments[] = {params};
   const auto stream = static_cast<cu::Stream>(bindings.stream);
   for (i32 i = 0; i < steps.num_steps; ++i) {
     const Step& s = steps.step[i];
+    if (s.when != When::ALWAYS && (s.when == When::V_IN_K) != v_lies_in_k(plan.problem, bindings)) continue;
     std::memcpy(params, steps.params + s.params_offset, s.params_bytes);
     mica_status bound = MICA_OK;
     switch (s.kind) {

@@ -6,7 +6,9 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(CombineParams) + sizeof(ProbsParams) + 4 * 16 <=
+// A kernel that reads V out of K has another one that stands in for it.
+static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardParams) + sizeof(CombineParams) +
+                  sizeof(ProbsParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
 // Into how many ranges to cut the keys so that every SM has work.
@@ -22,7 +24,11 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
     return Splits{ceil_div(num_tiles, length), length};
   }
   const i32 hint_tiles = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
-  return Splits{choose_splits(blocks, hint_tiles, choice.device.num_sms * row.blocks, kMinTiles, kMostSplits), 0};
+  const i32 workers = choice.device.num_sms * row.blocks;
+  const i32 splits_chosen = row.overhead_tiles ? choose_fastest_splits(blocks, hint_tiles, workers, kMinTiles,
+                                                                       kMostSplits, row.overhead_tiles)
+                                               : choose_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits);
+  return Splits{splits_chosen, 0};
 }
 
 // The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
@@ -46,6 +52,44 @@ bool can_overlap(const KernelChoice& choice, i32 index) {
 
 namespace {
 
+// Queries of a tile, and blocks of all tiles, of a kernel's grid.
+i32 queries_of_tile(const KernelRow& row, const Problem& p) {
+  return row.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
+}
+i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& params) {
+  const i32 head_tiles = row.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
+  return i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
+}
+
+// The attention itself, by the kernel of row `index`.
+mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const Splits& splits, When when) {
+  const Problem& p = plan.problem;
+  const KernelRow& row = kernel_table().rows[index];
+  WorkspaceLayout& layout = steps_of(plan).layout;
+  ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
+  const i64 work = blocks_of(row, p, params) * splits.num_splits;
+  params.work_items = i32(min_of<i64>(work, 0x7fffffff));
+  // A persistent kernel has one block an SM, which draws one query tile after the other.
+  const bool draws = row.persistent && work > choice.device.num_sms && work < kMostDrawn;
+  const i64 grid = draws ? choice.device.num_sms : work;
+  if (row.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
+  if (draws) {
+    params.work_epoch = 1;  // another one for each call
+    layout.work_counter = layout.reserve(sizeof(u64));
+  }
+  mica_status status = MICA_OK;
+  if (row.uses_maps) {
+    ForwardMapsParams mapped = {};
+    status = forward_maps_params(params, p, row, mapped);
+    if (status == MICA_OK) status = add_step(plan, StepKind::FORWARD_MAPS, index, grid, mapped);
+  } else {
+    status = add_step(plan, StepKind::FORWARD, index, grid, params);
+  }
+  Steps& steps = steps_of(plan);
+  if (status == MICA_OK) steps.step[steps.num_steps - 1].when = when;
+  return status;
+}
+
 mica_status add_append(Plan& plan, const KernelChoice& choice) {
   const Problem& p = plan.problem;
   const AppendParams params = append_params(p);
@@ -68,11 +112,8 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool has_rows = p.batch > 0 && p.heads_q > 0 && rows_of_head(p) > 0;
   if (status != MICA_OK || !has_rows) return status;
 
-  const i32 tile_queries = row.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
-  const i32 head_tiles = row.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
-  ForwardParams params = forward_params(p, tile_queries, Splits{1, 0});
-  const i64 blocks = i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
-  params.splits = splits_of(p, choice, row, blocks);
+  ForwardParams params = forward_params(p, queries_of_tile(row, p), Splits{1, 0});
+  params.splits = splits_of(p, choice, row, blocks_of(row, p, params));
   plan.num_splits = params.splits.num_splits;
   if (plan.num_splits > 1) {
     const u64 partial_rows = u64(plan.num_splits) * p.heads_q * params.partial_rows;
@@ -80,22 +121,15 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
     layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
   }
 
-  const i64 work = blocks * plan.num_splits;
-  params.work_items = i32(min_of<i64>(work, 0x7fffffff));
-  // A persistent kernel has one block an SM, which draws one query tile after the other.
-  const bool draws = row.persistent && work > choice.device.num_sms && work < kMostDrawn;
-  const i64 grid = draws ? choice.device.num_sms : work;
-  if (row.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
-  if (draws) {
-    params.work_epoch = 1;  // another one for each call
-    layout.work_counter = layout.reserve(sizeof(u64));
-  }
-  if (row.uses_maps) {
-    ForwardMapsParams mapped = {};
-    status = forward_maps_params(params, p, row, mapped);
-    if (status == MICA_OK) status = add_step(plan, StepKind::FORWARD_MAPS, index, grid, mapped);
-  } else {
-    status = add_step(plan, StepKind::FORWARD, index, grid, params);
+  status = add_forward(plan, choice, index, params.splits, row.v_in_k ? When::V_IN_K : When::ALWAYS);
+  if (status == MICA_OK && row.v_in_k) {
+    const i32 apart = find_principal_apart(choice);
+    steps_of(plan).needs_v_in_k = apart < 0;
+    if (apart >= 0) {
+      const i32 tile_k = kernel_table().rows[apart].tile_k;
+      const Splits splits = {params.splits.num_splits, ceil_div(params.splits.length_tiles * row.tile_k, tile_k)};
+      status = add_forward(plan, choice, apart, splits, When::V_APART);
+    }
   }
   if (status == MICA_OK && plan.num_splits > 1) {
     const i32 combine = find_kernel(Role::COMBINE, choice);

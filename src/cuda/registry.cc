@@ -21,6 +21,8 @@ struct FileTraits {
   bool persistent = false;
   i32 least_queries = 0;
   bool uses_maps = false;
+  bool v_in_k = false;
+  i32 overhead_tiles = 0;
 };
 constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -36,6 +38,24 @@ constexpr FileTraits traits_of_forward_wide_sm90(const KernelRow& r) {
 }
 constexpr FileTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+}
+constexpr FileTraits traits_of_decode_sm90(const KernelRow& r) {
+  constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
+  FileTraits traits = {decode_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+  traits.least_queries = kLeastQueries;
+  traits.overhead_tiles = 4;
+  return traits;
+}
+constexpr FileTraits traits_of_mla_sm90(const KernelRow& r) {
+  FileTraits traits = {mla_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), true};
+  traits.v_in_k = true;
+  traits.overhead_tiles = 4;
+  return traits;
+}
+constexpr FileTraits traits_of_mla_tma_sm90(const KernelRow& r) {
+  FileTraits traits = traits_of_mla_sm90(r);
+  traits.uses_maps = true;
+  return traits;
 }
 constexpr FileTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
   return {forward_fp32_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v), true};
@@ -90,9 +110,9 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
 #define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
                     why)                                                                                             \
   [] {                                                                                                               \
-    KernelRow row = {#name,  Role::role, #file,           MICA_##dtype, dim_qk, dim_v, tile_q, tile_k, warps,        \
-                     stages, blocks,     serves::variant, why,          0,      false, 0,      true,   false,        \
-                     0,      false};                                                                                 \
+    KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
+                     warps, stages,     blocks, serves::variant, why,    0,     false,  0,                           \
+                     true,  false,      0,      false,           0,      false};                                     \
     const FileTraits traits = traits_of_##file(row);                                                                 \
     row.smem_bytes = traits.smem_bytes;                                                                              \
     row.packs_heads = traits.packs_heads;                                                                            \
@@ -100,6 +120,8 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
     row.takes_turns = traits.takes_turns;                                                                            \
     row.persistent = traits.persistent;                                                                              \
     row.least_queries = traits.least_queries;                                                                        \
+    row.v_in_k = traits.v_in_k;                                                                                      \
+    row.overhead_tiles = traits.overhead_tiles;                                                                      \
     row.uses_maps = traits.uses_maps;                                                                                \
     return row;                                                                                                      \
   }(),
@@ -107,7 +129,8 @@ constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, nullptr, 0, false, 0, true, false, 0, false}};
+    {nullptr, Role::FORWARD, nullptr, 0,     0, 0,    0,     0, 0,     0, 0,
+     0,       nullptr,       0,       false, 0, true, false, 0, false, 0, false}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
@@ -178,6 +201,7 @@ bool is_decode(const KernelRow& row, const Problem& p) {
 
 // What the columns of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
+  constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
   const u32 missing = features_of(p) & ~row.served;
   return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
                dtype_word(p.dtype)) &&
@@ -187,6 +211,8 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
          q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.least_queries,
                "%d queries of %d heads share a key head: too few for it", p.hint_len_q, p.group) &&
+         q.ask(!row.v_in_k || p.dim_qk > kMostNarrow, "q.shape[3] is %d, want more than %d", p.dim_qk, kMostNarrow) &&
+         q.ask(!row.v_in_k || v_can_lie_in_k(p), "v has as many columns as k or other strides: it is no part of k") &&
          q.ask(row.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
@@ -247,6 +273,12 @@ bool rows_are_aligned(const Tensor& t) {
   return aligned;
 }
 
+bool v_can_lie_in_k(const Problem& p) {
+  bool same = p.dim_v < p.dim_qk;
+  for (int axis = 0; axis < 3; ++axis) same = same && p.k.stride[axis] == p.v.stride[axis];
+  return same;
+}
+
 u32 features_of(const Problem& p) {
   u32 features = 0;
   if (p.softcap > 0) features |= kFeatureSoftcap;
@@ -301,14 +333,19 @@ i32 find_backward_finish(const KernelRow& backward) {
   return -1;
 }
 
-i32 find_principal(const KernelChoice& choice) {
+namespace {
+i32 find_principal(const KernelChoice& choice, bool v_apart) {
   char text[160];
   for (i32 index = 0; index < kTable.num_rows; ++index) {
-    if (!is_principal(kTable.rows[index].role, choice.problem.pass)) continue;
+    const KernelRow& row = kTable.rows[index];
+    if (!is_principal(row.role, choice.problem.pass) || (v_apart && row.v_in_k)) continue;
     why_not(index, choice, text, sizeof text);
     if (!text[0]) return index;
   }
   return -1;
 }
+}  // namespace
+i32 find_principal(const KernelChoice& choice) { return find_principal(choice, false); }
+i32 find_principal_apart(const KernelChoice& choice) { return find_principal(choice, true); }
 
 }  // namespace mica

@@ -35,13 +35,15 @@ struct KernelRow {
   u32 served;  // Feature bits
   const char* why_spill;
   // What its file says.
-  i32 smem_bytes;     // dynamic shared memory of a block
-  bool packs_heads;   // the query heads of a key head share a tile (decode_queries in kernels/params.h)
-  i32 slice_width;    // blocks share out the columns of the gradients, so many each; 0: they do not
-  bool takes_turns;   // can add to dQ in a fixed order
-  bool persistent;    // a block takes one query tile after the other where there are fewer blocks
-  i32 least_queries;  // of all query heads of a key head: it is slower with fewer
-  bool uses_maps;     // fetches by the copy engine, which has rules of its own (tensor_maps.h)
+  i32 smem_bytes;      // dynamic shared memory of a block
+  bool packs_heads;    // the query heads of a key head share a tile (decode_queries in kernels/params.h)
+  i32 slice_width;     // blocks share out the columns of the gradients, so many each; 0: they do not
+  bool takes_turns;    // can add to dQ in a fixed order
+  bool persistent;     // a block takes one query tile after the other where there are fewer blocks
+  i32 least_queries;   // of all query heads of a key head: it is slower with fewer
+  bool v_in_k;         // reads V out of K: where they turn out to lie apart, another kernel must run
+  i32 overhead_tiles;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
+  bool uses_maps;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
 };
 
 struct KernelTable {
@@ -60,6 +62,9 @@ struct KernelChoice {
 // Rows of the tensor can be fetched 16 bytes at a time, at any dim that is a multiple of 16 bytes.
 bool rows_are_aligned(const Tensor& tensor);
 
+// V is narrower than K and has its strides, so that it may be a part of K's columns; only the addresses tell.
+bool v_can_lie_in_k(const Problem& problem);
+
 // Feature bits (kernels/params.h) that a problem needs.
 u32 features_of(const Problem& problem);
 
@@ -70,10 +75,12 @@ bool is_principal(Role role, i32 pass);
 // it got right, so that an error can name the row that came closest.
 i32 why_not(i32 row, const KernelChoice& choice, char* text, size_t text_bytes);
 
-// The first row of a role, or of the problem's pass, that can run. -1: none.
+// The first row of a role, or of the problem's pass, that can run. -1: none. find_principal_apart: of those that take V
+// from anywhere.
 i32 find_kernel(Role role, const KernelChoice& choice);
 // The step after a backward kernel: reads the accumulator as that kernel's tiles lay it out. -1: none.
 i32 find_backward_finish(const KernelRow& backward);
 i32 find_principal(const KernelChoice& choice);
+i32 find_principal_apart(const KernelChoice& choice);
 
 }  // namespace mica

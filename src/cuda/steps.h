@@ -31,9 +31,13 @@ enum class StepKind : i32 {
 #undef MICA_NAME
 };
 
+// A step may depend on where V lies, which only the addresses tell.
+enum class When : i32 { ALWAYS, V_IN_K, V_APART };
+
 struct Step {
   cu::Function function;
   StepKind kind;
+  When when;
   bool overlaps;  // may be dealt out before the step before it is done: its kernel waits by itself
   u32 grid, block, smem_bytes;
   u32 params_offset, params_bytes;
@@ -42,9 +46,10 @@ struct Step {
 // Lives in Plan::backend_data.
 struct Steps {
   static constexpr i32 kMaxSteps = 6;
-  static constexpr u32 kParamsBytes = 3584;
+  static constexpr u32 kParamsBytes = 4096;
 
   WorkspaceLayout layout;
+  bool needs_v_in_k;  // there is no step for V apart
   i32 num_steps;
   u32 params_used;
   Step step[kMaxSteps];
@@ -65,8 +70,15 @@ mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Par
   Steps& steps = steps_of(plan);
   assert(steps.num_steps < Steps::kMaxSteps && steps.params_used + sizeof params <= Steps::kParamsBytes);
   Step& step = steps.step[steps.num_steps++];
-  step = Step{nullptr,           kind, false, u32(blocks), u32(32 * row.warps), u32(row.smem_bytes), steps.params_used,
-              u32(sizeof params)};
+  step = {.function = nullptr,
+          .kind = kind,
+          .when = When::ALWAYS,
+          .overlaps = false,
+          .grid = u32(blocks),
+          .block = u32(32 * row.warps),
+          .smem_bytes = u32(row.smem_bytes),
+          .params_offset = steps.params_used,
+          .params_bytes = u32(sizeof params)};
   std::memcpy(steps.params + steps.params_used, &params, sizeof params);
   steps.params_used += u32(round_up<size_t>(sizeof params, 16));
   return KernelLoader::instance().load({plan.device, index, row.name, row.smem_bytes}, &step.function);

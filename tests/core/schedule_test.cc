@@ -60,6 +60,16 @@ TEST(Schedule, ChosenSplitsKeepWorkersBusyWithWholePieces) {
       for (const int workers : {1, 2, 7, 16, 132})
         for (const int min_tiles : {0, 1, 4})
           for (const int max_splits : {1, 3, 128}) {
+            const int fastest = mica::choose_fastest_splits(work_items, num_tiles, workers, min_tiles, max_splits, 4);
+            const auto cost = [&](int s) {
+              return (work_items * s + workers - 1) / workers * ((num_tiles + s - 1) / s + (s > 1 ? 8 : 4));
+            };
+            ASSERT_GE(fastest, 1);
+            ASSERT_LE(fastest, max_splits);
+            if (fastest > 1) {
+              ASSERT_GE(num_tiles, fastest * min_tiles);
+            }
+            for (int s = 1; s < fastest; ++s) ASSERT_LT(cost(fastest), cost(s));
             const int splits = mica::choose_splits(work_items, num_tiles, workers, min_tiles, max_splits);
             ASSERT_GE(splits, 1);
             ASSERT_LE(splits, max_splits);

@@ -33,7 +33,7 @@ Problem problem_of(const KernelRow& row) {
   p.group = 1;
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
-  p.max_len_q = p.hint_len_q = row.role == Role::DECODE ? 1 : max_of(1000, row.least_queries);
+  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : 1000, row.least_queries);
   p.max_len_k = p.hint_len_k = 1000;
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
@@ -45,7 +45,8 @@ Problem problem_of(const KernelRow& row) {
   };
   p.q = tensor(p.max_len_q, dim_qk);
   p.k = tensor(p.max_len_k, dim_qk);
-  p.v = tensor(p.max_len_k, dim_v);
+  p.v = tensor(p.max_len_k, row.v_in_k ? dim_qk : dim_v);
+  p.v.shape[3] = dim_v;
   p.o = tensor(p.max_len_q, dim_v);
   if (p.pass == MICA_BACKWARD) {
     p.d_o = p.o;
@@ -158,6 +159,14 @@ TEST(KernelTable, SaysWhyNot) {
       p.group = 1;
       p.batch_invariant = 1;
       EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
+    if (row.v_in_k) {
+      p.v.stride[1] += 8;
+      EXPECT_NE(reason(i, p, 90).find("it is no part of k"), std::string::npos) << row.name << reason(i, p, 90);
+      p = fits;
+      p.dim_qk = 256;
+      EXPECT_NE(reason(i, p, 90).find("want more than 256"), std::string::npos) << row.name << reason(i, p, 90);
     }
     EXPECT_NE(reason(i, fits, 75).find("the first supported architecture is sm_80"), std::string::npos) << row.name;
   }

@@ -87,6 +87,13 @@ MICA_DEVICE void finish_before_wait(float x) {
   asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 20;\n}\n" ::"f"(x) : "memory");
 }
 
+// x, but what is made of it is made here: the compiler would keep every descriptor that a loop does not change in
+// registers of its own.
+MICA_DEVICE u32 made_anew(u32 x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // 9.7.19.5 setmaxnreg: a warpgroup gives registers up, or takes them.
 template <int registers>
 MICA_DEVICE void give_up_registers() {

@@ -61,6 +61,7 @@ constexpr u32 ALIBI = kFeatureAlibi;
 constexpr u32 SCORE = SOFTCAP | ALIBI;  // either, or both
 constexpr u32 PAIRS = kFeatureBias | kFeatureBoolean;
 constexpr u32 DROPOUT = kFeatureDropout;
+constexpr u32 PAGED = kFeaturePaged;
 constexpr u32 FULL = 0xffffffffu;
 }  // namespace serves
 
@@ -334,6 +335,25 @@ MICA_HD constexpr i32 forward_wide_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 d
   const i32 groups = warps / (tile_q / 16 * (dim_v / 256));
   const i32 parts = groups * tile_q * (decode_part_stride(dim_v) + 2) * 4;
   return tiles > parts ? tiles : parts;
+}
+
+// decode_sm90 has the grid of decode. Q; `stages` of K and of V for each of the warpgroups that share out the keys; two
+// barriers a stage. At the end the partial results in the same room.
+MICA_HD constexpr i32 decode_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps, i32 stages) {
+  const i32 groups = warps / 4 - 1;
+  const i32 tiles = tile_q * dim_qk * 2 + groups * stages * (tile_k * (dim_qk + dim_v) * 2 + 2 * 2 * 8);
+  const i32 parts = groups * tile_q * (decode_part_stride(dim_v) + 2) * 4;
+  return tiles > parts ? tiles : parts;
+}
+
+// mla_sm90 has the grid of decode. Q, then `stages` of K, a tile of P, and for each stage a barrier for every two
+// panels of V, for the rest and for each half; then three floats a row. At the end the result takes K's room.
+MICA_HD constexpr i32 mla_sm90_barrier_bytes(i32 dim_v, i32 stages) {
+  return round_up(stages * (dim_v / 128 + 3) * 8, 16);
+}
+MICA_HD constexpr i32 mla_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  return (tile_q + stages * tile_k) * dim_qk * 2 + tile_q * tile_k * 2 + mla_sm90_barrier_bytes(dim_v, stages) +
+         3 * tile_q * 4;
 }
 
 // forward_fp32_sm80 has the grid of decode. Q, then K and V; at the end the result in the same room. Rows of V are

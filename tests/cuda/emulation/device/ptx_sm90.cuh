@@ -42,6 +42,7 @@ template <int n>
 void wgmma_hold(float (&)[n][4]) {}
 
 inline void finish_before_wait(float) {}
+inline u32 made_anew(u32 x) { return x; }
 template <int registers>
 void give_up_registers() {
   emulation::set_registers(registers);

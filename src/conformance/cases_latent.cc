@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Named cases of latent attention (MLA) as it decodes: one key head for many query heads, and V a part of K.
+#include "conformance/cases.h"
+#include "conformance/numbers.h"
+
+namespace mica::conformance {
+
+void add_latent_cases(CaseTable& table) {
+  // No gradients: this is decoding.
+  const auto add = [&table](const std::string& name, Options o) {
+    o.heads_k = 1;
+    if (!o.dim_v) o.dim = 576, o.dim_v = 512;
+    o.alignment = 16;
+    for (const int32_t dtype : {MICA_FP32, MICA_FP16, MICA_BF16}) {
+      o.dtype = dtype;
+      table.add_one("latent_" + name + "_" + dtype_name(dtype), o);
+    }
+  };
+  const auto in_k = [&add](const std::string& name, Options o) {
+    o.place_of_v = PlaceOfV::kInK;
+    add(name, o);
+  };
+  for (const int64_t heads : {16, 64, 128})
+    in_k(std::to_string(heads) + "_heads",
+         {.batch = 2, .heads_q = heads, .len_q = 1, .len_k = 200, .used_k = {200, 77}});
+  for (const int64_t rows : {1, 2, 3, 4})
+    in_k(std::to_string(rows) + "_rows",
+         {.batch = 1, .heads_q = 16, .len_q = rows, .len_k = 150, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+  in_k("128_heads_3_rows",
+       {.batch = 1, .heads_q = 128, .len_q = 3, .len_k = 130, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .used_k = {129}});
+  in_k("20_heads_5_rows",
+       {.batch = 2, .heads_q = 20, .len_q = 5, .len_k = 70, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .used_k = {3, 65}});
+  in_k("96_heads", {.batch = 1, .heads_q = 96, .len_q = 1, .len_k = 65});
+  for (const int64_t page_size : {16, 64, 128})
+    in_k("paged_" + std::to_string(page_size), {.batch = 4,
+                                                .heads_q = 16,
+                                                .len_q = 2,
+                                                .len_k = 256,
+                                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                .used_k = {197, 64, 1, 0},
+                                                .page_size = page_size});
+  in_k("paged_64_leftpad",
+       {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 256, .used_k = {250, 70}, .leftpad = {9, 65}, .page_size = 64});
+  in_k("batch_idx", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 140, .used_k = {90, 140}, .has_batch_idx = true});
+  in_k(
+      "varlen",
+      {.batch = 3, .heads_q = 16, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 2}, .packed_k = {90, 12, 70}});
+  in_k("rows_not_in_use", {.batch = 2, .heads_q = 16, .len_q = 3, .len_k = 90, .used_q = {2, 0}, .used_k = {90, 40}});
+  in_k("window", {.batch = 1,
+                  .heads_q = 16,
+                  .len_q = 3,
+                  .len_k = 400,
+                  .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                  .window_left = 100,
+                  .window_right = 0});
+  in_k("sinks", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 100, .sinks_dtype = MICA_FP32});
+  in_k("large_scores", {.batch = 1, .heads_q = 32, .len_q = 2, .len_k = 500, .amplitude = 4.0});
+  in_k("splits_3", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 500, .used_k = {500, 65}, .num_splits = 3});
+  in_k("batch_invariant", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 300, .batch_invariant = 1});
+  in_k("narrower", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 100, .dim = 320, .dim_v = 256});
+  in_k("second_panel", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .v_column = 64});
+  in_k("odd_column", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .v_column = 8});
+  add("apart", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .place_of_v = PlaceOfV::kLikeK});
+  add("apart_batch_invariant",
+      {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 300, .place_of_v = PlaceOfV::kLikeK, .batch_invariant = 1});
+}
+
+}  // namespace mica::conformance
