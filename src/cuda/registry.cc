@@ -70,17 +70,13 @@ constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
 constexpr FileTraits traits_of_backward_tma_sm90(const KernelRow& r) {
-  return {
-      backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false, 0, true, false, 0, true};
+  return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+          .uses_maps = true};
 }
 constexpr FileTraits traits_of_backward_halves_sm90(const KernelRow& r) {
-  return {backward_halves_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
-          false,
-          0,
-          false,
-          false,
-          0,
-          true};
+  return {.smem_bytes = backward_halves_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+          .takes_turns = false,
+          .uses_maps = true};
 }
 constexpr FileTraits traits_of_backward_columns_sm90(const KernelRow& r) {
   // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/tuning.md).
