@@ -59,8 +59,8 @@ BackwardParams backward_params(const Problem& p, const KernelRow& row) {
   a.group = p.group;
   a.dim_qk = p.dim_qk;
   a.dim_v = p.dim_v;
-  a.slices = row.slice_width ? ceil_div(max_of(p.dim_qk, p.dim_v), row.slice_width) : 1;
-  a.dq_columns = row.slice_width ? round_up(p.dim_qk, row.slice_width) : row.dim_qk;
+  a.slices = row.traits.slice_width ? ceil_div(max_of(p.dim_qk, p.dim_v), row.traits.slice_width) : 1;
+  a.dq_columns = row.traits.slice_width ? round_up(p.dim_qk, row.traits.slice_width) : row.dim_qk;
   a.packed_q = is_packed_q(p);
   a.packed_k = is_packed_k(p);
   a.tiles_q = query_tiles(p, row.tile_q);

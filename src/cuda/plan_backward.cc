@@ -49,7 +49,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (query_blocks > 0)
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
                       backward_prepare_params(p, accumulator + turns));
-  if (status == MICA_OK && key_blocks > 0 && row.uses_maps) {
+  if (status == MICA_OK && key_blocks > 0 && row.traits.uses_maps) {
     BackwardMapsParams mapped = {};
     status = backward_maps_params(params, p, row, mapped);
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, key_blocks, mapped);
@@ -61,7 +61,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     status =
         add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, params, row.tile_q));
     // After the kernel that waits for the preparation itself: only then is that one done, too.
-    if (row.uses_maps && key_blocks > 0) overlap(plan, choice, finish);
+    if (row.traits.uses_maps && key_blocks > 0) overlap(plan, choice, finish);
   }
   if (status == MICA_OK && p.d_bias.dtype) {
     const i32 bias = find_kernel(Role::BACKWARD_BIAS, choice);

@@ -17,7 +17,7 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   constexpr i32 kInvariantKeys = 2048;  // batch-invariant: a split's length follows from the capacity alone
   const i32 num_tiles = ceil_div(max_of(p.max_len_k, 1), row.tile_k);
   if (p.num_splits > 0) return Splits{min_of(p.num_splits, num_tiles), 0};
-  const bool splits = row.packs_heads && p.probs.dtype == MICA_NONE && find_kernel(Role::COMBINE, choice) >= 0;
+  const bool splits = row.traits.packs_heads && p.probs.dtype == MICA_NONE && find_kernel(Role::COMBINE, choice) >= 0;
   if (!splits) return Splits{1, 0};
   if (p.batch_invariant) {
     const i32 length = max_of(ceil_div(kInvariantKeys, row.tile_k), ceil_div(num_tiles, kMostSplits));
@@ -25,9 +25,10 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   }
   const i32 hint_tiles = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
   const i32 workers = choice.device.num_sms * row.blocks;
-  const i32 splits_chosen = row.overhead_tiles ? choose_fastest_splits(blocks, hint_tiles, workers, kMinTiles,
-                                                                       kMostSplits, row.overhead_tiles)
-                                               : choose_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits);
+  const i32 splits_chosen =
+      row.traits.overhead_tiles
+          ? choose_fastest_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits, row.traits.overhead_tiles)
+          : choose_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits);
   return Splits{splits_chosen, 0};
 }
 
@@ -54,10 +55,10 @@ namespace {
 
 // Queries of a tile, and blocks of all tiles, of a kernel's grid.
 i32 queries_of_tile(const KernelRow& row, const Problem& p) {
-  return row.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
+  return row.traits.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
 }
 i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& params) {
-  const i32 head_tiles = row.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
+  const i32 head_tiles = row.traits.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
   return i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
 }
 
@@ -70,15 +71,15 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
   // A persistent kernel has one block an SM, which draws one query tile after the other.
-  const bool draws = row.persistent && work > choice.device.num_sms && work < kMostDrawn;
+  const bool draws = row.traits.persistent && work > choice.device.num_sms && work < kMostDrawn;
   const i64 grid = draws ? choice.device.num_sms : work;
-  if (row.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
+  if (row.traits.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
   if (draws) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));
   }
   mica_status status = MICA_OK;
-  if (row.uses_maps) {
+  if (row.traits.uses_maps) {
     ForwardMapsParams mapped = {};
     status = forward_maps_params(params, p, row, mapped);
     if (status == MICA_OK) status = add_step(plan, StepKind::FORWARD_MAPS, index, grid, mapped);
@@ -121,8 +122,8 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
     layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
   }
 
-  status = add_forward(plan, choice, index, params.splits, row.v_in_k ? When::V_IN_K : When::ALWAYS);
-  if (status == MICA_OK && row.v_in_k) {
+  status = add_forward(plan, choice, index, params.splits, row.traits.v_in_k ? When::V_IN_K : When::ALWAYS);
+  if (status == MICA_OK && row.traits.v_in_k) {
     const i32 apart = find_principal_apart(choice);
     steps_of(plan).needs_v_in_k = apart < 0;
     if (apart >= 0) {

@@ -12,73 +12,69 @@
 namespace mica {
 namespace {
 
-// What a kernel file says about its rows, one function per file.
-struct FileTraits {
-  i32 smem_bytes = 0;
-  bool packs_heads = false;
-  i32 slice_width = 0;
-  bool takes_turns = true;
-  bool persistent = false;
-  i32 least_queries = 0;
-  bool uses_maps = false;
-  bool v_in_k = false;
-  i32 overhead_tiles = 0;
-};
-constexpr FileTraits traits_of_forward_sm80(const KernelRow& r) {
+// From so many keys on a kernel whose tiles have the higher rate is worth their costlier beginning and end.
+constexpr i32 kLongKeys = 2049;
+
+// One function per kernel file.
+constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
-constexpr FileTraits traits_of_forward_sm90(const KernelRow& r) {
+constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
+  // Wide key tiles have the higher rate, narrow ones the cheaper beginning and end (docs/tuning.md).
+  const bool is_wide = r.tile_k > (r.dim_v > 128 ? 64 : 128) && r.dim_v != 192;
   return {.smem_bytes = forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           .persistent = true,
+          .least_keys = is_wide ? kLongKeys : 0,
           .uses_maps = true};
 }
-constexpr FileTraits traits_of_forward_x_sm90(const KernelRow& r) { return traits_of_forward_sm90(r); }
-constexpr FileTraits traits_of_forward_wide_sm90(const KernelRow& r) {
+constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
-constexpr FileTraits traits_of_forward_wide_sm80(const KernelRow& r) {
+constexpr KernelTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
 }
-constexpr FileTraits traits_of_decode_sm90(const KernelRow& r) {
+constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
   constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
-  FileTraits traits = {decode_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+  KernelTraits traits = {decode_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
   traits.least_queries = kLeastQueries;
   traits.overhead_tiles = 4;
   return traits;
 }
-constexpr FileTraits traits_of_mla_sm90(const KernelRow& r) {
-  FileTraits traits = {mla_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), true};
+constexpr KernelTraits traits_of_mla_sm90(const KernelRow& r) {
+  KernelTraits traits = {mla_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), true};
   traits.v_in_k = true;
   traits.overhead_tiles = 4;
   return traits;
 }
-constexpr FileTraits traits_of_mla_tma_sm90(const KernelRow& r) {
-  FileTraits traits = traits_of_mla_sm90(r);
+constexpr KernelTraits traits_of_mla_tma_sm90(const KernelRow& r) {
+  KernelTraits traits = traits_of_mla_sm90(r);
   traits.uses_maps = true;
   return traits;
 }
-constexpr FileTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
+constexpr KernelTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
   return {forward_fp32_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v), true};
 }
-constexpr FileTraits traits_of_decode_sm80(const KernelRow& r) {
+constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   return {decode_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
 }
-constexpr FileTraits traits_of_backward_sm80(const KernelRow& r) {
+constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {
   return {backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
-constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
+constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
-constexpr FileTraits traits_of_backward_tma_sm90(const KernelRow& r) {
+constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
+  // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/tuning.md).
   return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+          .least_keys = r.tile_q == 80 ? kLongKeys : 0,
           .uses_maps = true};
 }
-constexpr FileTraits traits_of_backward_halves_sm90(const KernelRow& r) {
+constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
   return {.smem_bytes = backward_halves_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           .takes_turns = false,
           .uses_maps = true};
 }
-constexpr FileTraits traits_of_backward_columns_sm90(const KernelRow& r) {
+constexpr KernelTraits traits_of_backward_columns_sm90(const KernelRow& r) {
   // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/tuning.md).
   constexpr i32 kLeastQueries = 1024;
   return {backward_columns_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
@@ -88,45 +84,45 @@ constexpr FileTraits traits_of_backward_columns_sm90(const KernelRow& r) {
           false,
           kLeastQueries};
 }
-constexpr FileTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
+constexpr KernelTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
   return {backward_sliced_sm80_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)), false,
           64 * r.stages};
 }
-constexpr FileTraits traits_of_backward_prepare(const KernelRow&) { return {}; }
-constexpr FileTraits traits_of_backward_finish(const KernelRow&) { return {}; }
-constexpr FileTraits traits_of_backward_bias(const KernelRow& r) {
+constexpr KernelTraits traits_of_backward_prepare(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_backward_finish(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_backward_bias(const KernelRow& r) {
   return {backward_bias_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype))};
 }
-constexpr FileTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
-constexpr FileTraits traits_of_append(const KernelRow&) { return {}; }
-constexpr FileTraits traits_of_combine(const KernelRow&) { return {}; }
-constexpr FileTraits traits_of_probs(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_append(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_combine(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_probs(const KernelRow&) { return {}; }
 
 #define MICA_TARGETS(name, architectures)
-#define MICA_KERNEL(name, role, file, targets, dtype, dim_qk, dim_v, tile_q, tile_k, warps, stages, blocks, variant, \
-                    why)                                                                                             \
+#define MICA_KERNEL(row_name, row_role, row_file, targets, row_dtype, row_dim_qk, row_dim_v, row_tile_q, row_tile_k, \
+                    row_warps, row_stages, row_blocks, variant, why)                                                 \
   [] {                                                                                                               \
-    KernelRow row = {#name, Role::role, #file,  MICA_##dtype,    dim_qk, dim_v, tile_q, tile_k,                      \
-                     warps, stages,     blocks, serves::variant, why,    0,     false,  0,                           \
-                     true,  false,      0,      false,           0,      false};                                     \
-    const FileTraits traits = traits_of_##file(row);                                                                 \
-    row.smem_bytes = traits.smem_bytes;                                                                              \
-    row.packs_heads = traits.packs_heads;                                                                            \
-    row.slice_width = traits.slice_width;                                                                            \
-    row.takes_turns = traits.takes_turns;                                                                            \
-    row.persistent = traits.persistent;                                                                              \
-    row.least_queries = traits.least_queries;                                                                        \
-    row.v_in_k = traits.v_in_k;                                                                                      \
-    row.overhead_tiles = traits.overhead_tiles;                                                                      \
-    row.uses_maps = traits.uses_maps;                                                                                \
+    KernelRow row = {.name = #row_name,                                                                              \
+                     .role = Role::row_role,                                                                         \
+                     .file = #row_file,                                                                              \
+                     .dtype = MICA_##row_dtype,                                                                      \
+                     .dim_qk = row_dim_qk,                                                                           \
+                     .dim_v = row_dim_v,                                                                             \
+                     .tile_q = row_tile_q,                                                                           \
+                     .tile_k = row_tile_k,                                                                           \
+                     .warps = row_warps,                                                                             \
+                     .stages = row_stages,                                                                           \
+                     .blocks = row_blocks,                                                                           \
+                     .served = serves::variant,                                                                      \
+                     .why_spill = why};                                                                              \
+    row.traits = traits_of_##row_file(row);                                                                          \
     return row;                                                                                                      \
   }(),
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
 #include "cuda/kernels.def"
-    {nullptr, Role::FORWARD, nullptr, 0,     0, 0,    0,     0, 0,     0, 0,
-     0,       nullptr,       0,       false, 0, true, false, 0, false, 0, false}};
+    {}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
 
@@ -205,17 +201,20 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
          q.ask(row.role != Role::DECODE || is_decode(row, p),
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
-         q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.least_queries,
+         q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.traits.least_queries,
                "%d queries of %d heads share a key head: too few for it", p.hint_len_q, p.group) &&
-         q.ask(!row.v_in_k || p.dim_qk > kMostNarrow, "q.shape[3] is %d, want more than %d", p.dim_qk, kMostNarrow) &&
-         q.ask(!row.v_in_k || v_can_lie_in_k(p), "v has as many columns as k or other strides: it is no part of k") &&
-         q.ask(row.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
+         q.ask(!row.traits.v_in_k || p.dim_qk > kMostNarrow, "q.shape[3] is %d, want more than %d", p.dim_qk,
+               kMostNarrow) &&
+         q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),
+               "v has as many columns as k or other strides: it is no part of k") &&
+         q.ask(p.hint_len_k >= row.traits.least_keys, "%d keys: too few for it", p.hint_len_k) &&
+         q.ask(row.traits.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
 
 // What the copy engine says about the tensors that the row fetches by it.
 bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
-  if (!row.uses_maps) return true;
+  if (!row.traits.uses_maps) return true;
   const struct {
     const char* name;
     const Tensor& tensor;
@@ -234,7 +233,7 @@ bool ask_device(Questions& q, i32 index, const KernelChoice& choice) {
   const KernelRow& row = kTable.rows[index];
   const Device& device = choice.device;
   const i32 image = find_image(choice.images, index, device.arch);
-  const i32 smem = row.smem_bytes + (image < 0 ? 0 : choice.images.images[image].smem_static_bytes);
+  const i32 smem = row.traits.smem_bytes + (image < 0 ? 0 : choice.images.images[image].smem_static_bytes);
   const bool is_step = row.role != Role::FORWARD && row.role != Role::DECODE && row.role != Role::BACKWARD;
   return q.ask(is_step || !is_ruled_out(row.name), "the environment's MICA_CUDA_KERNELS rules it out") &&
          q.ask(image >= 0, "this build carries no image of it for sm_%d%s", device.arch,
@@ -323,7 +322,8 @@ i32 find_backward_finish(const KernelRow& backward) {
   for (i32 index = 0; index < kTable.num_rows; ++index) {
     const KernelRow& row = kTable.rows[index];
     if (row.role != Role::BACKWARD_FINISH) continue;
-    const bool same = row.dim_qk == backward.dim_qk && row.tile_q == backward.tile_q && backward.slice_width == 0;
+    const bool same =
+        row.dim_qk == backward.dim_qk && row.tile_q == backward.tile_q && backward.traits.slice_width == 0;
     if (same || row.tile_q == 0) return index;
   }
   return -1;
@@ -334,7 +334,7 @@ i32 find_principal(const KernelChoice& choice, bool v_apart) {
   char text[160];
   for (i32 index = 0; index < kTable.num_rows; ++index) {
     const KernelRow& row = kTable.rows[index];
-    if (!is_principal(row.role, choice.problem.pass) || (v_apart && row.v_in_k)) continue;
+    if (!is_principal(row.role, choice.problem.pass) || (v_apart && row.traits.v_in_k)) continue;
     why_not(index, choice, text, sizeof text);
     if (!text[0]) return index;
   }

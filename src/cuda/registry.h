@@ -24,6 +24,20 @@ enum class Role : i32 {
   BACKWARD_SINKS,    // dSinks from the row sums
 };
 
+// What a kernel's file says about its rows.
+struct KernelTraits {
+  i32 smem_bytes = 0;        // dynamic shared memory of a block
+  bool packs_heads = false;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
+  i32 slice_width = 0;       // blocks share out the columns of the gradients, so many each; 0: they do not
+  bool takes_turns = true;   // can add to dQ in a fixed order
+  bool persistent = false;   // a block takes one query tile after the other where there are fewer blocks
+  i32 least_queries = 0;     // of all query heads of a key head: it is slower with fewer
+  i32 least_keys = 0;        // it is slower with fewer
+  bool v_in_k = false;       // reads V out of K: where they turn out to lie apart, another kernel must run
+  i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
+  bool uses_maps = false;  // fetches by the copy engine, which has rules of its own (tensor_maps.h)
+};
+
 struct KernelRow {
   const char* name;
   Role role;
@@ -34,16 +48,7 @@ struct KernelRow {
   i32 warps, stages, blocks;
   u32 served;  // Feature bits
   const char* why_spill;
-  // What its file says.
-  i32 smem_bytes;      // dynamic shared memory of a block
-  bool packs_heads;    // the query heads of a key head share a tile (decode_queries in kernels/params.h)
-  i32 slice_width;     // blocks share out the columns of the gradients, so many each; 0: they do not
-  bool takes_turns;    // can add to dQ in a fixed order
-  bool persistent;     // a block takes one query tile after the other where there are fewer blocks
-  i32 least_queries;   // of all query heads of a key head: it is slower with fewer
-  bool v_in_k;         // reads V out of K: where they turn out to lie apart, another kernel must run
-  i32 overhead_tiles;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
-  bool uses_maps;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
+  KernelTraits traits = {};
 };
 
 struct KernelTable {

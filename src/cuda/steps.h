@@ -76,12 +76,12 @@ mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Par
           .overlaps = false,
           .grid = u32(blocks),
           .block = u32(32 * row.warps),
-          .smem_bytes = u32(row.smem_bytes),
+          .smem_bytes = u32(row.traits.smem_bytes),
           .params_offset = steps.params_used,
           .params_bytes = u32(sizeof params)};
   std::memcpy(steps.params + steps.params_used, &params, sizeof params);
   steps.params_used += u32(round_up<size_t>(sizeof params, 16));
-  return KernelLoader::instance().load({plan.device, index, row.name, row.smem_bytes}, &step.function);
+  return KernelLoader::instance().load({plan.device, index, row.name, row.traits.smem_bytes}, &step.function);
 }
 
 // Whether the kernel of a row can be dealt out while the one before it ends: it has to wait for that by itself, which

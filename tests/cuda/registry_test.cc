@@ -33,7 +33,7 @@ Problem problem_of(const KernelRow& row) {
   p.group = 1;
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
-  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : 1000, row.least_queries);
+  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : 1000, row.traits.least_queries);
   p.max_len_k = p.hint_len_k = 1000;
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
@@ -45,7 +45,7 @@ Problem problem_of(const KernelRow& row) {
   };
   p.q = tensor(p.max_len_q, dim_qk);
   p.k = tensor(p.max_len_k, dim_qk);
-  p.v = tensor(p.max_len_k, row.v_in_k ? dim_qk : dim_v);
+  p.v = tensor(p.max_len_k, row.traits.v_in_k ? dim_qk : dim_v);
   p.v.shape[3] = dim_v;
   p.o = tensor(p.max_len_q, dim_v);
   if (p.pass == MICA_BACKWARD) {
@@ -98,7 +98,7 @@ TEST(KernelTable, ImagesFitTheirGpu) {
     deflated_bytes += image.deflated_bytes;
     if (image.is_ptx) continue;
     const std::string name = std::string(row.name) + " for sm_" + std::to_string(image.arch);
-    EXPECT_LE(row.smem_bytes + image.smem_static_bytes, device_of(image.arch).max_smem_bytes) << name;
+    EXPECT_LE(row.traits.smem_bytes + image.smem_static_bytes, device_of(image.arch).max_smem_bytes) << name;
     EXPECT_GT(image.registers, 0) << name;
     EXPECT_LE(image.registers * 32 * row.warps * row.blocks, 65536) << name << ": an SM cannot hold its blocks";
     EXPECT_TRUE(image.spilled_bytes == 0 || row.why_spill[0]) << name << " spills";
@@ -151,8 +151,8 @@ TEST(KernelTable, SaysWhyNot) {
       EXPECT_NE(reason(i, p, 90).find("without softcap"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
-    if (row.least_queries) {
-      p.hint_len_q = row.least_queries - 1;
+    if (row.traits.least_queries) {
+      p.hint_len_q = row.traits.least_queries - 1;
       EXPECT_NE(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
       p.group = 2;
       EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
@@ -161,7 +161,7 @@ TEST(KernelTable, SaysWhyNot) {
       EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
-    if (row.v_in_k) {
+    if (row.traits.v_in_k) {
       p.v.stride[1] += 8;
       EXPECT_NE(reason(i, p, 90).find("it is no part of k"), std::string::npos) << row.name << reason(i, p, 90);
       p = fits;
