@@ -153,11 +153,15 @@ def _length(value: Any) -> Optional[int]:
     return value if isinstance(value, int) else None
 
 
-def _wants_weights(kwargs: Dict[str, Any]) -> bool:
+def _wants_weights(module: torch.nn.Module, kwargs: Dict[str, Any]) -> bool:
     if kwargs.get("output_attentions"):
         return True
-    if _active_collector is None or _is_tracing():
+    if _is_tracing():
         return False
+    if _active_collector is None:  # before 5 the module's forward is replaced by a function that keeps what is asked for
+        forward = vars(module).get("forward")
+        names = forward.__code__.co_freevars if inspect.isfunction(forward) else ()
+        return "key" in names and "attentions" in str(forward.__closure__[names.index("key")].cell_contents)
     try:
         collected = _active_collector.get()
     except LookupError:
@@ -165,9 +169,9 @@ def _wants_weights(kwargs: Dict[str, Any]) -> bool:
     return bool(collected) and any(name.endswith("attentions") for name in collected)
 
 
-def _refuse_unknown(kwargs: Dict[str, Any]) -> None:
+def _refuse_unknown(module: torch.nn.Module, kwargs: Dict[str, Any]) -> None:
     """What is not used here must not change the result."""
-    if _wants_weights(kwargs):
+    if _wants_weights(module, kwargs):
         raise Unsupported("output_attentions is True, want False: the weights are never held; or "
                           "attn_implementation='eager'")
     for name, value in kwargs.items():
@@ -207,7 +211,7 @@ def attention(
     attention_mask: see mask(); one of floats is added to the scores, as position_bias is. cu_seq_lens_q and
     cu_seq_lens_k (packed rows, batch 1) make the packed form of it, which needs no mask of the causal kind.
     """
-    _refuse_unknown(kwargs)
+    _refuse_unknown(module, kwargs)
     rows, keys = query.shape[2], key.shape[2]
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if q.dtype != k.dtype or v.dtype != k.dtype:
