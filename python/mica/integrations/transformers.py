@@ -218,6 +218,8 @@ def attention(
         q, k = q.to(v.dtype), k.to(v.dtype)
     options = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if attention_mask is not None and attention_mask.dtype == _PADDING and attention_mask.dim() == 4:
+        causal = True  # mask() makes such of causal masks alone, whatever the module says of itself
     side = None if sliding_window is None else sliding_window - 1
     native = dict(causal=causal, window=None if side is None else (side, None if causal else side))
     if attention_mask is not None and attention_mask.dim() == 2:
