@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any, Optional, Tuple
 
 from . import _abi
-from ._describe import Options, options
+from ._describe import Options, options, rounded_hint
 from .errors import InvalidArgument
 
 CAUSAL = {False: _abi.CAUSAL_NONE, None: _abi.CAUSAL_NONE, True: _abi.CAUSAL_BOTTOM_RIGHT,
@@ -50,7 +50,7 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
     return (CAUSAL[causal], CAUSAL[causal] if causal and diagonal is None else DIAGONAL[diagonal], window_left,
             _abi.UNLIMITED if causal else window_right, 0.0 if scale is None else float(scale), float(softcap or 0.0),
             float(dropout), num_splits, bool(deterministic), bool(batch_invariant), bool(rotary_interleaved),
-            max_seqlen_q or 0, max_seqlen_k or 0)
+            0 if max_seqlen_q is None else max_seqlen_q, 0 if max_seqlen_k is None else max_seqlen_k)
 
 
 @lru_cache(maxsize=4096)
@@ -59,4 +59,5 @@ def numbers(*arguments: Any) -> Options:
     for name, value in zip(("scale", "softcap", "dropout"), arguments[2:]):
         if hasattr(value, "__dlpack__"):  # an array would be a key by its identity, and its value may change
             raise InvalidArgument(f"{name} is a {type(value).__name__}, want a number")
-    return options(*normalise(*arguments))
+    *most, max_seqlen_q, max_seqlen_k = normalise(*arguments)
+    return options(*most, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k))

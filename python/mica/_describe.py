@@ -73,6 +73,14 @@ ROWS = frozenset(("q", "k", "v", "o", "k_new", "v_new", "d_o", "dq", "dk", "dv")
 ROW_ALIGNMENT = 16
 
 
+LONGEST = 1 << 29  # MICA_MAX_SEQLEN
+
+
+def rounded_hint(length: int) -> int:
+    """A longest length, as the next power of two: a new one is not a new plan each time."""
+    return min(1 << (length - 1).bit_length(), LONGEST) if 0 < length <= LONGEST else length
+
+
 def lift(name: str, side: str, shape: Tuple[int, ...], stride: Tuple[int, ...]) -> Tuple[Tuple[int, ...], ...]:
     """Shape and stride with four axes."""
     missing = 4 - len(shape)

@@ -10,6 +10,7 @@ from typing import List, Optional
 from . import _abi, errors
 
 ENVIRONMENT = "MICA_LIBRARY"
+MOST_THREADS = 1024
 
 
 def candidates() -> List[str]:
@@ -41,6 +42,7 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.is_num_threads_chosen = False
         self.c = c = ctypes.CDLL(path)
         c.mica_plan_create.argtypes = [POINTER(_abi.Attention), c_int32, POINTER(c_void_p)]
         c.mica_plan_destroy.argtypes, c.mica_plan_destroy.restype = [c_void_p], None
@@ -56,6 +58,9 @@ class Library:
         c.mica_set_num_threads.argtypes = [c_int32]
         if c.mica_abi_version() != _abi.ABI_VERSION:
             raise ImportError(f"{path} has ABI {c.mica_abi_version()}, want {_abi.ABI_VERSION}")
+        first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+        if first.isdigit() and int(first) > 0:
+            self.follow_num_threads(int(first))
 
     def failure(self, status: int) -> errors.Error:
         """The exception for this thread's last failed call."""
@@ -79,6 +84,12 @@ class Library:
 
     def set_num_threads(self, threads: int) -> None:
         self.check(self.c.mica_set_num_threads(threads))
+        self.is_num_threads_chosen = True
+
+    def follow_num_threads(self, threads: int) -> None:
+        """The number that another library was told, unless this one was told its own."""
+        if not self.is_num_threads_chosen and self.num_threads() != threads:
+            self.check(self.c.mica_set_num_threads(min(threads, MOST_THREADS)))
 
     def num_threads(self) -> int:
         return self.c.mica_get_num_threads()

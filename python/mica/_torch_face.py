@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, Callable, Optional, Tuple
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor, get_num_threads, is_grad_enabled
+from torch.autograd import forward_ad
 
 from . import _abi, _tensors
 from ._arguments import normalise, numbers, window_of
@@ -17,7 +18,10 @@ from ._autograd import attend, attend_plain, plain_forward
 from ._caller import caller
 from ._describe import Options
 from ._recent import Recent, recent, remember
-from ._tracing import is_dynamo_tracing, is_traced, traced
+from ._packed import clear_outside
+from ._subclasses import attend_subclass
+from ._tracing import (has_forward_mode, is_dynamo_tracing, is_profiled, is_traced, refuse_forward_mode,
+                       refuse_gradient, refuse_slopes, traced)
 from .errors import InvalidArgument, NotDense
 
 
@@ -64,6 +68,9 @@ def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tenso
     if out is None:
         return call(options, q, k, v, *values)
     lse = call(options, q, k, v, out, *values)
+    if "cu_seqlens_q" in optional:
+        clear_outside(out, values[optional.index("cu_seqlens_q")])
+    _tensors.bump_version(out)
     return (out, lse) if return_lse else out
 
 
@@ -72,6 +79,7 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
     """With or without a gradient."""
     if is_grad_enabled():
         bias, sinks = values[_BIAS], values[_SINKS]
+        refuse_slopes(values[_ALIBI])
         if (q.requires_grad or k.requires_grad or v.requires_grad or bias is not None and bias.requires_grad or
                 sinks is not None and sinks.requires_grad):
             if out is not None:
@@ -82,7 +90,8 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
 
 
 def _convert(names: Tuple[str, ...], values: Tuple, q: Tensor) -> Tuple:
-    return tuple(value if value is None else as_tensor(name, value, q) for name, value in zip(names, values))
+    return tuple(value if value is None else as_tensor(name, value, q).resolve_neg()
+                 for name, value in zip(names, values))
 
 
 def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
@@ -97,7 +106,7 @@ def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, 
 
 
 _DENSE = ("boolean_mask", "bias", "alibi", "sinks", "rng_state")
-_BIAS, _SINKS = _DENSE.index("bias"), _DENSE.index("sinks")  # the same in all three
+_BIAS, _ALIBI, _SINKS = (_DENSE.index(name) for name in ("bias", "alibi", "sinks"))  # the same in all three
 _PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k",
            "block_table", "rng_state")
 _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
@@ -125,11 +134,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
         window = window_of(window)
     is_plain = mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout
     if is_plain and not is_dynamo_tracing():
-        key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled())
+        key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
+               get_num_threads())
         call = recent(key)
-        if call is not None and call.is_same(q, k, v):
+        if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and not is_profiled()):
             return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
-    if is_traced(q):
+    if has_forward_mode():
+        refuse_forward_mode(q, k, v, bias, sinks, alibi)
+    if is_traced(q, k, v):
+        if attend_subclass.knows(q, k, v):
+            return attend_subclass(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, out=out),
+                                   dict(causal=causal, window=window, scale=scale, softcap=softcap, dropout=dropout,
+                                        diagonal=diagonal, num_splits=num_splits, batch_invariant=batch_invariant,
+                                        seed=seed), return_lse)
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks),
                       normalise(causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant),
                       return_lse, out, seed)
@@ -157,7 +174,9 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         window = window_of(window)
     arguments = (causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)
-    if is_traced(q):
+    if has_forward_mode():
+        refuse_forward_mode(q, k, v, bias, sinks, alibi)
+    if is_traced(q, k, v):
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
                                     cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
                                     block_table=block_table), normalise(*arguments), return_lse, out, seed)
@@ -185,7 +204,12 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
             cache_seqlens = as_tensor("cache_seqlens", cache_seqlens, q)
     arguments = (causal, window, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                  rotary_interleaved, None, max_seqlen_k)
-    if is_traced(q):
+    if is_grad_enabled():
+        refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
+                        rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    if has_forward_mode():
+        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi)
+    if is_traced(q, k_cache, v_cache):
         return traced(q, k_cache, v_cache,
                       dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
@@ -195,13 +219,21 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
     options = numbers(*arguments)
     try:
-        return run_forward(_CACHED, options, q, k_cache, v_cache,
+        made = run_forward(_CACHED, options, q, k_cache, v_cache,
                            (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v,
                             rotary_cos, rotary_sin), return_lse, out)
+        if k is not None:
+            _tensors.bump_version(k_cache)
+            _tensors.bump_version(v_cache)
+        return made
     except (NotDense, AttributeError):
         pass  # copies, or arrays of another library
     k, v = (None if new is None else _tensors.dense(as_tensor(name, new, q)) for name, new in (("k", k), ("v", v)))
     values = _convert(_CACHED, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
                                 k, v, rotary_cos, rotary_sin), q)
-    return run_forward(_CACHED, options, _tensors.dense(q), as_tensor("k_cache", k_cache, q),
-                       as_tensor("v_cache", v_cache, q), values, return_lse, out)
+    k_cache, v_cache = as_tensor("k_cache", k_cache, q), as_tensor("v_cache", v_cache, q)
+    made = run_forward(_CACHED, options, _tensors.dense(q), k_cache, v_cache, values, return_lse, out)
+    if k is not None:
+        _tensors.bump_version(k_cache)
+        _tensors.bump_version(v_cache)
+    return made

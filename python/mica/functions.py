@@ -20,6 +20,8 @@ def _face_of(q: Array) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(q, torch.Tensor):
         from . import _torch_face as face
+    elif "torch.fx" in sys.modules and isinstance(q, sys.modules["torch.fx"].Proxy):
+        from . import _fx_face as face
     else:
         from . import _array_face as face
     _faces[kind] = face
