@@ -99,7 +99,10 @@ def fill_tensor(target: _abi.Tensor, name: str, side: str, view: View) -> None:
 
 def batch_of(views: Dict[str, View]) -> int:
     if "cu_seqlens_q" in views:
-        return len_of("cu_seqlens_q", views["cu_seqlens_q"]) - 1
+        length = len_of("cu_seqlens_q", views["cu_seqlens_q"])
+        if length < 1:
+            raise InvalidArgument("cu_seqlens_q.shape[0] is 0, want 1 or more (the sequences, and one)")
+        return length - 1
     shape = views["q"].shape
     return shape[0] if len(shape) == 4 else 1
 

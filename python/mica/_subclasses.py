@@ -47,7 +47,8 @@ def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict
             raise Unsupported(f"{name} is not a DTensor placed as q is ({q.placements}), want it redistributed so")
     for placement in q.placements:
         if placement not in (Replicate(), Shard(0), Shard(2)):
-            raise Unsupported(f"q is placed as {placement}, want Replicate(), Shard(0) (the batch) or Shard(2) (the "
+            place = f"Shard({placement.dim})" if isinstance(placement, Shard) else repr(placement)
+            raise Unsupported(f"q is placed as {place}, want Replicate(), Shard(0) (the batch) or Shard(2) (the "
                               "heads); rows and keys cannot be divided")
     _refuse(optional, "DTensors")
     if options["dropout"] and any(isinstance(p, Shard) for p in q.placements):

@@ -20,7 +20,7 @@ from ._describe import Options
 from ._recent import Recent, recent, remember
 from ._packed import clear_outside
 from ._subclasses import attend_subclass
-from ._tracing import (has_forward_mode, is_dynamo_tracing, is_profiled, is_traced, refuse_forward_mode,
+from ._tracing import (dispatch_modes, has_forward_mode, is_dynamo_tracing, is_profiled, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
 from .errors import InvalidArgument, NotDense
 
@@ -137,7 +137,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
         key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
                get_num_threads())
         call = recent(key)
-        if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and not is_profiled()):
+        if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and not is_profiled() and
+                not dispatch_modes()):
             return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)

@@ -122,7 +122,8 @@ def keep(ctx: Any, inputs: Tuple, output: Tuple) -> None:
     ctx.set_materialize_grads(False)
 
 
-def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor]) -> Tuple:
+def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor], backward: Any = None) -> Tuple:
+    """The gradients of attention's arguments, by attention_backward or what stands for it."""
     q, k, v, o, lse, *rest = ctx.saved_tensors
     named = dict(zip(TENSORS, rest))
     if named["block_table"] is not None or named["cache_batch_idx"] is not None:
@@ -134,7 +135,7 @@ def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor]) -> T
     needs = [ctx.needs_input_grad[at] for at in of]
     if d_o is None:
         d_o = torch.zeros_like(o)
-    made = torch.ops.mica.attention_backward(d_o, d_lse, q, k, v, o, lse, *rest[:len(BACKWARD_TENSORS)], *ctx.numbers,
+    made = (backward or torch.ops.mica.attention_backward)(d_o, d_lse, q, k, v, o, lse, *rest[:len(BACKWARD_TENSORS)], *ctx.numbers,
                                              needs)
     grads: List[Optional[Tensor]] = [None] * (3 + len(TENSORS) + len(NUMBERS) + 1)
     for at, need, gradient in zip(of, needs, made):

@@ -19,7 +19,7 @@ def _never() -> bool:
 
 
 _is_compiling = torch.compiler.is_compiling if _torch_ops.AVAILABLE else _never
-_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _never)
+dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _never)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 
@@ -33,7 +33,7 @@ _PLAIN = (Tensor, Parameter)
 
 
 def is_traced(q: Tensor, *others: Tensor) -> bool:
-    return (_is_compiling() or _dispatch_modes() or _transforms() or is_profiled() or _is_jit_tracing() or q.is_meta or
+    return (_is_compiling() or dispatch_modes() or _transforms() or is_profiled() or _is_jit_tracing() or q.is_meta or
             any(type(t) not in _PLAIN for t in (q, *others) if isinstance(t, Tensor)))  # type: ignore[return-value]
 
 
@@ -63,6 +63,23 @@ def refuse_slopes(alibi: Optional[Tensor]) -> None:
         raise Unsupported("alibi requires a gradient, and slopes have none here; want alibi.detach(), or the same as bias=")
 
 
+class TransformedBackward(torch.autograd.Function):
+    """The gradient's op for torch.func.*, which has no derivative."""
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.mica.attention_backward(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise Unsupported("attention has no second derivative")
+
+
 class Transformed(torch.autograd.Function):
     """The op for torch.func.*: its arguments are the op's."""
     generate_vmap_rule = True
@@ -72,7 +89,10 @@ class Transformed(torch.autograd.Function):
         return torch.ops.mica.attention(*arguments)
 
     setup_context = staticmethod(_torch_ops.keep)
-    backward = staticmethod(_torch_ops.differentiate)
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Any, d_lse: Any) -> Any:
+        return _torch_ops.differentiate(ctx, d_o, d_lse, TransformedBackward.apply)
 
 
 def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]], numbers: Sequence[Any],
@@ -85,7 +105,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         optional = {**optional, "rng_state": _tensors.rng_of(seed, q.device)}
     tensors = [optional.get(name) for name in _torch_ops.TENSORS]
     is_cached = "k_new" in optional
-    if torch.is_autocast_enabled(q.device.type):
+    if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
         # A cache keeps its type, and the others follow it.
         dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
