@@ -157,3 +157,15 @@ def test_rows_at_the_end_of_a_cache_are_causal():
             cache = model(ids[:, :9], use_cache=True).past_key_values
             outputs.append(model(ids[:, 9:], past_key_values=cache).logits)
     torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_causal_mask_of_modules_that_call_themselves_bidirectional():
+    """PaliGemma and AIMv2's text model: with nothing padded their mask could be left out, and would be lost."""
+    config = transformers.Aimv2TextConfig(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=1,
+                                          num_attention_heads=4, max_position_embeddings=32)
+    ids, _ = batch_with_padding("none")
+    torch.manual_seed(2)
+    with torch.no_grad():
+        want, got = (build(config, impl, kind=transformers.Aimv2TextModel)(
+            ids, attention_mask=torch.ones_like(ids)).last_hidden_state for impl in ("eager", "mica"))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

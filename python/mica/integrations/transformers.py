@@ -72,6 +72,12 @@ def _is_native_window(local_size: Optional[int], config: Any) -> bool:
     return getattr(config, "sliding_window", None) == local_size and _names_its_windows(type(config).__module__)
 
 
+def _calls_itself_bidirectional(config: Any) -> bool:
+    """Whether the modules of such a model say that they are not causal, although their mask is."""
+    return (bool(getattr(config, "use_bidirectional_attention", False)) or
+            getattr(config, "model_type", "") == "aimv2_text_model")
+
+
 def _parts(mask_function: Callable) -> List[Callable]:
     """What an and_masks() of Transformers is made of."""
     if getattr(mask_function, "__qualname__", "").startswith("and_masks.") and mask_function.__closure__:
@@ -118,7 +124,7 @@ def mask(
         positions = dict(q_length=q_length, q_offset=q_offset)
     is_native = _is_native_window(local_size, config)
     if allow_is_causal_skip and at_the_end and is_native:
-        may_be_none = rows == 1 or rows == kv_length
+        may_be_none = rows == 1 or rows == kv_length and not _calls_itself_bidirectional(config)
         if attention_mask is None:
             padding = None if may_be_none else torch.ones(batch_size, kv_length, dtype=_PADDING,
                                                           device=kwargs.get("device", "cpu"))
