@@ -8,6 +8,7 @@ from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_uint32, c_void
 from typing import List, Optional
 
 from . import _abi, errors
+from ._messages import in_python
 
 ENVIRONMENT = "MICA_LIBRARY"
 MOST_THREADS = 1024
@@ -64,7 +65,8 @@ class Library:
 
     def failure(self, status: int) -> errors.Error:
         """The exception for this thread's last failed call."""
-        return errors.OF_STATUS.get(status, errors.Error)(self.c.mica_last_error().decode(errors="replace"))
+        message = in_python(self.c.mica_last_error().decode(errors="replace"))
+        return errors.OF_STATUS.get(status, errors.Error)(message)
 
     def check(self, status: int) -> None:
         if status:

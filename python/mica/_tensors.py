@@ -15,6 +15,7 @@ from . import _abi
 from ._caller import caller, lse_shape
 from ._describe import options, rounded_hint
 from ._packed import clear_outside
+from .errors import InvalidArgument
 
 # What a call of each pass may bind besides q, k, v (and, backward, o, lse and d_o), in the order of mica_bindings.
 FORWARD_OPTIONAL = ("lse", "probs", "boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k",
@@ -63,6 +64,10 @@ def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
     if seed is None:
         return new_rng_state(device)
     if not isinstance(seed, int):
+        if hasattr(seed, "__index__") and not isinstance(seed, Tensor):
+            return rng_of(int(seed), device)
+        if not isinstance(seed, Tensor):
+            raise InvalidArgument(f"seed is a {type(seed).__name__}, want an int or an int64 tensor (seed, offset)")
         return seed
     state = torch.zeros(2, dtype=torch.int64, device=device)
     state[:1].fill_((seed + 2**63) % 2**64 - 2**63)  # no copy from the host, which would wait and cannot be captured

@@ -13,12 +13,13 @@ from torch import Tensor, get_num_threads, is_grad_enabled
 from torch.autograd import forward_ad
 
 from . import _abi, _tensors
-from ._arguments import normalise, numbers, window_of
+from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import caller
 from ._describe import Options
 from ._recent import Recent, recent, remember
 from ._packed import clear_outside
+from ._pairs import check_pairs, longest
 from ._subclasses import attend_subclass
 from ._tracing import (dispatch_modes, has_forward_mode, is_dynamo_tracing, is_profiled, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
@@ -51,7 +52,23 @@ def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
         return value
     if hasattr(value, "__dlpack__"):
         return torch.from_dlpack(value)
+    name = {"boolean_mask": "mask", "k_new": "k", "v_new": "v"}.get(name, name)
     raise TypeError(f"{name} is a {type(value).__name__}, want a torch.Tensor (as q is)")
+
+
+def lengths_of(name: str, value: Any, q: Tensor) -> Any:
+    """int32 lengths on q's device, of a tensor or array of integers or a list of them."""
+    if value is None or isinstance(value, Tensor) and value.dtype is torch.int32:
+        return value
+    if isinstance(value, (list, tuple)):
+        value = [integer(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
+        for i, entry in enumerate(value):
+            if not -2**31 <= entry < 2**31:
+                raise InvalidArgument(f"{name}[{i}] is {entry}, want an int of 32 bits")
+        return torch.tensor(value, dtype=torch.int32, device=q.device)
+    value = as_tensor(name, value, q)
+    is_integer = not value.is_floating_point() and value.dtype is not torch.bool
+    return value.to(torch.int32) if is_integer and value.dim() == 1 else value
 
 
 @lru_cache(maxsize=None)
@@ -87,6 +104,15 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
             bound = {name: value for name, value in zip(optional, values) if value is not None}
             return attend(options, q, k, v, bound, return_lse)
     return run_forward(optional, options, q, k, v, values, return_lse, out)
+
+
+def _check_pairs(mask: Any, bias: Any, q: Tensor, rows: Tuple, keys: Tuple, new: int = 0) -> None:
+    """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys that come on top of those in use."""
+    if q.device.type != "cpu":
+        return
+    known = [(None if cu is None else cu.tolist(), None if used is None else used.tolist(), whole)
+             for cu, used, whole in (rows, keys)]
+    check_pairs(mask, bias, longest(*known[0]), longest(*known[1]) + (new if known[1][1] is not None else 0))
 
 
 def _convert(names: Tuple[str, ...], values: Tuple, q: Tensor) -> Tuple:
@@ -136,7 +162,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
     if is_plain and not is_dynamo_tracing():
         key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
                get_num_threads())
-        call = recent(key)
+        try:
+            call = recent(key)
+        except TypeError:  # an argument that is no number: refused below
+            call = None
         if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and not is_profiled() and
                 not dispatch_modes()):
             return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
@@ -173,6 +202,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
                      block_table: Optional[Tensor]) -> Any:
     if window is not None:
         window = window_of(window)
+    cu_seqlens_q, cu_seqlens_k = lengths_of("cu_seqlens_q", cu_seqlens_q, q), lengths_of("cu_seqlens_k", cu_seqlens_k, q)
+    seqused_q, seqused_k = lengths_of("seqused_q", seqused_q, q), lengths_of("seqused_k", seqused_k, q)
     arguments = (causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)
     if has_forward_mode():
@@ -181,6 +212,9 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
                                     cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
                                     block_table=block_table), normalise(*arguments), return_lse, out, seed)
+    if mask is not None or bias is not None:
+        _check_pairs(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
+                     (None if block_table is not None else cu_seqlens_k, seqused_k, 0))
     if _any_autocast():
         q, k, v = autocast(q, k, v)
     return _general(_PACKED, numbers(*arguments), q, k, v,
@@ -198,11 +232,12 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          batch_invariant: bool, max_seqlen_k: Optional[int]) -> Any:
     if window is not None:
         window = window_of(window)
-    if cache_seqlens is not None and not isinstance(cache_seqlens, Tensor):
-        if isinstance(cache_seqlens, (int, torch.SymInt)):
-            cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-        else:
-            cache_seqlens = as_tensor("cache_seqlens", cache_seqlens, q)
+    if isinstance(cache_seqlens, (int, torch.SymInt)) or type(cache_seqlens).__module__ == "numpy" and not getattr(
+            cache_seqlens, "shape", (1,)):
+        cache_seqlens = torch.full((q.shape[0],), integer("cache_seqlens", cache_seqlens), dtype=torch.int32,
+                                   device=q.device)
+    else:
+        cache_seqlens = lengths_of("cache_seqlens", cache_seqlens, q)
     arguments = (causal, window, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                  rotary_interleaved, None, max_seqlen_k)
     if is_grad_enabled():
@@ -216,6 +251,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                            k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin), normalise(*arguments),
                       return_lse, out, None)
+    if (mask is not None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
+        whole = k_cache.shape[1] if block_table is None else 0
+        new = 0 if k is None else k.shape[1]
+        _check_pairs(mask, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
         q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
     options = numbers(*arguments)
