@@ -13,6 +13,8 @@ from typing import Any, Callable, Dict
 
 import torch
 from torch import Tensor
+from torch.autograd import profiler
+from torch.utils import _python_dispatch
 
 from ._caller import Entry, kept_with_plans
 
@@ -37,6 +39,9 @@ def _guard_is_right() -> bool:
     one, two = torch.zeros(2, 3), torch.zeros(2, 3)
     others = (two[:1], two.t().contiguous().t(), two.half(), two.clone().requires_grad_(), two.to("meta"), None,
               torch.nn.Parameter(two))
+    # What the caller reads besides, without a call.
+    if not (hasattr(profiler, "_is_profiler_enabled") and hasattr(_python_dispatch, "_is_in_torch_dispatch_mode")):
+        return False
     try:
         is_same = _guard(one, two)
         return is_same(two, one) is True and not any(is_same(one, other) for other in others)

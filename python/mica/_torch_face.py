@@ -10,7 +10,8 @@ from typing import Any, Callable, Optional, Tuple
 
 import torch
 from torch import Tensor, get_num_threads, is_grad_enabled
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, profiler
+from torch.utils import _python_dispatch
 
 from . import _abi, _tensors
 from ._arguments import integer, normalise, numbers, window_of
@@ -21,7 +22,7 @@ from ._recent import Recent, recent, remember
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest
 from ._subclasses import attend_subclass
-from ._tracing import (dispatch_modes, has_forward_mode, is_dynamo_tracing, is_profiled, is_traced, refuse_forward_mode,
+from ._tracing import (has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
 from .errors import InvalidArgument, NotDense
 
@@ -166,8 +167,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
             call = recent(key)
         except TypeError:  # an argument that is no number: refused below
             call = None
-        if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and not is_profiled() and
-                not dispatch_modes()):
+        if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and
+                not profiler._is_profiler_enabled and not _python_dispatch._is_in_torch_dispatch_mode):
             return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)
