@@ -43,7 +43,8 @@ SIZES = [
     (r"(intermediate|ffn|feedforward|mlp)_?(size|dim)(_mlp)?$|^d_ff$|^n_inner$|shared_intermediate", 96),
     (r"^(hidden_size|d_model|n_embd|dim|embed_dim|emb_dim|embedding_size|projection_dim|out_hidden_size|width|"
      r"embed_size|n_state|encoder_hidden_size|cross_hidden_size|qformer_hidden_size|text_embed_dim|decoder_hidden_size|"
-     r"hidden_dim|model_dim|encoder_embed_dim|decoder_embed_dim|vision_hidden_size|mm_hidden_size|language_dim)$", HIDDEN),
+     r"hidden_dim|model_dim|encoder_embed_dim|decoder_embed_dim|vision_hidden_size|mm_hidden_size|"
+     r"language_dim)$", HIDDEN),
     (r"(^|_)(num_(hidden_)?layers|n_layers?|num_decoder_layers|encoder_layers|decoder_layers|depth|num_blocks|"
      r"num_encoder_layers|t2u_encoder_layers|t2u_decoder_layers)$", 2),
     (r"^(num_local_experts|num_experts|n_routed_experts|moe_num_experts|num_routed_experts)$", 4),
@@ -60,7 +61,7 @@ SIZES = [
     (r"^(bos_token_id|decoder_start_token_id)$", 1),
     (r"^(image|video|audio|vision|speech)\w*_token_(id|index)$|_token_id$|_token_index$", 5),
 ]
-DROPPED = re.compile(r"(^|_)(dropout|drop_path_rate|drop_rate|dropout_rate|drop_prob|layerdrop|pdrop|attn_pdrop)(_\w+)?$|"
+DROPPED = re.compile(r"(^|_)(dropout|drop_path_rate|drop_rate|dropout_rate|drop_prob|layerdrop|pdrop)(_\w+)?$|"
                      r"_(dropout|pdrop|layerdrop)$")
 
 
@@ -127,7 +128,8 @@ def class_of(model_type):
     from transformers.models.auto import modeling_auto as auto
     for table in ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
                   "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
-                  "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "MODEL_MAPPING_NAMES"):
+                  "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+                  "MODEL_MAPPING_NAMES"):
         name = getattr(auto, table, {}).get(model_type)
         if name is not None:
             return name[0] if isinstance(name, (tuple, list)) else name
@@ -163,7 +165,8 @@ def make(kind, config, implementation):
 def count_parameters(kind, config):
     import torch
     with torch.device("meta"):
-        return sum(p.numel() for p in kind._from_config(copy.deepcopy(config), attn_implementation="eager").parameters())
+        model = kind._from_config(copy.deepcopy(config), attn_implementation="eager")
+    return sum(p.numel() for p in model.parameters())
 
 
 def find(config, *names):
@@ -278,7 +281,8 @@ def cases(kind, plain, make_model):
 
             def packed(impl, **given):
                 with torch.no_grad():
-                    return [first_tensor(make_model(impl)(input_ids=row, position_ids=positions, use_cache=False, **given))]
+                    model = make_model(impl)
+                    return [first_tensor(model(input_ids=row, position_ids=positions, use_cache=False, **given))]
 
             made["packed"] = packed
 
@@ -329,8 +333,8 @@ def first_line(error):
 
 
 def judge(run, tolerance, exact=None):
-    """(verdict, text): "right", "refused", "wrong", or "left out" where eager cannot run it. exact: what rounded results
-    are compared with, where they differ by more than the tolerance."""
+    """(verdict, text): "right", "refused", "wrong", or "left out" where eager cannot run it. exact: what rounded
+    results are compared with, where they differ by more than the tolerance."""
     try:
         want = run("eager")
     except Exception as error:  # noqa: BLE001
@@ -482,13 +486,14 @@ def verdict_of(result):
 def write_table(results_by_version, path):
     """One table per Transformers version."""
     lines = ["# Transformers with attn_implementation=\"mica\": what was run", "",
-             "Written by `make transformers-truth` ([tools/transformers_truth.py](../tools/transformers_truth.py)): every",
-             "model type of the auto classes that can be made small from its configuration, with random weights, on a CPU,",
-             "against eager attention (or sdpa, where eager differs from it and Mica does not). What is refused says so in",
-             "one sentence when the model is made or run. Left out: what eager itself cannot run so small, with the reason.",
+             "Written by `make transformers-truth` (`transformers_truth.py` among the tools): every model type of the",
+             "auto classes that can be made small from its configuration, with random weights, on a CPU, against eager",
+             "attention (or sdpa, where eager differs from it and Mica does not). What is refused says so in one",
+             "sentence when the model is made or run. Left out: what eager itself cannot run so small, and why.",
              ""]
     for version, results in sorted(results_by_version.items(), reverse=True):
-        rows = [(r["model"], r.get("class", ""), *verdict_of(r)) for r in sorted(results.values(), key=lambda r: r["model"])]
+        ordered = sorted(results.values(), key=lambda r: r["model"])
+        rows = [(r["model"], r.get("class", ""), *verdict_of(r)) for r in ordered]
         counts = {word: sum(row[2] == word for row in rows) for word in ("works", "refused", "left out", "wrong")}
         lines += [f"## Transformers {version}", "",
                   ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", "",

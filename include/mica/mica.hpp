@@ -15,7 +15,8 @@
 
 #if __cplusplus < 201709L
 // A header that is not there ends the compilation with this one line; after #error come thirty more.
-#include "mica.hpp wants C++20 (-std=c++20)"
+#define MICA_HPP_WANTS "mica.hpp wants C++20 (-std=c++20)"
+#include MICA_HPP_WANTS
 #endif
 
 #include <array>

@@ -48,7 +48,7 @@ def maker(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype,
 
 
 class _Kept(threading.local):
-    """A thread's own workspace. NOTE: no tensor: one that is made while something traces would be a fake one, for good."""
+    """A thread's own workspace. NOTE: no tensor: one made while something traces would be a fake one, for good."""
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(KEPT_BYTES + ALIGNMENT)

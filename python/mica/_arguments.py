@@ -31,8 +31,8 @@ def integer(name: str, value: Any) -> int:
 
 
 def number(name: str, value: Any) -> float:
-    if hasattr(value, "__dlpack__") and not hasattr(value, "dtype"):
-        raise InvalidArgument(f"{name} is a {type(value).__name__}, want a number")
+    if isinstance(value, (int, float)):
+        return float(value)
     try:
         if isinstance(value, str):
             raise TypeError

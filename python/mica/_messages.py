@@ -10,7 +10,8 @@ _FIELDS = [(re.compile(pattern), word) for pattern, word in (
     (r"mask\.window_left", "window's left"), (r"mask\.window_right", "window's right"),
     (r"score\.(\w+)", r"\1"), (r"dropout\.probability", "dropout"), (r"control\.(\w+)", r"\1"),
     (r"sequences\.(max_seqlen_q|max_seqlen_k|block_table)", r"\1"), (r"sequences\.batch", "the batch"),
-    (r"(bindings\.)?rng_state", "seed"), (r"append\.", ""), (r"bindings\.", ""), (r"\bo(?=\.(shape|dtype|stride)| overlaps| is )", "out"),
+    (r"(bindings\.)?rng_state", "seed"), (r"append\.", ""), (r"bindings\.", ""),
+    (r"\bo(?=\.(shape|dtype|stride)| overlaps| is )", "out"),
     (r"MICA_UNLIMITED( \(-1\))?", "None"), (r" \(0: 1/sqrt\(dim\)\)", ""),
 )]
 _CACHED = {"k_new": "k", "v_new": "v", "k": "k_cache", "v": "v_cache", "seqused_k": "cache_seqlens"}
@@ -24,4 +25,5 @@ def in_python(message: str) -> str:
 
 def of_a_cache(message: str) -> str:
     """The same for attention_with_cache, where k is what is new."""
-    return re.sub(r"\b(k_new|v_new|seqused_k|[kv](?=[.,)]|$| is | overlaps| has ))", lambda found: _CACHED[found[0]], message)
+    fields = r"\b(k_new|v_new|seqused_k|[kv](?=[.,)]|$| is | overlaps| has ))"
+    return re.sub(fields, lambda found: _CACHED[found[0]], message)

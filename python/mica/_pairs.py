@@ -15,8 +15,8 @@ def check_pairs(mask: Any, bias: Any, rows: int, keys: int) -> None:
         shape: Sequence[int] = getattr(array, "shape", ())
         for axis, wanted, what in ((-2, rows, "rows"), (-1, keys, "keys")):
             if len(shape) >= -axis and shape[axis] != 1 and shape[axis] < wanted:
-                raise InvalidArgument(f"{name}.shape[{len(shape) + axis}] is {shape[axis]}, want 1 or at least {wanted} "
-                                      f"(the {what} of the longest sequence)")
+                raise InvalidArgument(f"{name}.shape[{len(shape) + axis}] is {shape[axis]}, want 1 or at least "
+                                      f"{wanted} (the {what} of the longest sequence)")
 
 
 def longest(cu_seqlens: Optional[Sequence[int]], used: Optional[Sequence[int]], whole: int) -> int:

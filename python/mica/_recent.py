@@ -4,8 +4,9 @@ costs a fifth of looking up the plan by shapes, strides, types and devices.
 
 The question is torch's own guard (what torch.compile asks of its inputs at every call): same classes, shapes, strides,
 types, devices and requires_grad, and nothing in this thread that changes what an operator does (autocast, functorch,
-inference mode) but did not when the guard was made; dispatch modes, the profiler and forward mode the caller asks for. It refuses a tensor that is given twice. Where a
-PyTorch has no such guard, or one that lets something through, every call looks up its plan.
+inference mode) but did not when the guard was made; dispatch modes, the profiler and forward mode the caller asks for.
+It refuses a tensor that is given twice. Where a PyTorch has no such guard, or one that lets something through, every
+call looks up its plan.
 """
 
 from functools import lru_cache
@@ -34,8 +35,8 @@ def _guard(*tensors: Tensor) -> Callable[..., bool]:
 
 @lru_cache(maxsize=None)
 def _guard_is_right() -> bool:
-    """Whether this PyTorch's guard is there, and sees every difference that matters. NOTE: asked at a call that nothing
-    traces, not when this is imported."""
+    """Whether this PyTorch's guard is there, and sees every difference that matters. NOTE: asked at a call that
+    nothing traces, not when this is imported."""
     one, two = torch.zeros(2, 3), torch.zeros(2, 3)
     others = (two[:1], two.t().contiguous().t(), two.half(), two.clone().requires_grad_(), two.to("meta"), None,
               torch.nn.Parameter(two))

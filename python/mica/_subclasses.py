@@ -57,7 +57,7 @@ def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict
     for axis, placement in enumerate(q.placements):
         size = q.device_mesh.size(axis)
         if placement == Shard(2) and (q.shape[2] % size or k.shape[2] % size):
-            raise Unsupported(f"{q.shape[2]} and {k.shape[2]} heads are divided by {size}, want numbers that it divides")
+            raise Unsupported(f"{q.shape[2]} and {k.shape[2]} heads are sharded by {size}, want it to divide both")
     made = attention(q.to_local(), k.to_local(), v.to_local(), return_lse=return_lse, **options)
     o, lse = made if return_lse else (made, None)
     o = DTensor.from_local(o, q.device_mesh, q.placements, run_check=False)

@@ -108,7 +108,7 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
 
 
 def _check_pairs(mask: Any, bias: Any, q: Tensor, rows: Tuple, keys: Tuple, new: int = 0) -> None:
-    """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys that come on top of those in use."""
+    """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use."""
     if q.device.type != "cpu":
         return
     known = [(None if cu is None else cu.tolist(), None if used is None else used.tolist(), whole)
@@ -203,7 +203,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
                      block_table: Optional[Tensor]) -> Any:
     if window is not None:
         window = window_of(window)
-    cu_seqlens_q, cu_seqlens_k = lengths_of("cu_seqlens_q", cu_seqlens_q, q), lengths_of("cu_seqlens_k", cu_seqlens_k, q)
+    cu_seqlens_q = lengths_of("cu_seqlens_q", cu_seqlens_q, q)
+    cu_seqlens_k = lengths_of("cu_seqlens_k", cu_seqlens_k, q)
     seqused_q, seqused_k = lengths_of("seqused_q", seqused_q, q), lengths_of("seqused_k", seqused_k, q)
     arguments = (causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)

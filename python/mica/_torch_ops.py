@@ -135,8 +135,8 @@ def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor], back
     needs = [ctx.needs_input_grad[at] for at in of]
     if d_o is None:
         d_o = torch.zeros_like(o)
-    made = (backward or torch.ops.mica.attention_backward)(d_o, d_lse, q, k, v, o, lse, *rest[:len(BACKWARD_TENSORS)], *ctx.numbers,
-                                             needs)
+    backward = backward or torch.ops.mica.attention_backward
+    made = backward(d_o, d_lse, q, k, v, o, lse, *rest[:len(BACKWARD_TENSORS)], *ctx.numbers, needs)
     grads: List[Optional[Tensor]] = [None] * (3 + len(TENSORS) + len(NUMBERS) + 1)
     for at, need, gradient in zip(of, needs, made):
         if need:

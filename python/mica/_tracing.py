@@ -60,7 +60,8 @@ def refuse_gradient(**tensors: Optional[Tensor]) -> None:
 
 def refuse_slopes(alibi: Optional[Tensor]) -> None:
     if alibi is not None and alibi.requires_grad and torch.is_grad_enabled():
-        raise Unsupported("alibi requires a gradient, and slopes have none here; want alibi.detach(), or the same as bias=")
+        raise Unsupported("alibi requires a gradient, and slopes have none here; want alibi.detach(), or the same as "
+                          "bias=")
 
 
 class TransformedBackward(torch.autograd.Function):

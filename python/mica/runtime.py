@@ -45,7 +45,7 @@ def set_num_threads(num_threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Threads of the CPU backend: as set, else torch's number where torch is in use, else OMP_NUM_THREADS', else all."""
+    """Threads of the CPU backend: as set, else torch's where torch is in use, else OMP_NUM_THREADS', else all."""
     library = _library()
     if "mica._caller" in sys.modules:
         library.follow_num_threads(sys.modules["torch"].get_num_threads())

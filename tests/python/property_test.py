@@ -108,7 +108,8 @@ def test_gradients_of_small_cases(seed):
     leaves = [q, k, v] + [options[name] for name in ("bias", "sinks") if name in options]
     results = []
     for kind in ("mica", "formula"):
-        copies = [t.detach().clone().to(torch.float32 if kind == "mica" else torch.float64).requires_grad_() for t in leaves]
+        dtype = torch.float32 if kind == "mica" else torch.float64
+        copies = [t.detach().clone().to(dtype).requires_grad_() for t in leaves]
         given = dict(options)
         given.update(zip([name for name in ("bias", "sinks") if name in options], copies[3:]))
         o = mica.attention(*copies[:3], **given) if kind == "mica" else formula(*copies[:3], given)[0]

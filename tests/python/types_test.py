@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an IDE and mypy are told: the stub says of every argument what the functions have, and the drop-ins are typed."""
+"""What an IDE and mypy are told: the stub says of every argument what the functions have; the drop-ins are typed."""
 
 import ast
 import inspect

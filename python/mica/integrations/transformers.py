@@ -4,11 +4,11 @@
     import mica.integrations.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="mica")
 
-Causal masks, sliding windows, softcap, sinks and position biases run in the kernel. A padding mask goes in as (batch, 1,
-1, keys); only what is neither (a static cache, packed rows without cu_seq_lens, chunks, image tokens) becomes a mask of
-all pairs, as for sdpa. An argument that would change the result and is not known here is refused by its name, and so is
-a model that Transformers refuses sdpa for. NOTE: the name must not contain "flash": Transformers would take it for an
-implementation of its own.
+Causal masks, sliding windows, softcap, sinks and position biases run in the kernel. A padding mask goes in as (batch,
+1, 1, keys); only what is neither (a static cache, packed rows without cu_seq_lens, chunks, image tokens) becomes a
+mask of all pairs, as for sdpa. An argument that would change the result and is not known here is refused by its name,
+and so is a model that Transformers refuses sdpa for. NOTE: the name must not contain "flash": Transformers would take
+it for an implementation of its own.
 """
 import functools
 import importlib
@@ -164,7 +164,7 @@ def _wants_weights(module: torch.nn.Module, kwargs: Dict[str, Any]) -> bool:
         return True
     if _is_tracing():
         return False
-    if _active_collector is None:  # before 5 the module's forward is replaced by a function that keeps what is asked for
+    if _active_collector is None:  # before 5 the module's forward is replaced by one that keeps what is asked for
         forward = vars(module).get("forward")
         names = forward.__code__.co_freevars if inspect.isfunction(forward) else ()
         return "key" in names and "attentions" in str(forward.__closure__[names.index("key")].cell_contents)
@@ -281,8 +281,8 @@ def _refuse_model(kind: type) -> None:
     elif _has_a_list_of_its_own(kind.__module__):
         why = "has a list of its own of attention classes"
     if why is not None:
-        raise ValueError(f"attn_implementation is {NAME!r}, but {kind.__name__} {why} and would not call it; want 'eager'"
-                         " or what else this model knows")
+        raise ValueError(f"attn_implementation is {NAME!r}, but {kind.__name__} {why} and would not call it; want "
+                         "'eager' or what else this model knows")
 
 
 def _install_check() -> None:
