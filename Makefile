@@ -16,7 +16,7 @@ PARSERS := cache elf fatbin log system target text wheel
 build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all fuzz bench builder-truth doctor-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
+.PHONY: build demo test test-all fuzz bench builder-truth doctor-truth transformers-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
 
 build: ## build the library with all GPU kernels, the command and the tests into build/
 	@$(BOOTSTRAP) build test
@@ -66,6 +66,11 @@ builder-truth: ## mica build against real projects (CASES="abi causal-conv1d fla
 	@$(BOOTSTRAP) build
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
 	.venv/bin/python tools/builder_truth.py build/bin/mica $(CASES) $(TRUTH_OPTIONS)
+
+transformers-truth: ## every model of the installed Transformers against eager; resumable; writes docs/transformers-truth.md
+	@$(BOOTSTRAP) build python
+	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS)) --target mica
+	.venv/bin/python tools/transformers_truth.py --table docs/transformers-truth.md $(MODELS)
 
 format: ## format every source file
 	@$(BOOTSTRAP) lint

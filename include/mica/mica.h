@@ -23,6 +23,11 @@
 extern "C" {
 #endif
 
+/* The version of this header; mica_version() is that of the library. */
+#define MICA_VERSION_MAJOR 0
+#define MICA_VERSION_MINOR 1
+#define MICA_VERSION_PATCH 0
+#define MICA_VERSION_NUMBER (MICA_VERSION_MAJOR * 10000 + MICA_VERSION_MINOR * 100 + MICA_VERSION_PATCH)
 #define MICA_ABI_VERSION 1u
 #define MICA_UNLIMITED (-1)
 

@@ -13,6 +13,12 @@
 #ifndef MICA_MICA_HPP
 #define MICA_MICA_HPP
 
+#if __cplusplus < 201709L
+// A header that is not there ends the compilation with this one line; after #error come thirty more.
+#define MICA_HPP_WANTS "mica.hpp wants C++20 (-std=c++20)"
+#include MICA_HPP_WANTS
+#endif
+
 #include <array>
 #include <cstddef>
 #include <cstdint>

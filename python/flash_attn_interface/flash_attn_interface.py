@@ -219,11 +219,12 @@ def flash_attn_with_kvcache(
         num_splits=num_splits, block_table=page_table,
     )
     if cu_seqlens_q is None:
-        out, lse = mica.attention_with_cache(
-            q, keys, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
-            cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-            rotary_interleaved=rotary_interleaved, **options,
-        )
+        with torch.no_grad():  # as upstream: the result has no gradient
+            out, lse = mica.attention_with_cache(
+                q, keys, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
+                cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+                rotary_interleaved=rotary_interleaved, **options,
+            )
     else:
         out, lse = _packed_queries(q, keys, v_cache, cu_seqlens_q, cache_seqlens, max_seqlen_q, options,
                                    k=k, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad)

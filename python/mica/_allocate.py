@@ -6,6 +6,7 @@ allocates with skips the dispatcher, a third of the time of torch.empty_like; wh
 tensor of one element's memory serves, which is half the time of torch.empty with all its arguments.
 """
 
+import ctypes
 import threading
 from functools import lru_cache, partial
 from typing import Any, Callable, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 from ._describe import dense_strides
 
 KEPT_BYTES = 1 << 20  # the CPU's workspace up to this size is kept per thread
+ALIGNMENT = 64
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
@@ -46,18 +48,29 @@ def maker(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype,
 
 
 class _Kept(threading.local):
+    """A thread's own workspace. NOTE: no tensor: one made while something traces would be a fake one, for good."""
+
     def __init__(self) -> None:
-        self.tensor = torch.empty(KEPT_BYTES, dtype=torch.uint8, device="cpu")
+        self._memory = ctypes.create_string_buffer(KEPT_BYTES + ALIGNMENT)
+        self._address = -(-ctypes.addressof(self._memory) // ALIGNMENT) * ALIGNMENT
+
+    def data_ptr(self) -> int:
+        return self._address
 
 
 _kept = _Kept()
 
 
-def _kept_workspace() -> Tensor:
-    return _kept.tensor
+def _kept_workspace() -> _Kept:
+    return _kept
 
 
-def workspace_maker(size: int, device: torch.device) -> Callable[[], Tensor]:
+def filled(make: Callable[[], Tensor], value: float) -> Callable[[], Tensor]:
+    """A function that allocates such a tensor and fills it."""
+    return lambda: make().fill_(value)
+
+
+def workspace_maker(size: int, device: torch.device) -> Callable[[], Any]:
     """A function that gives so many bytes, for one call: on the CPU the thread's own, where it suffices."""
     if device.type == "cpu" and size <= KEPT_BYTES:
         return _kept_workspace

@@ -7,13 +7,14 @@ where to write. Work on a GPU is queued on the legacy default stream.
 
 import ctypes
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import _abi
 from ._arguments import numbers, window_of
 from ._describe import ROW_ALIGNMENT, ROWS, Options, View, describe, view_of
-from ._dlpack import Located, locate, locate_int32
+from ._dlpack import Located, is_numpy, locate, locate_lengths, native
 from ._library import Plan, load
+from ._pairs import check_pairs, longest
 from .errors import InvalidArgument, Unsupported
 
 KEPT_PLANS = 512
@@ -69,12 +70,22 @@ def _plan(bound: Dict[str, Located], options: Options, device: Tuple[int, int]) 
     return plan
 
 
+def _values(name: str, array: Any) -> Optional[List[int]]:
+    """The numbers of an int32 vector, where the CPU has them."""
+    at = located(name, array)
+    if at.device[0] != _abi.CPU or at.dtype != _abi.INT32 or len(at.shape) != 1 or not at.shape[0]:
+        return None
+    step = at.stride[0] if at.shape[0] > 1 else 1
+    return [ctypes.c_int32.from_address(at.address + 4 * i * step).value for i in range(at.shape[0])]
+
+
 def located(name: str, array: Any) -> Located:
     return array if isinstance(array, Located) else locate(name, array)
 
 
 def _execute(arrays: Dict[str, Any], options: Options, seed: int = 0, offset: int = 0) -> None:
-    bound = {name: located(name, array) for name, array in arrays.items() if array is not None}
+    bound = {name: located(name, array if name in ("o", "lse") else native(name, array))
+             for name, array in arrays.items() if array is not None}
     device = bound["q"].device
     for name, at in bound.items():
         if at.device != device:
@@ -91,25 +102,23 @@ def _execute(arrays: Dict[str, Any], options: Options, seed: int = 0, offset: in
     del kept
 
 
-def _is_numpy(array: Any) -> bool:
-    return type(array).__module__.partition(".")[0] == "numpy"
-
-
-def _result(name: str, given: Any, q: Any, shape: Tuple[int, ...], dtype: Any) -> Any:
+def _result(name: str, given: Any, q: Any, shape: Tuple[int, ...], dtype: Any, is_packed: bool) -> Any:
     """The array to write: the one that was given, or a new one beside a NumPy q."""
     if given is not None:
-        if _is_numpy(given) and not given.flags.writeable:
+        if is_numpy(given) and not given.flags.writeable:
             raise InvalidArgument(f"{name} is read-only, want an array that can be written")
         return given
-    if not _is_numpy(q):
+    if not is_numpy(q):
         raise InvalidArgument(f"{name} is None, want an array to write to (q is a {type(q).__name__}, and only NumPy "
                               "arrays and torch tensors are made here)")
     import numpy
+    if is_packed:
+        return numpy.full(shape, -numpy.inf if name == "return_lse" else 0.0, dtype)
     return numpy.empty(shape, dtype)
 
 
 def _dense(array: Any) -> Any:
-    if _is_numpy(array) and array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.dtype.itemsize:
+    if is_numpy(array) and array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.dtype.itemsize:
         import numpy
         return numpy.ascontiguousarray(array)
     return array
@@ -120,13 +129,16 @@ def _seed_of(seed: Any) -> Tuple[int, int]:
         import numpy
         seed, offset = (int(value) for value in numpy.random.randint(0, 2**62, 2))
         return seed, offset
-    if isinstance(seed, int):
-        return seed & (2**64 - 1), 0
-    return int(seed[0]), int(seed[1])
+    if hasattr(seed, "__index__"):
+        return int(seed) & (2**64 - 1), 0
+    if isinstance(seed, str) or not hasattr(seed, "__getitem__") or len(seed) != 2:
+        raise InvalidArgument(f"seed is a {type(seed).__name__}, want an int or an array (seed, offset)")
+    return int(seed[0]) & (2**64 - 1), int(seed[1]) & (2**64 - 1)
 
 
 def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options, return_lse: Any, out: Any,
              seed: Tuple[int, int] = (0, 0)) -> Any:
+    q, k, v = native("q", q), native("k", k), native("v", v)
     is_append = "k_new" in optional
     at = {"q": located("q", _dense(q)), "k": located("k", k if is_append else _dense(k)),
           "v": located("v", v if is_append else _dense(v))}
@@ -134,11 +146,13 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
         if len(array.shape) not in (3, 4):
             raise InvalidArgument(f"{name} has {len(array.shape)} axes, want 4, or 3 where it is packed")
     shape = at["q"].shape
-    o = _result("out", out, q, (*shape[:-1], at["v"].shape[-1]), getattr(q, "dtype", None))
+    is_packed = optional.get("cu_seqlens_q") is not None  # rows of no sequence stay empty
+    o = _result("out", out, q, (*shape[:-1], at["v"].shape[-1]), getattr(q, "dtype", None), is_packed)
     lse = None
     if return_lse is not False and return_lse is not None:
         rows = (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
-        lse = _result("return_lse", None if return_lse is True else return_lse, q, rows, "float32")
+        lse = _result("return_lse", None if return_lse is True else return_lse, q, rows, "float32",
+                      is_packed)
     _execute(dict(at, o=o, lse=lse, **optional), options, *seed)
     return o if lse is None else (o, lse)
 
@@ -158,9 +172,16 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
                      seed: Any, seqused_q: Any, seqused_k: Any, block_table: Any) -> Any:
     options = numbers(causal, window_of(window), scale, softcap, dropout, diagonal, num_splits, batch_invariant, False,
                       False, max_seqlen_q, max_seqlen_k)
-    return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
-                                  cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
-                                  block_table=block_table), options, return_lse, out,
+    lengths = {name: locate_lengths(name, value) for name, value in (
+        ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("seqused_q", seqused_q),
+        ("seqused_k", seqused_k))}
+    if mask is not None or bias is not None:
+        rows, keys = ([None if lengths[name] is None else _values(name, lengths[name])
+                       for name in (f"cu_seqlens_{side}", f"seqused_{side}")] for side in "qk")
+        if None not in (rows[0], keys[0] or keys[1]) and block_table is None:
+            check_pairs(mask, bias, longest(*rows, 0), longest(*keys, 0))
+    return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, block_table=block_table,
+                                  **lengths), options, return_lse, out,
                     _seed_of(seed) if dropout else (0, 0))
 
 
@@ -172,14 +193,21 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                          max_seqlen_k: Optional[int]) -> Any:
     options = numbers(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                       rotary_interleaved, None, max_seqlen_k)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = locate_int32([cache_seqlens] * located("q", q).shape[0])
+    if hasattr(cache_seqlens, "__index__") and not hasattr(cache_seqlens, "__getitem__"):
+        cache_seqlens = [cache_seqlens] * located("q", native("q", q)).shape[0]
+    cache_seqlens = locate_lengths("cache_seqlens", cache_seqlens)
+    if (mask is not None or bias is not None) and cache_leftpad is None:
+        used = None if cache_seqlens is None else _values("cache_seqlens", cache_seqlens)
+        whole = located("k_cache", native("k_cache", k_cache)).shape[1] if block_table is None else 0
+        new = located("k", native("k", k)).shape[1] if k is not None else 0
+        check_pairs(mask, bias, located("q", native("q", q)).shape[1],
+                    longest(None, used, whole) + (new if used is not None else 0))
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                     rotary_cos=rotary_cos, rotary_sin=rotary_sin)
     if k is not None or v is not None:
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-            if _is_numpy(cache) and not cache.flags.writeable:
+            if is_numpy(cache) and not cache.flags.writeable:
                 raise InvalidArgument(f"{name} is read-only, want an array that can be written")
         optional.update(k_new=_dense(k), v_new=_dense(v))
     return _forward(q, k_cache, v_cache, optional, options, return_lse, out)

@@ -53,7 +53,8 @@ def _gradients(ctx: Any, options: Options, middle: Tuple[str, ...], needs: Tuple
     try:
         made = call(options, q, k, v, o, lse, *others, d_o, *last)
     except NotDense:
-        made = call(options, q, k, v, o, lse, *others, d_o.contiguous(), *last)
+        last = tuple(t.resolve_neg() for t in last)
+        made = call(options, q, k, v, o, lse, *others, d_o.resolve_neg().contiguous(), *last)
     for place, gradient in zip(places, made if len(places) > 1 else (made,)):
         gradients[place] = gradient
     return gradients

@@ -19,10 +19,10 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import torch
 
 from . import _abi
-from ._allocate import maker, workspace_maker
+from ._allocate import filled, maker, workspace_maker
 from ._describe import BINDINGS, ROW_ALIGNMENT, ROWS, Options, View, dense_strides, describe, view_of
 from ._library import Plan, load
-from .errors import InvalidArgument, NoDevice
+from .errors import InvalidArgument, NoDevice, NotDense
 
 DTYPES = {torch.float32: _abi.FP32, torch.float16: _abi.FP16, torch.bfloat16: _abi.BF16, torch.bool: _abi.BOOL,
           torch.int32: _abi.INT32}
@@ -49,8 +49,9 @@ def lse_shape(q: torch.Tensor) -> Tuple[int, ...]:
     return (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
 
 
-def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor) -> Dict[str, Callable[[], torch.Tensor]]:
-    """What makes o (laid out as q, where that leaves its rows dense) and lse."""
+def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor,
+              is_packed: bool) -> Dict[str, Callable[[], torch.Tensor]]:
+    """What makes o (laid out as q, where that leaves its rows dense) and lse. Packed rows of no sequence stay empty."""
     makers: Dict[str, Callable[[], torch.Tensor]] = {}
     if "o" in made:
         shape = tuple(q.shape[:-1] + v.shape[-1:])
@@ -59,6 +60,9 @@ def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor) -> Dict[str
     if "lse" in made:
         shape = lse_shape(q)
         makers["lse"] = maker(shape, dense_strides(shape), torch.float32, q.device)
+    if is_packed:
+        empty = {"o": 0.0, "lse": -float("inf")}
+        makers = {name: filled(make, empty[name]) for name, make in makers.items()}
     return makers
 
 
@@ -78,7 +82,12 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
     for name in ("q", "k", "v"):
         if given[name].dim() not in (3, 4):
             raise InvalidArgument(f"{name} has {given[name].dim()} axes, want 4, or 3 where it is packed")
-    makers = makers_of(made, given["q"], given["v"])
+        if given[name].is_neg():
+            raise NotDense(f"{name} is a negative view, want its values")
+    for name in ("bias", "alibi", "sinks", "d_o", "d_lse"):
+        if name in given and given[name].is_neg():
+            raise NotDense(f"{name} is a negative view, want its values")
+    makers = makers_of(made, given["q"], given["v"], "cu_seqlens_q" in given)
     bound = dict(given)
     for name in made:
         bound[name] = torch.empty_like(bound[LIKE[name]]) if LIKE[name] else makers[name]()
@@ -93,7 +102,16 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
             views[name] = view_of(name, DTYPES.get(tensor.dtype), tensor.shape, tensor.stride(), rows_aligned,
                                   tensor.dtype)
     where = (_abi.CUDA, device.index) if device.type == "cuda" else (_abi.CPU, 0)
-    return Entry(load().plan(describe(views, options, where), which), options, device, makers)
+    library = load()
+    with _lock:
+        if device.type == "cpu":
+            library.follow_num_threads(torch.get_num_threads())
+        plan = library.plan(describe(views, options, where), which)
+    return Entry(plan, options, device, makers)
+
+
+# What may be negative by a flag alone; such a tensor's memory holds the opposite.
+SIGNED = frozenset(("q", "k", "v", "bias", "alibi", "sinks", "k_new", "v_new", "d_o", "d_lse", "o"))
 
 
 def _packer(names: Sequence[str]) -> struct.Struct:
@@ -117,6 +135,7 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
         # Most tensors are contiguous, and asking is cheaper than a tuple of strides.
         what = f"{name}.shape, {name}.is_contiguous() or {name}.stride(), {name}.dtype"
         what += "" if name == "q" else f", {name}.get_device()"
+        what += f", {name}.is_neg()" if name in SIGNED else ""
         if name in optional:
             addresses += [f"    p_{name} = 0 if {name} is None else {name}.data_ptr()"]
             key += [f"None if {name} is None else ({what})"]
@@ -125,13 +144,16 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
             key += [what]
     rows = " | ".join(f"p_{name}" for name in given if name in ROWS)
     finding = ["    device = q.get_device()", *addresses,
-               f"    key = (options, device, ({rows}) % {ROW_ALIGNMENT} == 0, {', '.join(key)})",
+               f"    key = (options, device if device >= 0 else -threads(), ({rows}) % {ROW_ALIGNMENT} == 0, "
+               f"{', '.join(key)})",
                "    entry = entry_of(key)",
                "    if entry is None:",
                f"        entry = remember(key, ({', '.join(given)},), options)"]
     running: List[str] = []
     for name in made:
-        make = f"empty_like({LIKE[name]})" if LIKE[name] else f"entry.{name}()"
+        packed_by = {"dq": "cu_seqlens_q", "dk": "cu_seqlens_k", "dv": "cu_seqlens_k"}.get(name)
+        like = "zeros_like" if packed_by in names else "empty_like"  # packed rows of no sequence have no gradient
+        make = f"{like}({LIKE[name]})" if LIKE[name] else f"entry.{name}()"
         running += [f"    {name} = {make}", f"    p_{name} = {name}.data_ptr()"]
     values = ", ".join(name if name in VALUES else f"p_{name}" for name in names)
     running += ["    workspace_bytes = entry.workspace_bytes",
@@ -142,7 +164,7 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
                 f"    status = execute(entry.address, pack({ctypes.sizeof(_abi.Bindings)}, {_abi.ABI_VERSION}, {values},",
                 "        p_workspace, workspace_bytes, raw_stream(device) if device >= 0 else 0))",
                 "    if status:",
-                "        raise failure(status)"]
+                f"        raise failure(status, ({', '.join(given)},))"]
     if made:
         running += [f"    return {', '.join(made)}"]
     arguments = ", ".join(inputs)
@@ -198,9 +220,19 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
             entries[key] = entry
         return entry
 
+    def failure(status: int, tensors: Sequence[Any]) -> Exception:
+        error = library.failure(status)
+        try:
+            given = {name: tensor for name, tensor in zip(inputs, tensors) if tensor is not None}
+            device_of(tuple(given), tuple(given.values()))  # a key does not tell one device without memory from the CPU
+        except (InvalidArgument, NoDevice) as better:
+            return better
+        return error
+
     scope: Dict[str, Any] = dict(
         entries=entries, entry_of=entries.get, remember=remember, pack=_packer(names).pack,
-        execute=library.c.mica_execute, failure=library.failure, empty_like=torch.empty_like,
+        execute=library.c.mica_execute, failure=failure, empty_like=torch.empty_like, zeros_like=torch.zeros_like,
+        threads=torch.get_num_threads,
         raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream))
     exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
     scope["call"].find, scope["call"].again = scope["find"], scope["again"]

@@ -73,6 +73,14 @@ ROWS = frozenset(("q", "k", "v", "o", "k_new", "v_new", "d_o", "dq", "dk", "dv")
 ROW_ALIGNMENT = 16
 
 
+LONGEST = 1 << 29  # MICA_MAX_SEQLEN
+
+
+def rounded_hint(length: int) -> int:
+    """A longest length, as the next power of two: a new one is not a new plan each time."""
+    return min(1 << (length - 1).bit_length(), LONGEST) if 0 < length <= LONGEST else length
+
+
 def lift(name: str, side: str, shape: Tuple[int, ...], stride: Tuple[int, ...]) -> Tuple[Tuple[int, ...], ...]:
     """Shape and stride with four axes."""
     missing = 4 - len(shape)
@@ -91,7 +99,10 @@ def fill_tensor(target: _abi.Tensor, name: str, side: str, view: View) -> None:
 
 def batch_of(views: Dict[str, View]) -> int:
     if "cu_seqlens_q" in views:
-        return len_of("cu_seqlens_q", views["cu_seqlens_q"]) - 1
+        length = len_of("cu_seqlens_q", views["cu_seqlens_q"])
+        if length < 1:
+            raise InvalidArgument("cu_seqlens_q.shape[0] is 0, want 1 or more (the sequences, and one)")
+        return length - 1
     shape = views["q"].shape
     return shape[0] if len(shape) == 4 else 1
 

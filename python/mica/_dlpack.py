@@ -6,6 +6,7 @@ from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_ui
 from typing import Any, NamedTuple, Optional, Tuple
 
 from . import _abi
+from ._arguments import integer
 from ._describe import dense_strides
 from .errors import InvalidArgument, NoDevice
 
@@ -37,9 +38,22 @@ _LEGACY_DEFAULT_STREAM = 1
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.argtypes, _get_pointer.restype = [ctypes.py_object, c_char_p], c_void_p
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.argtypes, _is_valid.restype = [ctypes.py_object, c_char_p], ctypes.c_int
+
+
+def is_numpy(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "numpy" and hasattr(array, "__array_interface__")
+
+
+def native(name: str, array: Any) -> Any:
+    """A NumPy array in this machine's byte order."""
+    return array if not is_numpy(array) or array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _locate_numpy(name: str, array: Any) -> Located:
+    if not array.dtype.isnative:
+        raise InvalidArgument(f"{name} is big-endian, want this machine's byte order")
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
         raise InvalidArgument(f"{name}.strides is {array.strides} bytes, want multiples of {size}")
@@ -47,14 +61,31 @@ def _locate_numpy(name: str, array: Any) -> Located:
                    tuple(stride // size for stride in array.strides), (_abi.CPU, 0), array)
 
 
-def _locate_dlpack(name: str, array: Any) -> Located:
+# DLManagedTensorVersioned: version (two uint32), manager_ctx, deleter, flags (uint64), the tensor.
+_FLAGS_OFFSET, _TENSOR_OFFSET, _READ_ONLY = 24, 32, 1
+
+
+def _capsule(array: Any, options: Any) -> Any:
+    """With flags, where the array's library knows them."""
+    try:
+        return array.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:
+        return array.__dlpack__(**options)
+
+
+def _locate_dlpack(name: str, array: Any, is_written: bool) -> Located:
     kind, ordinal = (int(part) for part in array.__dlpack_device__())
     if kind not in _BACKENDS:
         raise NoDevice(f"{name} is on DLPack device type {kind}, want 1 (CPU) or 2 (CUDA)")
     backend = _BACKENDS[kind]
-    capsule = array.__dlpack__(stream=_LEGACY_DEFAULT_STREAM) if backend == _abi.CUDA else array.__dlpack__()
+    capsule = _capsule(array, dict(stream=_LEGACY_DEFAULT_STREAM) if backend == _abi.CUDA else {})
     # Borrowed, not taken: the capsule frees what it holds when it dies.
-    tensor = _DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
+    is_versioned = bool(_is_valid(capsule, b"dltensor_versioned"))
+    address = _get_pointer(capsule, b"dltensor_versioned" if is_versioned else b"dltensor")
+    flags = c_uint64.from_address(address + _FLAGS_OFFSET).value if is_versioned else 0
+    tensor = _DLTensor.from_address(address + _TENSOR_OFFSET if is_versioned else address)
+    if is_written and (flags & _READ_ONLY or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")):
+        raise InvalidArgument(f"{name} is read-only, want an array that can be written")
     shape = tuple(tensor.shape[:tensor.ndim])
     stride = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else dense_strides(shape)
     dtype_name = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
@@ -63,13 +94,37 @@ def _locate_dlpack(name: str, array: Any) -> Located:
                    (backend, ordinal if backend == _abi.CUDA else 0), (array, capsule))
 
 
+WRITTEN = frozenset(("o", "lse"))
+_NAMES = {"o": "out", "boolean_mask": "mask"}  # bindings that callers know by another name
+
+
 def locate(name: str, array: Any) -> Located:
-    if type(array).__module__.partition(".")[0] == "numpy" and hasattr(array, "__array_interface__"):
-        return _locate_numpy(name, array)
+    called = _NAMES.get(name, name)
+    if is_numpy(array):
+        return _locate_numpy(called, array)
     if hasattr(array, "__dlpack__"):
-        return _locate_dlpack(name, array)
+        return _locate_dlpack(called, array, name in WRITTEN)
+    name = called
     raise TypeError(f"{name} is a {type(array).__name__}, want a NumPy array, a torch tensor or anything with "
                     "__dlpack__")
+
+
+def locate_lengths(name: str, values: Any) -> Any:
+    """A vector of lengths: lists and arrays of other integers become int32 ones; what is none stays, to be refused."""
+    if values is None or isinstance(values, Located):
+        return values
+    if isinstance(values, (list, tuple)):
+        return locate_int32([_int32(f"{name}[{i}]", value) for i, value in enumerate(values)])
+    if is_numpy(values) and values.dtype.kind in "iu" and values.dtype.name != "int32" and values.ndim == 1:
+        return locate_int32([_int32(f"{name}[{i}]", value) for i, value in enumerate(values.tolist())])
+    return values
+
+
+def _int32(name: str, value: Any) -> int:
+    value = integer(name, value)
+    if not -2**31 <= value < 2**31:
+        raise InvalidArgument(f"{name} is {value}, want an int of 32 bits")
+    return value
 
 
 def locate_int32(values: Any) -> Located:

@@ -8,8 +8,10 @@ from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_uint32, c_void
 from typing import List, Optional
 
 from . import _abi, errors
+from ._messages import in_python
 
 ENVIRONMENT = "MICA_LIBRARY"
+MOST_THREADS = 1024
 
 
 def candidates() -> List[str]:
@@ -41,6 +43,7 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.is_num_threads_chosen = False
         self.c = c = ctypes.CDLL(path)
         c.mica_plan_create.argtypes = [POINTER(_abi.Attention), c_int32, POINTER(c_void_p)]
         c.mica_plan_destroy.argtypes, c.mica_plan_destroy.restype = [c_void_p], None
@@ -56,10 +59,14 @@ class Library:
         c.mica_set_num_threads.argtypes = [c_int32]
         if c.mica_abi_version() != _abi.ABI_VERSION:
             raise ImportError(f"{path} has ABI {c.mica_abi_version()}, want {_abi.ABI_VERSION}")
+        first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+        if first.isdigit() and int(first) > 0:
+            self.follow_num_threads(int(first))
 
     def failure(self, status: int) -> errors.Error:
         """The exception for this thread's last failed call."""
-        return errors.OF_STATUS.get(status, errors.Error)(self.c.mica_last_error().decode(errors="replace"))
+        message = in_python(self.c.mica_last_error().decode(errors="replace"))
+        return errors.OF_STATUS.get(status, errors.Error)(message)
 
     def check(self, status: int) -> None:
         if status:
@@ -79,6 +86,12 @@ class Library:
 
     def set_num_threads(self, threads: int) -> None:
         self.check(self.c.mica_set_num_threads(threads))
+        self.is_num_threads_chosen = True
+
+    def follow_num_threads(self, threads: int) -> None:
+        """The number that another library was told, unless this one was told its own."""
+        if not self.is_num_threads_chosen and self.num_threads() != threads:
+            self.check(self.c.mica_set_num_threads(min(threads, MOST_THREADS)))
 
     def num_threads(self) -> int:
         return self.c.mica_get_num_threads()

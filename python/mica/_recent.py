@@ -3,15 +3,19 @@
 costs a fifth of looking up the plan by shapes, strides, types and devices.
 
 The question is torch's own guard (what torch.compile asks of its inputs at every call): same classes, shapes, strides,
-types, devices and requires_grad, and nothing in this thread that changes what an operator does (autocast, dispatch
-modes, functorch, inference mode) but did not when the guard was made. It refuses a tensor that is given twice. Where a
-PyTorch has no such guard, or one that lets something through, every call looks up its plan.
+types, devices and requires_grad, and nothing in this thread that changes what an operator does (autocast, functorch,
+inference mode) but did not when the guard was made; dispatch modes, the profiler and forward mode the caller asks for.
+It refuses a tensor that is given twice. Where a PyTorch has no such guard, or one that lets something through, every
+call looks up its plan.
 """
 
+from functools import lru_cache
 from typing import Any, Callable, Dict
 
 import torch
 from torch import Tensor
+from torch.autograd import profiler
+from torch.utils import _python_dispatch
 
 from ._caller import Entry, kept_with_plans
 
@@ -29,19 +33,21 @@ def _guard(*tensors: Tensor) -> Callable[..., bool]:
                                                 dynamic_dims_strides=[list(t.stride()) for t in tensors]).check
 
 
+@lru_cache(maxsize=None)
 def _guard_is_right() -> bool:
-    """Whether this PyTorch's guard is there, and sees every difference that matters."""
+    """Whether this PyTorch's guard is there, and sees every difference that matters. NOTE: asked at a call that
+    nothing traces, not when this is imported."""
     one, two = torch.zeros(2, 3), torch.zeros(2, 3)
     others = (two[:1], two.t().contiguous().t(), two.half(), two.clone().requires_grad_(), two.to("meta"), None,
               torch.nn.Parameter(two))
+    # What the caller reads besides, without a call.
+    if not (hasattr(profiler, "_is_profiler_enabled") and hasattr(_python_dispatch, "_is_in_torch_dispatch_mode")):
+        return False
     try:
         is_same = _guard(one, two)
         return is_same(two, one) is True and not any(is_same(one, other) for other in others)
     except (AttributeError, TypeError, RuntimeError):
         return False
-
-
-_HAS_GUARD = _guard_is_right()
 
 
 class Recent:
@@ -65,7 +71,7 @@ def remember(key: tuple, call: Recent, q: Tensor, k: Tensor, v: Tensor) -> None:
     last = recent(key)
     if last is not None and last.entry is call.entry:
         call.guards_made = last.guards_made
-        if _HAS_GUARD and call.guards_made < MOST_GUARDS and q is not k and q is not v and k is not v:
+        if call.guards_made < MOST_GUARDS and _guard_is_right() and q is not k and q is not v and k is not v:
             call.is_same = _guard(q, k, v)
             call.guards_made += 1
     elif len(_calls) >= KEPT:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from . import _abi
 from ._caller import caller, lse_shape
-from ._describe import options
+from ._describe import options, rounded_hint
+from ._packed import clear_outside
+from .errors import InvalidArgument
 
 # What a call of each pass may bind besides q, k, v (and, backward, o, lse and d_o), in the order of mica_bindings.
 FORWARD_OPTIONAL = ("lse", "probs", "boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k",
@@ -31,8 +33,24 @@ _64_BITS = 2**64 - 1
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of it whose last dimension is dense."""
+    """The tensor, or a copy of it whose last dimension is dense. What is negative only by a flag is made so."""
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] < 2 else tensor.contiguous()
+
+
+_increment_version = getattr(torch.autograd.graph, "increment_version", None)
+
+
+def bump_version(tensor: Tensor) -> None:
+    """Says that the tensor was written: autograd notices where the old values were kept for a gradient."""
+    if tensor.is_inference():
+        return
+    if _increment_version is not None:
+        _increment_version(tensor)
+    else:
+        with torch.no_grad():
+            tensor.detach()[:0].zero_()  # writes nothing, and counts
 
 
 def new_rng_state(device: torch.device) -> Tensor:
@@ -46,6 +64,10 @@ def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
     if seed is None:
         return new_rng_state(device)
     if not isinstance(seed, int):
+        if hasattr(seed, "__index__") and not isinstance(seed, Tensor):
+            return rng_of(int(seed), device)
+        if not isinstance(seed, Tensor):
+            raise InvalidArgument(f"seed is a {type(seed).__name__}, want an int or an int64 tensor (seed, offset)")
         return seed
     state = torch.zeros(2, dtype=torch.int64, device=device)
     state[:1].fill_((seed + 2**63) % 2**64 - 2**63)  # no copy from the host, which would wait and cannot be captured
@@ -70,17 +92,26 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
     k and v are written where k_new is given. dropout takes rng_state, an int64 {seed, offset} in the tensors' device
     memory, or else seed and offset by value. probs=True is for dense tensors. Returns (o, lse or None, probs or
     None)."""
-    o = q.new_empty(q.shape[:-1] + v.shape[-1:]) if out is None else out
+    shape = q.shape[:-1] + v.shape[-1:]
+    o = out if out is not None else q.new_zeros(shape) if cu_seqlens_q is not None else q.new_empty(shape)
     if lse is True:
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
+        if cu_seqlens_q is not None:
+            lse.fill_(-float("inf"))
     if probs is True:
         probs = q.new_empty((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32)
     lse, probs = None if lse is False else lse, None if probs is False else probs
     _forward(options(causal, diagonal, window_left, window_right, scale, softcap, dropout, num_splits, deterministic,
-                     batch_invariant, rotary_interleaved, max_seqlen_q, max_seqlen_k),
+                     batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k)),
              q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
              cache_batch_idx, cache_leftpad, block_table, k_new, v_new, rotary_cos, rotary_sin, seed & _64_BITS,
              offset & _64_BITS, rng_state if dropout else None)
+    if out is not None:
+        clear_outside(out, cu_seqlens_q)
+        bump_version(out)
+    if k_new is not None:
+        bump_version(k)
+        bump_version(v)
     return o, lse, probs
 
 
@@ -98,12 +129,18 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
                  Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
     """The gradients: True allocates one, a tensor is written, False leaves it out. lse of either infinity is an empty
     row. Returns (dq, dk, dv, d_bias, d_sinks), None for what was left out."""
+    given = tuple((t, cu) for t, cu in ((dq, cu_seqlens_q), (dk, cu_seqlens_k), (dv, cu_seqlens_k))
+                  if not isinstance(t, bool) and cu is not None)
     dq, dk, dv, d_bias, d_sinks = (
-        torch.empty_like(like) if wanted is True else None if wanted is False else wanted
-        for wanted, like in ((dq, q), (dk, k), (dv, v), (d_bias, bias), (d_sinks, sinks)))
+        None if wanted is False else wanted if wanted is not True else
+        torch.empty_like(like) if cu is None else torch.zeros_like(like)
+        for wanted, like, cu in ((dq, q, cu_seqlens_q), (dk, k, cu_seqlens_k), (dv, v, cu_seqlens_k),
+                                 (d_bias, bias, None), (d_sinks, sinks, None)))
     _backward(options(causal, diagonal, window_left, window_right, scale, softcap, dropout, 0, deterministic,
-                      batch_invariant, False, max_seqlen_q, max_seqlen_k),
+                      batch_invariant, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k)),
               q, k, v, o, lse, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
               cache_leftpad, seed & _64_BITS, offset & _64_BITS, rng_state if dropout else None, d_o, d_lse, dq, dk,
               dv, d_bias, d_sinks)
+    for gradient, cu in given:
+        clear_outside(gradient, cu)
     return dq, dk, dv, d_bias, d_sinks

@@ -9,15 +9,21 @@ from functools import lru_cache
 from typing import Any, Callable, Optional, Tuple
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor, get_num_threads, is_grad_enabled
+from torch.autograd import forward_ad, profiler
+from torch.utils import _python_dispatch
 
 from . import _abi, _tensors
-from ._arguments import normalise, numbers, window_of
+from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import caller
 from ._describe import Options
 from ._recent import Recent, recent, remember
-from ._tracing import is_dynamo_tracing, is_traced, traced
+from ._packed import clear_outside
+from ._pairs import check_pairs, longest
+from ._subclasses import attend_subclass
+from ._tracing import (has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
+                       refuse_gradient, refuse_slopes, traced)
 from .errors import InvalidArgument, NotDense
 
 
@@ -47,7 +53,23 @@ def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
         return value
     if hasattr(value, "__dlpack__"):
         return torch.from_dlpack(value)
+    name = {"boolean_mask": "mask", "k_new": "k", "v_new": "v"}.get(name, name)
     raise TypeError(f"{name} is a {type(value).__name__}, want a torch.Tensor (as q is)")
+
+
+def lengths_of(name: str, value: Any, q: Tensor) -> Any:
+    """int32 lengths on q's device, of a tensor or array of integers or a list of them."""
+    if value is None or isinstance(value, Tensor) and value.dtype is torch.int32:
+        return value
+    if isinstance(value, (list, tuple)):
+        value = [integer(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
+        for i, entry in enumerate(value):
+            if not -2**31 <= entry < 2**31:
+                raise InvalidArgument(f"{name}[{i}] is {entry}, want an int of 32 bits")
+        return torch.tensor(value, dtype=torch.int32, device=q.device)
+    value = as_tensor(name, value, q)
+    is_integer = not value.is_floating_point() and value.dtype is not torch.bool
+    return value.to(torch.int32) if is_integer and value.dim() == 1 else value
 
 
 @lru_cache(maxsize=None)
@@ -64,6 +86,9 @@ def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tenso
     if out is None:
         return call(options, q, k, v, *values)
     lse = call(options, q, k, v, out, *values)
+    if "cu_seqlens_q" in optional:
+        clear_outside(out, values[optional.index("cu_seqlens_q")])
+    _tensors.bump_version(out)
     return (out, lse) if return_lse else out
 
 
@@ -72,6 +97,7 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
     """With or without a gradient."""
     if is_grad_enabled():
         bias, sinks = values[_BIAS], values[_SINKS]
+        refuse_slopes(values[_ALIBI])
         if (q.requires_grad or k.requires_grad or v.requires_grad or bias is not None and bias.requires_grad or
                 sinks is not None and sinks.requires_grad):
             if out is not None:
@@ -81,8 +107,18 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
     return run_forward(optional, options, q, k, v, values, return_lse, out)
 
 
+def _check_pairs(mask: Any, bias: Any, q: Tensor, rows: Tuple, keys: Tuple, new: int = 0) -> None:
+    """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use."""
+    if q.device.type != "cpu":
+        return
+    known = [(None if cu is None else cu.tolist(), None if used is None else used.tolist(), whole)
+             for cu, used, whole in (rows, keys)]
+    check_pairs(mask, bias, longest(*known[0]), longest(*known[1]) + (new if known[1][1] is not None else 0))
+
+
 def _convert(names: Tuple[str, ...], values: Tuple, q: Tensor) -> Tuple:
-    return tuple(value if value is None else as_tensor(name, value, q) for name, value in zip(names, values))
+    return tuple(value if value is None else as_tensor(name, value, q).resolve_neg()
+                 for name, value in zip(names, values))
 
 
 def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
@@ -97,7 +133,7 @@ def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, 
 
 
 _DENSE = ("boolean_mask", "bias", "alibi", "sinks", "rng_state")
-_BIAS, _SINKS = _DENSE.index("bias"), _DENSE.index("sinks")  # the same in all three
+_BIAS, _ALIBI, _SINKS = (_DENSE.index(name) for name in ("bias", "alibi", "sinks"))  # the same in all three
 _PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k",
            "block_table", "rng_state")
 _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
@@ -125,11 +161,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
         window = window_of(window)
     is_plain = mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout
     if is_plain and not is_dynamo_tracing():
-        key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled())
-        call = recent(key)
-        if call is not None and call.is_same(q, k, v):
+        key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
+               get_num_threads())
+        try:
+            call = recent(key)
+        except TypeError:  # an argument that is no number: refused below
+            call = None
+        if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and
+                not profiler._is_profiler_enabled and not _python_dispatch._is_in_torch_dispatch_mode):
             return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
-    if is_traced(q):
+    if has_forward_mode():
+        refuse_forward_mode(q, k, v, bias, sinks, alibi)
+    if is_traced(q, k, v):
+        if attend_subclass.knows(q, k, v):
+            return attend_subclass(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, out=out),
+                                   dict(causal=causal, window=window, scale=scale, softcap=softcap, dropout=dropout,
+                                        diagonal=diagonal, num_splits=num_splits, batch_invariant=batch_invariant,
+                                        seed=seed), return_lse)
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks),
                       normalise(causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant),
                       return_lse, out, seed)
@@ -155,12 +203,20 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
                      block_table: Optional[Tensor]) -> Any:
     if window is not None:
         window = window_of(window)
+    cu_seqlens_q = lengths_of("cu_seqlens_q", cu_seqlens_q, q)
+    cu_seqlens_k = lengths_of("cu_seqlens_k", cu_seqlens_k, q)
+    seqused_q, seqused_k = lengths_of("seqused_q", seqused_q, q), lengths_of("seqused_k", seqused_k, q)
     arguments = (causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)
-    if is_traced(q):
+    if has_forward_mode():
+        refuse_forward_mode(q, k, v, bias, sinks, alibi)
+    if is_traced(q, k, v):
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
                                     cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
                                     block_table=block_table), normalise(*arguments), return_lse, out, seed)
+    if mask is not None or bias is not None:
+        _check_pairs(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
+                     (None if block_table is not None else cu_seqlens_k, seqused_k, 0))
     if _any_autocast():
         q, k, v = autocast(q, k, v)
     return _general(_PACKED, numbers(*arguments), q, k, v,
@@ -178,30 +234,48 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          batch_invariant: bool, max_seqlen_k: Optional[int]) -> Any:
     if window is not None:
         window = window_of(window)
-    if cache_seqlens is not None and not isinstance(cache_seqlens, Tensor):
-        if isinstance(cache_seqlens, (int, torch.SymInt)):
-            cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-        else:
-            cache_seqlens = as_tensor("cache_seqlens", cache_seqlens, q)
+    if isinstance(cache_seqlens, (int, torch.SymInt)) or type(cache_seqlens).__module__ == "numpy" and not getattr(
+            cache_seqlens, "shape", (1,)):
+        cache_seqlens = torch.full((q.shape[0],), integer("cache_seqlens", cache_seqlens), dtype=torch.int32,
+                                   device=q.device)
+    else:
+        cache_seqlens = lengths_of("cache_seqlens", cache_seqlens, q)
     arguments = (causal, window, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                  rotary_interleaved, None, max_seqlen_k)
-    if is_traced(q):
+    if is_grad_enabled():
+        refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
+                        rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    if has_forward_mode():
+        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi)
+    if is_traced(q, k_cache, v_cache):
         return traced(q, k_cache, v_cache,
                       dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                            k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin), normalise(*arguments),
                       return_lse, out, None)
+    if (mask is not None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
+        whole = k_cache.shape[1] if block_table is None else 0
+        new = 0 if k is None else k.shape[1]
+        _check_pairs(mask, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
         q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
     options = numbers(*arguments)
     try:
-        return run_forward(_CACHED, options, q, k_cache, v_cache,
+        made = run_forward(_CACHED, options, q, k_cache, v_cache,
                            (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v,
                             rotary_cos, rotary_sin), return_lse, out)
+        if k is not None:
+            _tensors.bump_version(k_cache)
+            _tensors.bump_version(v_cache)
+        return made
     except (NotDense, AttributeError):
         pass  # copies, or arrays of another library
     k, v = (None if new is None else _tensors.dense(as_tensor(name, new, q)) for name, new in (("k", k), ("v", v)))
     values = _convert(_CACHED, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
                                 k, v, rotary_cos, rotary_sin), q)
-    return run_forward(_CACHED, options, _tensors.dense(q), as_tensor("k_cache", k_cache, q),
-                       as_tensor("v_cache", v_cache, q), values, return_lse, out)
+    k_cache, v_cache = as_tensor("k_cache", k_cache, q), as_tensor("v_cache", v_cache, q)
+    made = run_forward(_CACHED, options, _tensors.dense(q), k_cache, v_cache, values, return_lse, out)
+    if k is not None:
+        _tensors.bump_version(k_cache)
+        _tensors.bump_version(v_cache)
+    return made

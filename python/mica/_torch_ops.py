@@ -12,6 +12,8 @@ from torch import Tensor
 
 from . import _tensors
 from ._caller import lse_shape
+from ._flops import register_flops
+from ._shapes import check_by_shapes
 from .errors import Unsupported
 
 AVAILABLE = hasattr(torch.library, "register_fake") and hasattr(torch.library, "register_autograd")  # from 2.4 on
@@ -36,30 +38,42 @@ def _named(tensors: Sequence[str], rest: Sequence[Any]) -> Dict[str, Any]:
     return dict(zip((*tensors, *NUMBER_NAMES), rest))
 
 
+def _resolved(named: Dict[str, Any]) -> Dict[str, Any]:
+    """With the values of what is negative only by a flag."""
+    return {name: value.resolve_neg() if isinstance(value, Tensor) and value.is_neg() else value
+            for name, value in named.items()}
+
+
 def _empty(q: Tensor) -> Tensor:
     return q.new_empty((0,), dtype=torch.float32)
 
 
-def _outputs(q: Tensor, v: Tensor, want_lse: bool) -> Tuple[Tensor, Tensor]:
-    o = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    return o, q.new_empty(lse_shape(q), dtype=torch.float32) if want_lse else _empty(q)
+def _outputs(q: Tensor, v: Tensor, want_lse: bool, is_packed: bool = False) -> Tuple[Tensor, Tensor]:
+    """o and lse, or an empty one. Packed rows of no sequence stay empty."""
+    shape = (*q.shape[:-1], v.shape[-1])
+    o = q.new_zeros(shape) if is_packed else q.new_empty(shape)
+    if not want_lse:
+        return o, _empty(q)
+    return o, q.new_full(lse_shape(q), -float("inf"), dtype=torch.float32)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor]:
     *rest, want_lse = arguments
-    o, lse = _outputs(q, v, want_lse)
+    named = _resolved(_named(TENSORS, rest))
+    o, lse = _outputs(q, v, want_lse, named["cu_seqlens_q"] is not None)
     _tensors.forward(_tensors.dense(q), _tensors.dense(k), _tensors.dense(v), out=o, lse=lse if want_lse else False,
-                     **_named(TENSORS, rest))
+                     **named)
     return o, lse
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+    check_by_shapes(q, k, v, _named(TENSORS, rest))
     return _outputs(q, v, rest[-1])
 
 
 def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor]:
     *rest, want_lse = arguments
-    named = _named((*APPEND_TENSORS, *TENSORS), rest)
+    named = _resolved(_named((*APPEND_TENSORS, *TENSORS), rest))
     o, lse = _outputs(q, v_cache, want_lse)
     named["k_new"], named["v_new"] = _tensors.dense(named["k_new"]), _tensors.dense(named["v_new"])
     _tensors.forward(_tensors.dense(q), k_cache, v_cache, out=o, lse=lse if want_lse else False, **named)
@@ -67,24 +81,28 @@ def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any) -> Tup
 
 
 def _append_fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+    check_by_shapes(q, k_cache, v_cache, _named((*APPEND_TENSORS, *TENSORS), rest))
     return _outputs(q, v_cache, rest[-1])
 
 
 def _gradients(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor],
-               needs: Sequence[bool]) -> List[Tensor]:
-    return [torch.empty_like(like, memory_format=torch.contiguous_format) if need and like is not None else _empty(q)
+               needs: Sequence[bool], is_packed: bool = False) -> List[Tensor]:
+    make = torch.zeros_like if is_packed else torch.empty_like
+    return [make(like, memory_format=torch.contiguous_format) if need and like is not None else _empty(q)
             for like, need in zip((q, k, v, bias, sinks), needs)]
 
 
 def _backward(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
               *arguments: Any) -> List[Tensor]:
     *rest, needs = arguments
-    named = _named(BACKWARD_TENSORS, rest)
-    made = _gradients(q, k, v, named["bias"], named["sinks"], needs)
+    named = _resolved(_named(BACKWARD_TENSORS, rest))
+    is_packed = named["cu_seqlens_q"] is not None or named["cu_seqlens_k"] is not None
+    made = _gradients(q, k, v, named["bias"], named["sinks"], needs, is_packed)
     wanted = dict(zip(("dq", "dk", "dv", "d_bias", "d_sinks"),
                       (tensor if need else False for tensor, need in zip(made, needs))))
     for unused in ("num_splits", "rotary_interleaved"):
         named.pop(unused)
+    d_lse = None if d_lse is None else d_lse.resolve_neg()
     _tensors.backward(_tensors.dense(d_o), *(_tensors.dense(t) for t in (q, k, v, o)), lse, d_lse=d_lse, **wanted,
                       **named)
     return made
@@ -96,7 +114,7 @@ def _backward_fake(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v
     return _gradients(q, k, v, named["bias"], named["sinks"], rest[-1])
 
 
-def _save(ctx: Any, inputs: Tuple, output: Tuple) -> None:
+def keep(ctx: Any, inputs: Tuple, output: Tuple) -> None:
     q, k, v, *rest, want_lse = inputs
     ctx.want_lse = want_lse
     ctx.save_for_backward(q, k, v, *output, *rest[:len(TENSORS)])
@@ -104,7 +122,8 @@ def _save(ctx: Any, inputs: Tuple, output: Tuple) -> None:
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor]) -> Tuple:
+def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor], backward: Any = None) -> Tuple:
+    """The gradients of attention's arguments, by attention_backward or what stands for it."""
     q, k, v, o, lse, *rest = ctx.saved_tensors
     named = dict(zip(TENSORS, rest))
     if named["block_table"] is not None or named["cache_batch_idx"] is not None:
@@ -116,13 +135,17 @@ def _differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor]) -> 
     needs = [ctx.needs_input_grad[at] for at in of]
     if d_o is None:
         d_o = torch.zeros_like(o)
-    made = torch.ops.mica.attention_backward(d_o, d_lse, q, k, v, o, lse, *rest[:len(BACKWARD_TENSORS)], *ctx.numbers,
-                                             needs)
+    backward = backward or torch.ops.mica.attention_backward
+    made = backward(d_o, d_lse, q, k, v, o, lse, *rest[:len(BACKWARD_TENSORS)], *ctx.numbers, needs)
     grads: List[Optional[Tensor]] = [None] * (3 + len(TENSORS) + len(NUMBERS) + 1)
     for at, need, gradient in zip(of, needs, made):
         if need:
             grads[at] = gradient
     return tuple(grads)
+
+
+def _refuse_second(ctx: Any, *gradients: Optional[Tensor]) -> Any:
+    raise Unsupported("attention has no second derivative")
 
 
 def _register() -> torch.library.Library:
@@ -138,7 +161,9 @@ def _register() -> torch.library.Library:
         for key in ("CPU", "CUDA"):
             library.impl(name, real, key)
         torch.library.register_fake(f"mica::{name}", fake, lib=library)
-    torch.library.register_autograd("mica::attention", _differentiate, setup_context=_save, lib=library)
+    torch.library.register_autograd("mica::attention", differentiate, setup_context=keep, lib=library)
+    torch.library.register_autograd("mica::attention_backward", _refuse_second, lib=library)
+    register_flops(torch.ops.mica.attention, torch.ops.mica.attention_backward)
     return library
 
 

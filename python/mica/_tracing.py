@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a call must go through torch's dispatcher (torch.compile, torch.export, dispatch modes, functorch, tensor
-subclasses), and how it does."""
+"""When a call must go through torch's dispatcher (torch.compile, torch.export, torch.jit.trace, dispatch modes, the
+profiler, functorch, meta tensors, tensor subclasses), and how it does."""
 
 from typing import Any, Dict, Optional, Sequence
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from torch.autograd import forward_ad
+
 from . import _tensors, _torch_ops
-from .errors import Unsupported
+from .errors import InvalidArgument, Unsupported
 
 
 def _never() -> bool:
@@ -17,7 +19,7 @@ def _never() -> bool:
 
 
 _is_compiling = torch.compiler.is_compiling if _torch_ops.AVAILABLE else _never
-_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _never)
+dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _never)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 
@@ -25,9 +27,73 @@ _transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
 is_dynamo_tracing = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling) if _torch_ops.AVAILABLE else _never
 
 
-def is_traced(q: Tensor) -> bool:
-    return (_is_compiling() or _dispatch_modes() or _transforms() or
-            type(q) is not Tensor and type(q) is not Parameter)  # type: ignore[return-value]
+is_profiled = getattr(torch._C._autograd, "_profiler_enabled", _never)
+_is_jit_tracing = getattr(torch._C, "_get_tracing_state", _never)
+_PLAIN = (Tensor, Parameter)
+
+
+def is_traced(q: Tensor, *others: Tensor) -> bool:
+    return (_is_compiling() or dispatch_modes() or _transforms() or is_profiled() or _is_jit_tracing() or q.is_meta or
+            any(type(t) not in _PLAIN for t in (q, *others) if isinstance(t, Tensor)))  # type: ignore[return-value]
+
+
+def has_forward_mode() -> bool:
+    return forward_ad._current_level >= 0
+
+
+def refuse_forward_mode(*tensors: Optional[Tensor]) -> None:
+    """There is no formula for it here, and it must not be silently 0."""
+    if any(isinstance(t, Tensor) and t.is_floating_point() and forward_ad.unpack_dual(t).tangent is not None
+           for t in tensors):
+        raise Unsupported("forward-mode differentiation (torch.func.jvp, jacfwd, forward_ad) has no formula here, want "
+                          "torch.func.vjp, jacrev or backward()")
+
+
+def refuse_gradient(**tensors: Optional[Tensor]) -> None:
+    """Of what is on a cache: it has none."""
+    if torch.is_grad_enabled():
+        for name, tensor in tensors.items():
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                raise Unsupported(f"{name} requires a gradient, and a call on a cache has none; want it under "
+                                  "torch.no_grad(), or mica.attention to train")
+
+
+def refuse_slopes(alibi: Optional[Tensor]) -> None:
+    if alibi is not None and alibi.requires_grad and torch.is_grad_enabled():
+        raise Unsupported("alibi requires a gradient, and slopes have none here; want alibi.detach(), or the same as "
+                          "bias=")
+
+
+class TransformedBackward(torch.autograd.Function):
+    """The gradient's op for torch.func.*, which has no derivative."""
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.mica.attention_backward(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise Unsupported("attention has no second derivative")
+
+
+class Transformed(torch.autograd.Function):
+    """The op for torch.func.*: its arguments are the op's."""
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.mica.attention(*arguments)
+
+    setup_context = staticmethod(_torch_ops.keep)
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Any, d_lse: Any) -> Any:
+        return _torch_ops.differentiate(ctx, d_o, d_lse, TransformedBackward.apply)
 
 
 def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]], numbers: Sequence[Any],
@@ -40,7 +106,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         optional = {**optional, "rng_state": _tensors.rng_of(seed, q.device)}
     tensors = [optional.get(name) for name in _torch_ops.TENSORS]
     is_cached = "k_new" in optional
-    if torch.is_autocast_enabled(q.device.type):
+    if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
         # A cache keeps its type, and the others follow it.
         dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
@@ -52,10 +118,16 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         o, lse = torch.ops.mica.attention(q.detach(), k.detach(), v.detach(), *tensors, *numbers, return_lse)
     else:
         values["deterministic"] = torch.are_deterministic_algorithms_enabled()
+        refuse_slopes(optional.get("alibi"))
         needs_gradient = torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (q, k, v, optional.get("bias"), optional.get("sinks")))
-        o, lse = torch.ops.mica.attention(q, k, v, *tensors, *[values[name] for name in _torch_ops.NUMBER_NAMES],
-                                          return_lse or needs_gradient)
+        if needs_gradient and out is not None:
+            raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
+        call = torch.ops.mica.attention
+        if _transforms() and not _is_compiling():
+            call, needs_gradient = Transformed.apply, True
+        o, lse = call(q, k, v, *tensors, *[values[name] for name in _torch_ops.NUMBER_NAMES],
+                      return_lse or needs_gradient)
     if out is not None:
         o = out.copy_(o)
     return (o, lse) if return_lse else o

@@ -8,6 +8,8 @@ that speaks DLPack. A face is loaded when the first array of its kind arrives.
 import sys
 from typing import Any, Dict, Optional, Tuple, Union
 
+from .errors import InvalidArgument
+
 Array = Any  # a torch.Tensor, a numpy.ndarray, or anything with __dlpack__
 Window = Optional[Tuple[Optional[int], Optional[int]]]
 Causal = Union[bool, str]
@@ -20,6 +22,8 @@ def _face_of(q: Array) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(q, torch.Tensor):
         from . import _torch_face as face
+    elif "torch.fx" in sys.modules and isinstance(q, sys.modules["torch.fx"].Proxy):
+        from . import _fx_face as face
     else:
         from . import _array_face as face
     _faces[kind] = face
@@ -117,7 +121,11 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
 
     The other arguments are those of attention; the diagonal counts the keys in use, new ones included.
     """
-    return (_faces.get(type(q)) or _face_of(q)).attention_with_cache(
-        q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin,
-        rotary_interleaved, causal, window, mask, bias, scale, softcap, alibi, sinks, return_lse, out, diagonal,
-        num_splits, batch_invariant, max_seqlen_k)
+    try:
+        return (_faces.get(type(q)) or _face_of(q)).attention_with_cache(
+            q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
+            rotary_sin, rotary_interleaved, causal, window, mask, bias, scale, softcap, alibi, sinks, return_lse, out,
+            diagonal, num_splits, batch_invariant, max_seqlen_k)
+    except InvalidArgument as error:
+        from ._messages import of_a_cache
+        raise type(error)(of_a_cache(str(error))) from None

@@ -34,7 +34,9 @@ def why_no_devices(backend: str = "cuda") -> str:
 
 def set_num_threads(num_threads: int) -> None:
     """Threads of the CPU backend, for all calls from now on; 0: as many as the process may use."""
-    _library().set_num_threads(num_threads)
+    if isinstance(num_threads, bool) or not hasattr(num_threads, "__index__") or not 0 <= num_threads <= 1024:
+        raise InvalidArgument(f"num_threads is {num_threads!r}, want 0 (all) to 1024")
+    _library().set_num_threads(int(num_threads))
     # A plan keeps the number it was made with.
     for name in ("mica._caller", "mica._array_face"):
         module = sys.modules.get(name)
@@ -43,5 +45,8 @@ def set_num_threads(num_threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Threads of the CPU backend."""
-    return _library().num_threads()
+    """Threads of the CPU backend: as set, else torch's where torch is in use, else OMP_NUM_THREADS', else all."""
+    library = _library()
+    if "mica._caller" in sys.modules:
+        library.follow_num_threads(sys.modules["torch"].get_num_threads())
+    return library.num_threads()

@@ -156,6 +156,10 @@ TEST(Abi, VersionAndNames) {
   EXPECT_EQ(mica_abi_version(), MICA_ABI_VERSION);
   int major = -1, minor = -1, patch = -1;
   EXPECT_EQ(std::sscanf(mica_version(), "%d.%d.%d", &major, &minor, &patch), 3);
+  EXPECT_EQ(major, MICA_VERSION_MAJOR);
+  EXPECT_EQ(minor, MICA_VERSION_MINOR);
+  EXPECT_EQ(patch, MICA_VERSION_PATCH);
+  EXPECT_EQ(MICA_VERSION_NUMBER, major * 10000 + minor * 100 + patch);
   EXPECT_STREQ(mica_status_name(MICA_OK), "ok");
   EXPECT_STREQ(mica_status_name(MICA_ERROR_INVALID), "invalid");
   EXPECT_STREQ(mica_status_name(MICA_ERROR_UNSUPPORTED), "unsupported");

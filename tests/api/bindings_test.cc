@@ -233,5 +233,37 @@ TEST(BindingsEmpty, TensorsWithoutElementsNeedNoAddress) {
   for (const float value : call.lse) EXPECT_EQ(value, -kInf);
 }
 
+TEST(BindingsOverlap, KeysAndValuesAreNotWrittenOver) {
+  mica_attention a = MICA_ATTENTION_INIT;
+  a.q = a.k = a.v = a.o = dense(MICA_FP32, {1, 3, 2, 4});
+  std::vector<float> memory(4 * 24, 0.5f);
+  mica_plan* plan = nullptr;
+  ASSERT_EQ(mica_plan_create(&a, MICA_FORWARD, &plan), MICA_OK) << mica_last_error();
+  std::vector<char> workspace(mica_plan_workspace(plan) + 64);
+  mica_bindings x = MICA_BINDINGS_INIT;
+  x.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+  x.workspace_bytes = mica_plan_workspace(plan);
+  x.q = memory.data(), x.k = memory.data() + 24, x.v = memory.data() + 48, x.o = memory.data() + 72;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_OK) << mica_last_error();
+  x.o = memory.data() + 24 + 20;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "bindings.o overlaps bindings.k, want memory of its own");
+  x.o = memory.data() + 48;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "bindings.o overlaps bindings.v, want memory of its own");
+  mica_plan_destroy(plan);
+  // Side by side in every row of one tensor (1, 3, 4, 2, 4): nothing is shared, unless o begins within v.
+  for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) t->stride[0] = 96, t->stride[1] = 32;
+  ASSERT_EQ(mica_plan_create(&a, MICA_FORWARD, &plan), MICA_OK) << mica_last_error();
+  workspace.resize(mica_plan_workspace(plan) + 64);
+  x.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+  x.workspace_bytes = mica_plan_workspace(plan);
+  x.q = memory.data(), x.k = memory.data() + 8, x.v = memory.data() + 16, x.o = memory.data() + 24;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_OK) << mica_last_error();
+  x.o = memory.data() + 20;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  mica_plan_destroy(plan);
+}
+
 }  // namespace
 }  // namespace mica::testing_api

@@ -28,6 +28,10 @@ use() {
   read -ra flags <<<"$(pkg-config --cflags --libs mica)"
   run cc -std=c99 -Wall -Wextra -pedantic -Werror "$source/consumer/consumer.c" "${flags[@]}" -o "$work/$name/by_pc_c"
   run c++ -std=c++20 -Wall -Wextra -Werror "$source/consumer/consumer.cc" "${flags[@]}" -o "$work/$name/by_pc_cpp"
+  if c++ -std=c++17 -fsyntax-only "$source/consumer/consumer.cc" "${flags[@]}" 2>"$work/old"; then
+    echo "mica.hpp was compiled as C++17" && exit 1
+  fi
+  [ "$(grep -c error: "$work/old")" = 1 ] && grep -q "wants C++20" "$work/old" || { cat "$work/old"; exit 1; }
   run env LD_LIBRARY_PATH="$prefix/$library" "$work/$name/by_pc_c"
   run env LD_LIBRARY_PATH="$prefix/$library" "$work/$name/by_pc_cpp"
   run "$prefix/bin/mica" info >"$work/info" || { cat "$work/info"; exit 1; }

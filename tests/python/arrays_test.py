@@ -68,8 +68,8 @@ def test_varlen(qkv):
     cu_q, cu_k = numpy.array([0, 5, 10], "i"), numpy.array([0, 7, 14], "i")
     packed = mica.attention_varlen(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), cu_q, cu_k, causal=True)
     numpy.testing.assert_allclose(packed.reshape(2, 5, 4, 16), formula(q, k, v, causal=True)[0], atol=1e-5)
-    with pytest.raises(ValueError, match="cu_seqlens_q.dtype is int64, want int32"):
-        mica.attention_varlen(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), cu_q.astype("l"), cu_k)
+    with pytest.raises(ValueError, match="cu_seqlens_q.dtype is float32, want int32"):
+        mica.attention_varlen(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), cu_q.astype("f"), cu_k)
     with pytest.raises(ValueError, match=r"cu_seqlens_k\[2\] is 15, want"):
         mica.attention_varlen(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), cu_q, numpy.array([0, 7, 15], "i"))
 

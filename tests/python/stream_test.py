@@ -31,6 +31,9 @@ class DeviceTensor:
     def dim(self):
         return len(self.shape)
 
+    def is_neg(self):
+        return False
+
 
 class Recorder:
     """A library that writes down what it was asked."""

@@ -97,11 +97,12 @@ def flash_attn_with_kvcache(
         )
         return (out, lse) if return_softmax_lse else out
     vector = _native.vector
-    made = mica.attention_with_cache(
-        q, k_cache, v_cache, k=k, v=v, cache_seqlens=vector(cache_seqlens), block_table=vector(block_table),
-        cache_batch_idx=vector(cache_batch_idx), cache_leftpad=vector(cache_leftpad), rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin, rotary_interleaved=bool(rotary_interleaved), causal=bool(causal),
-        window=(left if left >= 0 else None, right if right >= 0 else None), scale=softmax_scale or 1e-30,
-        softcap=max(softcap, 0.0), alibi=alibi_slopes, num_splits=int(num_splits), return_lse=return_softmax_lse,
-    )
+    with torch.no_grad():  # as upstream: the result has no gradient
+        made = mica.attention_with_cache(
+            q, k_cache, v_cache, k=k, v=v, cache_seqlens=vector(cache_seqlens), block_table=vector(block_table),
+            cache_batch_idx=vector(cache_batch_idx), cache_leftpad=vector(cache_leftpad), rotary_cos=rotary_cos,
+            rotary_sin=rotary_sin, rotary_interleaved=bool(rotary_interleaved), causal=bool(causal),
+            window=(left if left >= 0 else None, right if right >= 0 else None), scale=softmax_scale or 1e-30,
+            softcap=max(softcap, 0.0), alibi=alibi_slopes, num_splits=int(num_splits), return_lse=return_softmax_lse,
+        )
     return (made[0], _native.upstream_lse(made[1])) if return_softmax_lse else made

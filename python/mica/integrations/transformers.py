@@ -4,22 +4,41 @@
     import mica.integrations.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="mica")
 
-Causal masks, sliding windows, softcap and sinks run in the kernel. A padding mask goes in as (batch, 1, 1, keys); only
-what is neither (a static cache, packed rows without cu_seq_lens, chunks, image tokens) becomes a mask of all pairs, as
-for sdpa. NOTE: the name must not contain "flash": Transformers would take it for an implementation of its own.
+Causal masks, sliding windows, softcap, sinks and position biases run in the kernel. A padding mask goes in as (batch,
+1, 1, keys); only what is neither (a static cache, packed rows without cu_seq_lens, chunks, image tokens) becomes a
+mask of all pairs, as for sdpa. An argument that would change the result and is not known here is refused by its name,
+and so is a model that Transformers refuses sdpa for. NOTE: the name must not contain "flash": Transformers would take
+it for an implementation of its own.
 """
+import functools
 import importlib
 import inspect
-from typing import Any, Dict, Optional, Tuple
+import re
+import sys
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
+from transformers import masking_utils
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-from transformers.modeling_utils import AttentionInterface
+from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
 import mica
+from mica.errors import Unsupported
+
+try:
+    from transformers.utils.output_capturing import _active_collector
+except ImportError:  # before 5 what is to be captured is in the arguments
+    _active_collector = None
 
 NAME = "mica"
+_names = {NAME}
+# Arguments that travel through the attention function and say nothing of which pairs attend, or how.
+_SAY_NOTHING = frozenset((
+    "position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "output_router_logits",
+    "num_items_in_batch", "layer_idx", "max_length_q", "max_length_k", "deterministic", "seq_idx"))
+# A padding mask of our own, which causal mask and window go with, has this type: one of the model's own says it all.
+_PADDING = torch.uint8
 
 
 def _is_tracing() -> bool:
@@ -53,6 +72,27 @@ def _is_native_window(local_size: Optional[int], config: Any) -> bool:
     return getattr(config, "sliding_window", None) == local_size and _names_its_windows(type(config).__module__)
 
 
+def _calls_itself_bidirectional(config: Any) -> bool:
+    """Whether the modules of such a model say that they are not causal, although their mask is."""
+    return (bool(getattr(config, "use_bidirectional_attention", False)) or
+            getattr(config, "model_type", "") == "aimv2_text_model")
+
+
+def _parts(mask_function: Callable) -> List[Callable]:
+    """What an and_masks() of Transformers is made of."""
+    if getattr(mask_function, "__qualname__", "").startswith("and_masks.") and mask_function.__closure__:
+        inner = [cell.cell_contents for cell in mask_function.__closure__]
+        return [part for functions in inner for function in functions for part in _parts(function)]
+    return [mask_function]
+
+
+def _is_packing_alone(mask_function: Callable) -> bool:
+    """Whether it hides no more and no less than the causal mask, a window and the ends of packed sequences do."""
+    known = ("causal_mask_function", "packed_sequence_mask_function.", "sliding_window_overlay.")
+    return all(getattr(part, "__module__", "") == masking_utils.__name__ and part.__qualname__.startswith(known)
+               for part in _parts(mask_function))
+
+
 def mask(
     batch_size: int,
     *args: Any,
@@ -67,11 +107,12 @@ def mask(
     config: Any = None,
     **kwargs: Any,
 ) -> Optional[Tensor]:
-    """None: the kernel's causal mask and window say it all. (batch, 1, 1, kv_length): besides, keys that are padding.
-    (batch, 1, q_length, kv_length): everything, in full.
+    """None: the kernel's causal mask and window say it all. (batch, 1, 1, kv_length) of uint8: besides, keys that are
+    padding. (batch, 1, q_length, kv_length): everything, in full.
 
-    The first two need the last query to stand at the last key. Transformers 4.57 passes cache_position instead of
-    q_length and q_offset, and allows a causal mask to be left out for no other cache than one of which this is true.
+    The first two need the last query to stand at the last key, and None a row for every key: without a mask of its own
+    a model may mean all pairs. Transformers 4.57 passes cache_position instead of q_length and q_offset, and allows a
+    causal mask to be left out for no other cache than one of which this is true.
     """
     if cache_position is not None:
         rows, at_the_end = cache_position.shape[0], True
@@ -81,16 +122,21 @@ def mask(
         known = isinstance(q_offset, int) and isinstance(kv_offset, int)
         at_the_end = known and q_offset + q_length == kv_offset + kv_length
         positions = dict(q_length=q_length, q_offset=q_offset)
-    if allow_is_causal_skip and at_the_end and _is_native_window(local_size, config):
+    is_native = _is_native_window(local_size, config)
+    if allow_is_causal_skip and at_the_end and is_native:
+        may_be_none = rows == 1 or rows == kv_length and not _calls_itself_bidirectional(config)
         if attention_mask is None:
+            padding = None if may_be_none else torch.ones(batch_size, kv_length, dtype=_PADDING,
+                                                          device=kwargs.get("device", "cpu"))
+        else:
+            padding = attention_mask[:, -kv_length:].to(torch.bool)
+            if may_be_none and not _is_tracing() and padding.shape[-1] == kv_length and bool(padding.all()):
+                padding = None
+        if padding is None:
             return None
-        padding = attention_mask[:, -kv_length:].to(torch.bool)
-        if padding.shape[-1] == kv_length:
-            if not _is_tracing() and bool(padding.all()):
-                return None
-            if rows > 1:
-                return padding[:, None, None, :]
-    return ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](
+        if rows > 1 and padding.shape[-1] == kv_length:
+            return padding[:, None, None, :].to(_PADDING)
+    made = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](
         batch_size,
         *args,
         kv_length=kv_length,
@@ -102,11 +148,50 @@ def mask(
         **positions,
         **kwargs,
     )
+    if made is not None and is_native and attention_mask is None and not _is_tracing():
+        # With cu_seq_lens the kernel needs no mask for this.
+        made.is_packing_alone = _is_packing_alone(kwargs.get("mask_function", masking_utils.causal_mask_function))
+    return made
 
 
 def _length(value: Any) -> Optional[int]:
     """A longest length, if it costs nothing to know: it is a hint."""
     return value if isinstance(value, int) else None
+
+
+def _wants_weights(module: torch.nn.Module, kwargs: Dict[str, Any]) -> bool:
+    if kwargs.get("output_attentions"):
+        return True
+    if _is_tracing():
+        return False
+    if _active_collector is None:  # before 5 the module's forward is replaced by one that keeps what is asked for
+        forward = vars(module).get("forward")
+        names = forward.__code__.co_freevars if inspect.isfunction(forward) else ()
+        return "key" in names and "attentions" in str(forward.__closure__[names.index("key")].cell_contents)
+    try:
+        collected = _active_collector.get()
+    except LookupError:
+        return False
+    return bool(collected) and any(name.endswith("attentions") for name in collected)
+
+
+def _refuse_unknown(module: torch.nn.Module, kwargs: Dict[str, Any]) -> None:
+    """What is not used here must not change the result."""
+    if _wants_weights(module, kwargs):
+        raise Unsupported("output_attentions is True, want False: the weights are never held; or "
+                          "attn_implementation='eager'")
+    for name, value in kwargs.items():
+        if value is None or value is False or name in _SAY_NOTHING:
+            continue
+        raise Unsupported(f"{name} is given to the attention function, which attn_implementation={NAME!r} does not "
+                          "know and will not ignore; want attn_implementation='sdpa' or 'eager' for this model")
+
+
+def _same_sequence(cu_q: Tensor, cu_k: Tensor, rows: int, keys: int) -> Tensor:
+    """(1, 1, rows, keys): whether row i and key j are of the same packed sequence."""
+    of_row, of_key = (torch.bucketize(torch.arange(count, device=cu.device), cu[1:], right=True)
+                      for cu, count in ((cu_q, rows), (cu_k, keys)))
+    return (of_row[:, None] == of_key[None])[None, None]
 
 
 def attention(
@@ -121,44 +206,107 @@ def attention(
     softcap: Optional[float] = None,
     is_causal: Optional[bool] = None,
     s_aux: Optional[Tensor] = None,
+    position_bias: Optional[Tensor] = None,
+    cu_seq_lens_q: Optional[Tensor] = None,
+    cu_seq_lens_k: Optional[Tensor] = None,
     **kwargs: Any,
 ) -> Tuple[Tensor, None]:
     """query (batch, heads, rows, dim), key and value (batch, key heads, keys, dim) -> ((batch, rows, heads, dim),
     None).
 
-    attention_mask: see mask(); one of floats is added to the scores. cu_seq_lens_q and cu_seq_lens_k (packed rows,
-    batch 1) make the packed form of it, and then need no mask.
+    attention_mask: see mask(); one of floats is added to the scores, as position_bias is. cu_seq_lens_q and
+    cu_seq_lens_k (packed rows, batch 1) make the packed form of it, which needs no mask of the causal kind.
     """
+    _refuse_unknown(module, kwargs)
     rows, keys = query.shape[2], key.shape[2]
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if q.dtype != k.dtype or v.dtype != k.dtype:
         q, k = q.to(v.dtype), k.to(v.dtype)
     options = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if attention_mask is not None and attention_mask.dtype == _PADDING and attention_mask.dim() == 4:
+        causal = True  # mask() makes such of causal masks alone, whatever the module says of itself
     side = None if sliding_window is None else sliding_window - 1
     native = dict(causal=causal, window=None if side is None else (side, None if causal else side))
-    cu_q = kwargs.get("cu_seq_lens_q")
-    if cu_q is not None and query.shape[0] == 1:
-        lengths = {f"max_seqlen_{side}": _length(kwargs.get(f"max_length_{side}")) for side in "qk"}
-        cu_k = kwargs.get("cu_seq_lens_k")
-        cu_q, cu_k = (t.to(torch.int32) for t in (cu_q, cu_q if cu_k is None else cu_k))
-        return mica.attention_varlen(q[0], k[0], v[0], cu_q, cu_k, **lengths, **native, **options).unsqueeze(0), None
-    if attention_mask is None:
-        return mica.attention(q, k, v, **native, **options), None
-    if attention_mask.dim() == 2:
-        attention_mask = attention_mask[:, None, None, :].to(torch.bool)
-    attention_mask = attention_mask[..., :keys]
-    if attention_mask.dtype != torch.bool:
-        return mica.attention(q, k, v, bias=attention_mask, **options), None
-    if attention_mask.shape[-2] == 1 and rows > 1:
+    if attention_mask is not None and attention_mask.dim() == 2:
+        attention_mask = attention_mask[:, None, None, :].to(_PADDING)
+    if attention_mask is not None and attention_mask.dim() != 4:
+        raise Unsupported(f"attention_mask has {attention_mask.dim()} axes, want 2 or 4")
+    is_padding = attention_mask is not None and attention_mask.dtype == _PADDING
+    if cu_seq_lens_q is not None and query.shape[0] == 1:
+        cu_q, cu_k = (t.to(torch.int32) for t in (cu_seq_lens_q, cu_seq_lens_q if cu_seq_lens_k is None
+                                                  else cu_seq_lens_k))
+        if position_bias is None and (attention_mask is None or is_padding or
+                                      getattr(attention_mask, "is_packing_alone", False)):
+            lengths = {f"max_seqlen_{side}": _length(kwargs.get(f"max_length_{side}")) for side in "qk"}
+            return mica.attention_varlen(q[0], k[0], v[0], cu_q, cu_k, **lengths, **native, **options)[None], None
+        same = _same_sequence(cu_q, cu_k, rows, keys)
+        if attention_mask is None or is_padding:
+            options.update(native)
+            attention_mask = same
+        elif attention_mask.dtype == torch.bool:
+            attention_mask = attention_mask[..., :keys] & same
+        else:
+            attention_mask = attention_mask[..., :keys].masked_fill(~same, float("-inf"))
+    elif attention_mask is None:
+        # NOTE: more keys than rows, and no mask: the model means them all, as eager has it.
+        options.update(native if rows == keys or rows == 1 else dict(native, causal=False))
+    elif is_padding:
         options.update(native)
-    return mica.attention(q, k, v, mask=attention_mask, **options), None
+    if position_bias is not None:
+        options["bias"] = position_bias
+    if attention_mask is None:
+        return mica.attention(q, k, v, **options), None
+    attention_mask = attention_mask[..., :keys]
+    if attention_mask.is_floating_point():
+        bias = attention_mask if position_bias is None else position_bias + attention_mask
+        return mica.attention(q, k, v, **dict(options, bias=bias)), None
+    return mica.attention(q, k, v, mask=attention_mask.to(torch.bool), **options), None
+
+
+@functools.lru_cache(maxsize=None)
+def _has_a_list_of_its_own(modeling: str) -> bool:
+    """Whether the models of this module take their attention classes from a table, which ends with a KeyError."""
+    tables = [table for name, table in vars(sys.modules[modeling]).items()
+              if isinstance(table, dict) and re.fullmatch(r"\w*_ATTENTION_CLASSES", name)]
+    return any("eager" in table for table in tables)
+
+
+def _refuse_model(kind: type) -> None:
+    """A model that cannot be served. Transformers asks the same of sdpa; those that take registered attention but not
+    sdpa (softcap, sinks) are served."""
+    why = None
+    if not (kind._supports_sdpa or kind._supports_attention_backend):
+        why = "computes its attention itself"
+    elif _has_a_list_of_its_own(kind.__module__):
+        why = "has a list of its own of attention classes"
+    if why is not None:
+        raise ValueError(f"attn_implementation is {NAME!r}, but {kind.__name__} {why} and would not call it; want "
+                         "'eager' or what else this model knows")
+
+
+def _install_check() -> None:
+    """Has Transformers ask, wherever it checks an implementation's name for a model."""
+    original = PreTrainedModel.get_correct_attn_implementation
+    if getattr(original, "asks_mica", False):
+        return
+
+    @functools.wraps(original)
+    def get_correct_attn_implementation(self: Any, requested_attention: Any, *args: Any, **kwargs: Any) -> Any:
+        if requested_attention in _names:
+            _refuse_model(type(self))
+        return original(self, requested_attention, *args, **kwargs)
+
+    get_correct_attn_implementation.asks_mica = True  # type: ignore[attr-defined]
+    PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
 
 
 def register(name: str = NAME) -> None:
     """Makes attn_implementation=name known. Importing this module does it for "mica"."""
     if "flash" in name or "/" in name:
         raise ValueError(f"name is {name!r}, want one without 'flash' and '/': those mean something to Transformers")
+    _names.add(name)
+    _install_check()
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch.utils.flop_counter counts for the ops: the products, of all pairs, as it does for SDPA."""
+
+from typing import Any, Optional
+
+from torch import Tensor
+
+
+def _pairs(q: Tensor, k: Tensor, cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor]) -> int:
+    """(row, key) pairs of all sequences, of one head."""
+    if cu_seqlens_q is not None and cu_seqlens_k is not None:
+        lengths_q, lengths_k = (cu[1:].long() - cu[:-1].long() for cu in (cu_seqlens_q, cu_seqlens_k))
+        return int((lengths_q * lengths_k).sum())
+    return q.shape[0] * q.shape[1] * k.shape[1] if q.dim() == 4 else q.shape[0] * k.shape[-3]
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any, alibi: Any, sinks: Any, cu_q: Optional[Tensor],
+             cu_k: Optional[Tensor], *rest: Any, **kwargs: Any) -> int:
+    return 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+
+
+def _backward(d_o: Tensor, d_lse: Any, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, mask: Any, bias: Any,
+              alibi: Any, sinks: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor], *rest: Any, **kwargs: Any) -> int:
+    """The scores again, dQ and dK; the probabilities' gradient and dV."""
+    return 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * (3 * q.shape[-1] + 2 * v.shape[-1])
+
+
+def register_flops(forward: Any, backward: Any) -> None:
+    try:
+        from torch.utils.flop_counter import register_flop_formula
+    except ImportError:
+        return
+    register_flop_formula(forward, get_raw=True)(_forward)
+    register_flop_formula(backward, get_raw=True)(_backward)

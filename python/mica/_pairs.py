@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masks and biases of packed or cached sequences: they cover the longest, or broadcast.
+
+The library takes what lies outside their shape as hidden (mask) or 0 (bias); a caller who forgot a key does not mean
+that. Lengths are read where that costs nothing, on the CPU; a GPU's are not waited for."""
+
+from typing import Any, Optional, Sequence
+
+from .errors import InvalidArgument
+
+
+def check_pairs(mask: Any, bias: Any, rows: int, keys: int) -> None:
+    """rows and keys: of the longest sequences."""
+    for name, array in (("mask", mask), ("bias", bias)):
+        shape: Sequence[int] = getattr(array, "shape", ())
+        for axis, wanted, what in ((-2, rows, "rows"), (-1, keys, "keys")):
+            if len(shape) >= -axis and shape[axis] != 1 and shape[axis] < wanted:
+                raise InvalidArgument(f"{name}.shape[{len(shape) + axis}] is {shape[axis]}, want 1 or at least "
+                                      f"{wanted} (the {what} of the longest sequence)")
+
+
+def longest(cu_seqlens: Optional[Sequence[int]], used: Optional[Sequence[int]], whole: int) -> int:
+    """The most rows or keys in use of any sequence, by cumulative lengths, lengths in use or the whole of a slot."""
+    if used is not None:
+        return max(used, default=0)
+    if cu_seqlens is not None:
+        return max((b - a for a, b in zip(cu_seqlens, cu_seqlens[1:])), default=0)
+    return whole

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mica.attention of tensors that are made of others: jagged nested tensors, and DTensors sharded by batch or heads."""
+
+import sys
+from typing import Any, Dict, Optional
+
+import torch
+from torch import Tensor
+
+from .errors import InvalidArgument, Unsupported
+
+
+def _dtensor() -> Optional[type]:
+    module = sys.modules.get("torch.distributed.tensor")
+    return getattr(module, "DTensor", None)
+
+
+def _refuse(optional: Dict[str, Any], what: str) -> None:
+    for name, value in optional.items():
+        if value is not None:
+            raise InvalidArgument(f"{name} is given with {what}, want None")
+
+
+def _nested(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Any], options: Dict[str, Any],
+            return_lse: bool) -> Any:
+    """(batch, rows of each sequence, heads, dim): the packed form of it."""
+    from .functions import attention_varlen
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not tensor.is_nested or tensor.layout != torch.jagged or tensor.dim() != 4 or tensor._ragged_idx != 1:
+            raise InvalidArgument(f"{name} is not a jagged nested tensor (batch, rows, heads, dim), want one as q is")
+    _refuse({name: optional[name] for name in ("mask", "bias", "out")}, "nested tensors")
+    cu_q, cu_k = (t.offsets().to(torch.int32) for t in (q, k))
+    made = attention_varlen(q.values(), k.values(), v.values(), cu_q, cu_k, alibi=optional["alibi"],
+                            sinks=optional["sinks"], return_lse=return_lse, **options)
+    o, lse = made if return_lse else (made, None)
+    o = torch.nested.nested_tensor_from_jagged(o, q.offsets())
+    return (o, lse) if return_lse else o
+
+
+def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict[str, Any], return_lse: bool) -> Any:
+    """Every rank attends to what it has, where that is whole sequences of whole groups of heads."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    from .functions import attention
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, DTensor) or tensor.device_mesh != q.device_mesh or tensor.placements != q.placements:
+            raise Unsupported(f"{name} is not a DTensor placed as q is ({q.placements}), want it redistributed so")
+    for placement in q.placements:
+        if placement not in (Replicate(), Shard(0), Shard(2)):
+            place = f"Shard({placement.dim})" if isinstance(placement, Shard) else repr(placement)
+            raise Unsupported(f"q is placed as {place}, want Replicate(), Shard(0) (the batch) or Shard(2) (the "
+                              "heads); rows and keys cannot be divided")
+    _refuse(optional, "DTensors")
+    if options["dropout"] and any(isinstance(p, Shard) for p in q.placements):
+        raise Unsupported("dropout is given with sharded DTensors, want 0: its bits would repeat on every rank")
+    lse_place = [Shard(1) if p == Shard(2) else p for p in q.placements]
+    for axis, placement in enumerate(q.placements):
+        size = q.device_mesh.size(axis)
+        if placement == Shard(2) and (q.shape[2] % size or k.shape[2] % size):
+            raise Unsupported(f"{q.shape[2]} and {k.shape[2]} heads are sharded by {size}, want it to divide both")
+    made = attention(q.to_local(), k.to_local(), v.to_local(), return_lse=return_lse, **options)
+    o, lse = made if return_lse else (made, None)
+    o = DTensor.from_local(o, q.device_mesh, q.placements, run_check=False)
+    return (o, DTensor.from_local(lse, q.device_mesh, lse_place, run_check=False)) if return_lse else o
+
+
+class _Attend:
+    @staticmethod
+    def knows(*tensors: Tensor) -> bool:
+        kind = _dtensor()
+        return any(t.is_nested or kind is not None and isinstance(t, kind) for t in tensors)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Any], options: Dict[str, Any],
+                 return_lse: bool) -> Any:
+        call = _nested if q.is_nested or k.is_nested or v.is_nested else _distributed
+        return call(q, k, v, optional, options, return_lse)
+
+
+attend_subclass = _Attend()

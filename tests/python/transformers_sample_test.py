@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fixed sample of what `make transformers-truth` runs: twelve model types, each with every case that it has."""
+
+import importlib.util
+import os
+import pathlib
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", minversion="4.57", reason="no transformers 4.57 or later here")
+
+import mica.integrations.transformers  # noqa: E402,F401
+
+_path = next((pathlib.Path(__file__).resolve().parents[2] / "tools").rglob("transformers_truth.py"))
+_spec = importlib.util.spec_from_file_location("transformers_truth", _path)
+truth = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(truth)
+
+SAMPLE = {"qwen3": "works", "llama": "works", "gemma3_text": "works", "bart": "works", "whisper": "works",
+          "siglip_vision_model": "works", "clip": "works", "internvl": "works", "qwen2_vl": "works",
+          "wav2vec2": "works", "bloom": "refused", "falcon": "refused"}
+
+
+@pytest.mark.parametrize("model_type", SAMPLE)
+def test_a_model_of_the_sweep(model_type):
+    result = truth.in_a_process(model_type)
+    word, why = truth.verdict_of(result)
+    assert word == SAMPLE[model_type], f"{why} {result['cases']}"
+    if word == "works":
+        verdicts = [verdict for verdict, _ in result["cases"].values()]
+        assert "forward" in result["cases"] and verdicts.count("right") >= 3 and result["calls"] > 0
