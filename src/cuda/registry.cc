@@ -45,7 +45,7 @@ constexpr FileTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
 constexpr FileTraits traits_of_backward_columns_sm90(const KernelRow& r) {
-  // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/tuning.md).
+  // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/design/tuning.md).
   constexpr i32 kLeastQueries = 1024;
   return {backward_columns_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           false,

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text inside HTML pages.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace support {
+
+inline std::string html_escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace support
