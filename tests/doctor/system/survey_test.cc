@@ -8,6 +8,8 @@
 #include <filesystem>
 
 #include "doctor/facts/mangled.h"
+#include "doctor/load/loader_cache.h"
+#include "doctor/tables/gpus.h"
 #include "tests/doctor/fake_system.h"
 
 namespace doctor {

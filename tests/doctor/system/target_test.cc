@@ -10,6 +10,7 @@
 #include "doctor/load/packed_text.h"
 #include "doctor/report/report.h"
 #include "doctor/report/report_html.h"
+#include "doctor/report/report_json.h"
 #include "doctor/system/environment_json.h"
 #include "tests/doctor/fake_system.h"
 #include "tests/verdict_notes.h"
