@@ -6,27 +6,15 @@
 #include <limits>
 
 #include "cli/text.h"
+#include "support/html.h"
 
 namespace cli {
 namespace {
 
 constexpr double kPanelWidth = 360, kPanelHeight = 300, kGap = 110, kLeft = 76, kTop = 104, kBottom = 78, kRight = 96;
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else
-      out += c;
-  }
-  return out;
-}
-
 std::string text_at(double x, double y, const char* css, const std::string& text) {
-  return format("<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", css, x, y) + escaped(text) + "</text>\n";
+  return format("<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", css, x, y) + support::html_escaped(text) + "</text>\n";
 }
 
 // Labels at powers of 10 (seconds) or of 16 (bytes): few, round and evenly spaced.
@@ -167,7 +155,7 @@ std::string plot_svg(const Plot& plot) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\" "
       "role=\"img\">\n<title>",
       width, height, width, height);
-  out += escaped(plot.title) + "</title>\n" + kStyle +
+  out += support::html_escaped(plot.title) + "</title>\n" + kStyle +
          format("<rect width=\"%.0f\" height=\"%.0f\" rx=\"8\"/>\n", width, height);
   out += text_at(24, 36, "title", plot.title) + text_at(24, 58, "subtitle", plot.subtitle);
   for (std::size_t i = 0; i < plot.panels.size(); ++i) {

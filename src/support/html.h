@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text inside HTML pages.
+// Other people's text inside HTML and SVG: none of it may become markup, between tags or in an attribute.
 #pragma once
 
 #include <string>
@@ -15,6 +15,7 @@ inline std::string html_escaped(std::string_view text) {
       case '<': out += "&lt;"; break;
       case '>': out += "&gt;"; break;
       case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
       default: out += c;
     }
   }

@@ -10,6 +10,7 @@
 #include "doctor/read/imports.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/record.h"
+#include "doctor/read/requirement.h"
 #include "doctor/read/wheel_name.h"
 #include "doctor/tables/torch_symbols.h"
 #include "support/text.h"
@@ -50,7 +51,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       doctor::compiled_imports(text);
       break;
     }
-    case 6: doctor::satisfies(support::parse_version(text), text); break;
+    case 6:
+      doctor::satisfies(text, text);
+      doctor::parse_requirement(text);
+      break;
     case 7:
       for (const char c : support::printable(text))
         if (static_cast<unsigned char>(c) < 32 || c == 127) std::abort();

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "doctor/tables/cuda_releases.h"
 #include "support/text.h"
 
 namespace builder {
@@ -11,18 +12,6 @@ namespace builder {
 using namespace support;
 
 namespace {
-
-struct Known {
-  int sm;
-  const char* first;    // nvcc that brought it
-  const char* dropped;  // nvcc that no longer has it; "": still there
-};
-constexpr Known kKnown[] = {
-    {50, "6.0", "13.0"},   {52, "6.5", "13.0"}, {53, "7.0", "13.0"}, {60, "8.0", "13.0"}, {61, "8.0", "13.0"},
-    {62, "8.0", "13.0"},   {70, "9.0", "13.0"}, {72, "9.2", "13.0"}, {75, "10.0", ""},    {80, "11.0", ""},
-    {86, "11.1", ""},      {87, "11.4", ""},    {89, "11.8", ""},    {90, "11.8", ""},    {100, "12.8", ""},
-    {101, "12.8", "13.0"}, {103, "12.9", ""},   {110, "13.0", ""},   {120, "12.8", ""},   {121, "12.9", ""},
-};
 
 Architecture parse_one(const std::string& word) {
   const auto bad = [&] {
@@ -65,18 +54,16 @@ std::string dotted(const doctor::GpuArch& arch) {
 }
 
 std::string why_nvcc_cannot(const support::Version& nvcc, const doctor::GpuArch& arch) {
-  for (const Known& known : kKnown) {
-    if (known.sm != arch.sm) continue;
-    const std::string name = arch.capability().text();
-    if (nvcc < support::parse_version(known.first))
-      return "nvcc " + nvcc.text() + " does not know " + name + " yet: " + known.first + " or later does";
-    if (*known.dropped && nvcc >= support::parse_version(known.dropped))
-      return "nvcc " + nvcc.text() + " no longer knows " + name + ": those before " + known.dropped + " do";
-    if (arch.suffix == 'f' && nvcc < support::parse_version("12.9"))
-      return "nvcc " + nvcc.text() + " does not know the suffix f: 12.9 or later does";
-    return "";
-  }
-  return "no nvcc is known that has " + arch.capability().text();
+  const std::string name = arch.capability().text();
+  const auto known = doctor::known_architecture(arch.sm);
+  if (!known) return "no nvcc is known that has " + name;
+  if (nvcc < known->first)
+    return "nvcc " + nvcc.text() + " does not know " + name + " yet: " + known->first.text() + " or later does";
+  if (known->dropped.known() && nvcc >= known->dropped)
+    return "nvcc " + nvcc.text() + " no longer knows " + name + ": those before " + known->dropped.text() + " do";
+  if (arch.suffix == 'f' && nvcc < support::parse_version("12.9"))
+    return "nvcc " + nvcc.text() + " does not know the suffix f: 12.9 or later does";
+  return "";
 }
 
 }  // namespace builder

@@ -135,7 +135,7 @@ class Planner {
       if (a.arch.sm < plan_.recipe->lowest_sm)
         refuse("GPU_TOO_OLD", in_.package + " does not support GPUs of " + a.arch.capability().text(),
                "Its kernels need " + doctor::GpuArch{plan_.recipe->lowest_sm, 0}.capability().text() + " or later.",
-               "Mica itself runs from 7.5 on (mica info)");
+               "Mica itself runs from 8.0 on (mica info)");
     }
     decide("architectures", support::joined(names, ", "),
            in_.architectures == "auto" ? "the GPUs of " + in_.target.name : "asked for");

@@ -7,6 +7,7 @@
 
 #include "doctor/facts/mangled.h"
 #include "doctor/judge/attention_wheel.h"
+#include "doctor/tables/cuda_releases.h"
 #include "doctor/tables/gpu_arch.h"
 #include "doctor/tables/published_wheels.h"
 #include "support/text.h"
@@ -30,21 +31,7 @@ struct HostCompilerBound {
 constexpr HostCompilerBound kHostCompilers[] = {{"11.0", 10}, {"11.4", 11}, {"12.0", 12},
                                                 {"12.4", 13}, {"12.8", 14}, {"13.0", 15}};
 
-// From which toolkit on nvcc knows an architecture.
-struct ArchBound {
-  int arch;
-  const char* cuda;
-};
-constexpr ArchBound kArchs[] = {{80, "11.0"},  {86, "11.1"},  {89, "11.8"},  {90, "11.8"}, {100, "12.8"},
-                                {103, "12.9"}, {110, "13.0"}, {120, "12.8"}, {121, "12.9"}};
-
 std::string pip_of(const PythonInstall& python) { return python.program + " -m pip"; }
-
-Version cuda_for_arch(int arch) {
-  for (const ArchBound& row : kArchs)
-    if (row.arch == arch) return parse_version(row.cuda);
-  return {};
-}
 
 class Builder {
  public:
@@ -136,8 +123,9 @@ class Builder {
     if (!nvcc.known()) return;
     const std::string set = survey_.outlook.variable("FLASH_ATTN_CUDA_ARCHS");
     for (const std::string& word : split(set, ';')) {
-      const Version need = cuda_for_arch(std::atoi(word.c_str()));
-      if (!need.known() || nvcc >= need) continue;
+      const auto known = known_architecture(std::atoi(word.c_str()));
+      if (!known || nvcc >= known->first) continue;
+      const Version& need = known->first;
       say("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "nvcc fatal   : Unsupported gpu architecture 'compute_" + word + "'",
           "FLASH_ATTN_CUDA_ARCHS asks for " + word + ", which nvcc knows from CUDA " + need.text() + " on.",
           "export FLASH_ATTN_CUDA_ARCHS=\"80;90\", or " + newer_toolkit(need), {toolkit_->nvcc + " is " + nvcc.text()});

@@ -9,6 +9,7 @@
 #include "doctor/facts/mangled.h"
 #include "doctor/facts/tags.h"
 #include "doctor/read/record.h"
+#include "doctor/read/requirement.h"
 #include "doctor/read/wheel_name.h"
 #include "doctor/system/python_env.h"
 #include "doctor/tables/manylinux.h"
@@ -257,11 +258,9 @@ void judge_requirements(const Wheel& wheel, std::vector<Verdict>& out) {
     if (cxx_abi_of_imports(binary.elf).torch_symbols > 0) user = &binary;
   if (!user) return;
   for (const std::string& requirement : wheel.metadata.all("Requires-Dist")) {
-    const std::size_t end = std::min(requirement.find_first_of(" ;<>=!~([@"), requirement.size());
-    if (lower(requirement.substr(0, end)) != "torch") continue;
-    const std::string rest = requirement.substr(
-        end, requirement.find(';') == requirement.npos ? requirement.npos : requirement.find(';') - end);
-    if (rest.find("==") != rest.npos || rest.find('@') != rest.npos || rest.find('~') != rest.npos) continue;
+    const Requirement parsed = parse_requirement(requirement);
+    if (normal_name(parsed.name) != "torch") continue;
+    if (parsed.is_pinned() || !parsed.url.empty() || parsed.version.find('~') != parsed.version.npos) continue;
     out.push_back(make_verdict("WHEEL_REQUIRES_TORCH_UNPINNED", wheel.file_name,
                                "Requires-Dist: " + printable(requirement),
                                "It uses torch's C++ interface, which changes with every release, and allows any torch: "
@@ -278,15 +277,10 @@ void judge_requirements(const Wheel& wheel, std::vector<Verdict>& out) {
 void judge_torch_range(const Wheel& wheel, const TorchFacts& torch, std::vector<Verdict>& out) {
   const Version here = parse_version(torch.version);
   for (const std::string& requirement : wheel.metadata.all("Requires-Dist")) {
-    const std::size_t end = std::min(requirement.find_first_of(" <>=!~;[(@"), requirement.size());
-    if (normal_name(requirement.substr(0, end)) != "torch" || requirement.find_first_of(";@[") != requirement.npos)
-      continue;
-    std::string range = requirement.substr(end);
-    std::erase_if(range, [](char c) { return c == ' ' || c == '(' || c == ')'; });
-    std::vector<std::string> clauses = split(range, ',');
-    std::sort(clauses.begin(), clauses.end());
-    range = joined(clauses, ",");
-    if (!here.known() || range.find("==") != range.npos || satisfies(here, range)) continue;
+    const Requirement parsed = parse_requirement(requirement);
+    if (normal_name(parsed.name) != "torch" || !parsed.marker.empty() || !parsed.extras.empty()) continue;
+    const std::string& range = parsed.version;
+    if (!here.known() || range.empty() || parsed.is_pinned() || satisfies(torch.version, range)) continue;
     out.push_back(make_verdict(
         "WHEEL_REQUIRES_TORCH", wheel.file_name,
         printable(normalized_package(wheel.metadata.first("Name"))) + " " + printable(wheel.metadata.first("Version")) +
@@ -336,7 +330,7 @@ void judge_wheel(const Wheel& wheel, const Environment& target, std::vector<Verd
                                      ", or use a Python that the wheel is for",
                                  {"tags: " + printable(wheel.name->python) + "-" + printable(wheel.name->abi)}));
     const std::string requires_python = wheel.metadata.first("Requires-Python");
-    if (!requires_python.empty() && !satisfies(target.python->version, requires_python))
+    if (!requires_python.empty() && !satisfies(target.python->version.text(), requires_python))
       out.push_back(make_verdict(
           "WHEEL_REQUIRES_PYTHON", wheel.file_name,
           "ERROR: Package '" + printable(wheel.metadata.first("Name")) + "' requires a different Python: " +

@@ -2,6 +2,7 @@
 #include "doctor/judge/torch_claim.h"
 
 #include "doctor/facts/tags.h"
+#include "doctor/read/requirement.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -10,11 +11,10 @@ using namespace support;
 
 TorchClaim claimed_torch(const Metadata& metadata, const std::string& version) {
   for (const std::string& requirement : metadata.all("Requires-Dist")) {
-    const std::size_t end = std::min(requirement.find_first_of(" <>=!~;[("), requirement.size());
-    const std::size_t equals = requirement.find("==", end);
-    const bool is_optional = requirement.find(';') < equals;
-    if (normal_name(requirement.substr(0, end)) != "torch" || equals == requirement.npos || is_optional) continue;
-    const Version torch = parse_version(trimmed(std::string_view(requirement).substr(equals + 2)));
+    const Requirement parsed = parse_requirement(requirement);
+    const std::size_t equals = parsed.version.find("==");
+    if (normal_name(parsed.name) != "torch" || equals == parsed.version.npos || !parsed.marker.empty()) continue;
+    const Version torch = parse_version(std::string_view(parsed.version).substr(equals + 2));
     if (torch.parts.size() >= 2) return {torch, "METADATA: " + printable(requirement, 80)};
   }
   const std::string local = lower(version.substr(std::min(version.find('+'), version.size())));

@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/report/report_html.h"
 
-namespace doctor {
-namespace {
+#include "support/html.h"
 
-// What the doctor read is other people's text: none of it may become markup.
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
+namespace doctor {
+
+using namespace support;
+
+namespace {
 
 constexpr const char* kStyle =
     "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 "
@@ -33,13 +22,13 @@ constexpr const char* kStyle =
 
 std::string verdict_html(const Verdict& verdict) {
   std::string out = "<div class=\"v " + std::string(severity_name(verdict.severity)) + "\"><b>" +
-                    escaped(verdict.code) + "</b> " + escaped(verdict.subject) + "<pre>" + escaped(verdict.message) +
-                    "</pre>";
-  if (!verdict.cause.empty()) out += "<p>" + escaped(verdict.cause) + "</p>";
-  if (!verdict.fix.empty()) out += "<p>fix</p><pre>" + escaped(verdict.fix) + "</pre>";
+                    html_escaped(verdict.code) + "</b> " + html_escaped(verdict.subject) + "<pre>" +
+                    html_escaped(verdict.message) + "</pre>";
+  if (!verdict.cause.empty()) out += "<p>" + html_escaped(verdict.cause) + "</p>";
+  if (!verdict.fix.empty()) out += "<p>fix</p><pre>" + html_escaped(verdict.fix) + "</pre>";
   if (!verdict.evidence.empty()) {
     out += "<details><summary>evidence</summary><pre>";
-    for (const std::string& line : verdict.evidence) out += escaped(line) + "\n";
+    for (const std::string& line : verdict.evidence) out += html_escaped(line) + "\n";
     out += "</pre></details>";
   }
   return out + "</div>\n";
@@ -49,17 +38,18 @@ std::string verdict_html(const Verdict& verdict) {
 
 std::string report_html(const std::string& title, const std::vector<ReportSection>& sections,
                         const std::vector<Judged>& judged) {
-  std::string out = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + escaped(title) +
-                    "</title><style>" + kStyle + "</style></head><body>\n<h1>" + escaped(title) + "</h1>\n";
+  std::string out = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + html_escaped(title) +
+                    "</title><style>" + kStyle + "</style></head><body>\n<h1>" + html_escaped(title) + "</h1>\n";
   for (const Judged& item : judged) {
-    out += "<h2>" + escaped(item.subject) + (item.target.empty() ? "" : " in " + escaped(item.target)) + "</h2>\n";
+    out += "<h2>" + html_escaped(item.subject) + (item.target.empty() ? "" : " in " + html_escaped(item.target)) +
+           "</h2>\n";
     for (const Verdict& verdict : item.verdicts) out += verdict_html(verdict);
     if (item.verdicts.empty()) out += "<p>nothing to complain about</p>\n";
   }
   for (const ReportSection& section : sections) {
-    out += "<h2>" + escaped(section.title) + "</h2>\n<table>\n";
+    out += "<h2>" + html_escaped(section.title) + "</h2>\n<table>\n";
     for (const auto& [label, text] : section.rows)
-      out += "<tr><td>" + escaped(label) + "</td><td>" + escaped(text) + "</td></tr>\n";
+      out += "<tr><td>" + html_escaped(label) + "</td><td>" + html_escaped(text) + "</td></tr>\n";
     out += "</table>\n";
   }
   return out + "</body></html>\n";

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/tables/cuda_releases.h"
 
+#include <algorithm>
+
 namespace doctor {
 namespace {
 
@@ -16,16 +18,31 @@ constexpr Release kReleases[] = {
     {590, 13, 1, 9, 1},
 };
 
+struct ArchitectureRow {
+  int sm;
+  const char* first;    // nvcc that brought it
+  const char* dropped;  // nvcc that no longer has it; "": still there
+};
+constexpr ArchitectureRow kArchitectures[] = {
+    {50, "6.0", "13.0"},   {52, "6.5", "13.0"}, {53, "7.0", "13.0"}, {60, "8.0", "13.0"}, {61, "8.0", "13.0"},
+    {62, "8.0", "13.0"},   {70, "9.0", "13.0"}, {72, "9.2", "13.0"}, {75, "10.0", ""},    {80, "11.0", ""},
+    {86, "11.1", ""},      {87, "11.4", ""},    {89, "11.8", ""},    {90, "11.8", ""},    {100, "12.8", ""},
+    {101, "12.8", "13.0"}, {103, "12.9", ""},   {110, "13.0", ""},   {120, "12.8", ""},   {121, "12.9", ""},
+};
+
 }  // namespace
 
+std::optional<KnownArchitecture> known_architecture(int sm) {
+  for (const ArchitectureRow& row : kArchitectures)
+    if (row.sm == sm) return KnownArchitecture{sm, parse_version(row.first), parse_version(row.dropped)};
+  return std::nullopt;
+}
+
 Version first_cuda_of(int sm) {
-  if (sm >= 110 && sm < 120) return {{13, 0}};
-  if (sm == 103 || sm == 121) return {{12, 9}};
-  if (sm >= 100) return {{12, 8}};
-  if (sm >= 89) return {{11, 8}};
-  if (sm >= 87) return {{11, 4}};
-  if (sm >= 86) return {{11, 1}};
-  return {{11, 0}};
+  Version out = {{11, 0}};
+  for (const ArchitectureRow& row : kArchitectures)
+    if (row.sm <= sm) out = std::max(Version{{11, 0}}, parse_version(row.first));
+  return out;
 }
 
 Version driver_for_cuda(const Version& cuda) {

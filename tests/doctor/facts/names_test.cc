@@ -8,6 +8,7 @@
 #include "doctor/read/imports.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/record.h"
+#include "doctor/read/requirement.h"
 #include "doctor/read/wheel.h"
 #include "doctor/read/wheel_name.h"
 #include "doctor/tables/stable_abi.h"
@@ -157,11 +158,38 @@ TEST(Tags, WhoAcceptsWhat) {
 }
 
 TEST(Tags, RequiresPython) {
-  const support::Version python = parse_version("3.10.7");
+  const char* python = "3.10.7";
   for (const char* yes : {">=3.9", ">=3.9,<3.13", "==3.10.*", "!=3.9.*", "~=3.8", "", "== 3.10.7", ">3.10", "nonsense"})
     EXPECT_TRUE(doctor::satisfies(python, yes)) << yes;
   for (const char* no : {">=3.11", "<3.10", "!=3.10.*", "~=3.9.1", "==3.9", ">=3.9, <3.10.7", "<=3.9"})
     EXPECT_FALSE(doctor::satisfies(python, no)) << no;
+}
+
+// As packaging.specifiers.SpecifierSet(...).contains(..., prereleases=True) answers.
+TEST(Tags, ANightlyComesBeforeItsRelease) {
+  for (const char* nightly : {"2.9.0.dev20250801+cu128", "2.9.0a0+git1234567", "2.9.0rc1"}) {
+    for (const char* yes : {">=2.8", "<=2.9", "!=2.9.0", "==2.9.*", "<3,>=2.8", "~=2.8", "<2.10"})
+      EXPECT_TRUE(doctor::satisfies(nightly, yes)) << nightly << " " << yes;
+    for (const char* no : {">=2.9", "<2.9", ">2.9", "==2.9.0", "~=2.9.0", "!=2.9.*"})
+      EXPECT_FALSE(doctor::satisfies(nightly, no)) << nightly << " " << no;
+  }
+  for (const char* release : {"2.9.0", "2.9.0+cu128", "2.9.0.post1", "2.9.0+cpu.cxx11.abi"})
+    EXPECT_TRUE(doctor::satisfies(release, ">=2.9")) << release;
+}
+
+TEST(Requirement, TakenApart) {
+  const auto parsed = doctor::parse_requirement("torch[opt] (>=2.4, <3) ; python_version > '3.9'");
+  EXPECT_EQ(parsed.name, "torch");
+  EXPECT_EQ(parsed.extras, "opt");
+  EXPECT_EQ(parsed.version, "<3,>=2.4");
+  EXPECT_EQ(parsed.marker, "python_version > '3.9'");
+  EXPECT_FALSE(parsed.is_pinned());
+  EXPECT_TRUE(doctor::parse_requirement("torch==2.8.0").is_pinned());
+  const auto url = doctor::parse_requirement("torch @ https://host/a;b.whl ; extra == 'x'");
+  EXPECT_EQ(url.name, "torch");
+  EXPECT_EQ(url.url, "https://host/a;b.whl");
+  EXPECT_EQ(url.marker, "extra == 'x'");
+  for (const char* odd : {"", "[", "torch[", "@", ";", "(((", "torch;", "torch ["}) doctor::parse_requirement(odd);
 }
 
 TEST(Text, Versions) {
