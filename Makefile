@@ -69,7 +69,7 @@ builder-truth: ## mica build against real projects (CASES="abi causal-conv1d fla
 
 format: ## format every source file
 	@$(BOOTSTRAP) lint
-	git ls-files '*.h' '*.hpp' '*.c' '*.cc' '*.inc' '*.cu' '*.cuh' | xargs clang-format -i
+	tools/check/format.sh --write
 
 lint: ## formatting, include layers, clang-tidy
 	@$(BOOTSTRAP) build test lint

@@ -88,6 +88,27 @@ class Layers(unittest.TestCase):
             self.assertTrue(page.read_text().endswith("<!-- end rooms -->\nrest\n"))
 
 
+class Summary(unittest.TestCase):
+    def test_a_skipped_inner_test_is_a_skipped_test(self):
+        sys.path.insert(0, str(TOOLS))
+        import summary
+        cases = {
+            "whole": "Ran 3 tests in 0.1s\n\nOK\n",
+            "partly": "Ran 3 tests in 0.1s\n\nOK (skipped=2)\n",
+            "none": "Ran 3 tests in 0.1s\n\nOK (skipped=3)\n",
+            "google": "[==========] 5 tests from 1 test suite ran. (3 ms total)\n[  PASSED  ] 4 tests.\n[  SKIPPED ] 1 test.\n",
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "step.xml"
+            path.write_text("<testsuite>" + "".join(
+                f'<testcase name="{name}" status="run" time="1"><system-out>{text}</system-out></testcase>'
+                for name, text in cases.items()) + "</testsuite>")
+            step = summary.read_step(path)
+        self.assertEqual(step["passed"], 3)  # "none" tested nothing
+        self.assertEqual([name for name, _ in step["skipped"]], ["partly"] * 2 + ["none"] * 3 + ["google"])
+        self.assertIn("3 of the 3 tests inside none", step["skipped"][-2][1])
+
+
 class Symbols(unittest.TestCase):
     def build(self, folder, name, source, *options):
         path = pathlib.Path(folder) / name

@@ -12,12 +12,6 @@ step() {
   "$@" || failed=1
 }
 
-sources() { git ls-files '*.h' '*.hpp' '*.c' '*.cc' '*.inc' '*.cu' '*.cuh'; }
-check_format() {
-  local files
-  files=$(sources | xargs clang-format --dry-run --Werror 2>&1 | sed -n 's/:[0-9]*:[0-9]*: error:.*//p' | sort -u)
-  [ -z "$files" ] || { echo "$files" && echo "not formatted: make format" && return 1; }
-}
 check_tidy() {
   # The per-instruction-set files say the same thing once per set: one of them is enough.
   git ls-files 'src/api/*.cc' 'src/base/*.cc' 'src/cpu/*.cc' 'src/cuda/*.cc' 'src/conformance/*.cc' 'cli/*.cc' |
@@ -25,7 +19,7 @@ check_tidy() {
     xargs -P "$jobs" -n 1 clang-tidy -p build --quiet 2>/dev/null
 }
 
-step "formatting" check_format
+step "formatting" tools/check/format.sh
 step "include layers" python3 tools/check/check_layers.py
 step "clang-tidy" check_tidy
 exit "$failed"

@@ -30,7 +30,7 @@ run() {
   shift 2
   say "test: $step"
   ctest --test-dir "$folder" --parallel "$jobs" --output-on-failure --no-tests=error --progress \
-    --output-junit "$results/$step.xml" "$@" || failed=1
+    --test-output-size-passed 1000000 --output-junit "$results/$step.xml" "$@" || failed=1
 }
 
 # The Python tests, on the wheel that this build makes, installed into a folder of its own.
