@@ -8,7 +8,7 @@
 #include "tests/doctor/fake_system.h"
 #include "tests/verdict_notes.h"
 
-namespace builder {
+namespace jupyter {
 namespace {
 
 std::string kernel_json(const std::string& program, const std::string& more = "") {
@@ -244,10 +244,10 @@ TEST(KernelName, LettersDigitsAndThreeSigns) {
 }
 
 TEST(Quote, ForAShell) {
-  EXPECT_EQ(shell_quoted("/a/b-c_d.e"), "/a/b-c_d.e");
-  EXPECT_EQ(shell_quoted(""), "''");
-  EXPECT_EQ(shell_quoted("a b"), "'a b'");
-  EXPECT_EQ(shell_quoted("it's $HOME;"), "'it'\\''s $HOME;'");
+  EXPECT_EQ(support::shell_quoted("/a/b-c_d.e"), "/a/b-c_d.e");
+  EXPECT_EQ(support::shell_quoted(""), "''");
+  EXPECT_EQ(support::shell_quoted("a b"), "'a b'");
+  EXPECT_EQ(support::shell_quoted("it's $HOME;"), "'it'\\''s $HOME;'");
 }
 
 TEST(KernelJsonText, KeepsWhatIpykernelSays) {
@@ -264,4 +264,4 @@ TEST(KernelJsonText, KeepsWhatIpykernelSays) {
 }
 
 }  // namespace
-}  // namespace builder
+}  // namespace jupyter

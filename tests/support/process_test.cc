@@ -14,7 +14,7 @@
 #include "support/bytes.h"
 #include "support/session.h"
 
-namespace builder {
+namespace support {
 namespace {
 
 Command python(const std::string& program) { return {{"python3", "-c", program}, current_environment(), ""}; }
@@ -128,4 +128,4 @@ TEST_F(Process, AProcessIsNamedByItsIdAndItsStart) {
 }
 
 }  // namespace
-}  // namespace builder
+}  // namespace support

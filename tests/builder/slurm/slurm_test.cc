@@ -10,6 +10,7 @@
 
 #include "builder/slurm/job.h"
 #include "builder/slurm/slurm_end.h"
+#include "builder/slurm/slurm_json.h"
 #include "builder/slurm/slurm_script.h"
 #include "support/bytes.h"
 #include "tests/verdict_notes.h"
