@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# The front door. Each target installs what it needs (tools/bootstrap.sh), configures by a CMake preset and runs.
+# The front door. Each target installs what it needs (tools/build/bootstrap.sh), configures by a CMake preset and runs.
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
-BOOTSTRAP := tools/bootstrap.sh
+BOOTSTRAP := tools/build/bootstrap.sh
 # GPU architectures to make kernels for, as in 80,90a; empty: all.
 CUDA_ARCHS ?=
 ALL_KERNELS = -DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$(CUDA_ARCHS)
 # What runs here needs only the kernels of the GPU that is here; without one, none.
-LOCAL_KERNELS = $(if $(CUDA_ARCHS),$(ALL_KERNELS),$$(tools/cuda_archs.sh none))
+LOCAL_KERNELS = $(if $(CUDA_ARCHS),$(ALL_KERNELS),$$(tools/build/cuda_archs.sh none))
 # CPU architectures to make wheels for.
 ARCHS ?= x86_64 aarch64
 SECONDS_EACH ?= 60
@@ -30,11 +30,11 @@ demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
 
 test: ## the tests, in a few minutes
 	@$(BOOTSTRAP) build test wheel
-	@JOBS=$(JOBS) tools/test.sh fast
+	@JOBS=$(JOBS) tools/check/test.sh fast
 
-test-all: ## also the long ones, every kernel and all sanitizers; writes docs/test-all.md
+test-all: ## also the long ones, every kernel and all sanitizers; writes docs/evidence/test-all.md
 	@$(BOOTSTRAP) build test wheel slurm
-	@JOBS=$(JOBS) tools/test.sh all
+	@JOBS=$(JOBS) tools/check/test.sh all
 
 fuzz: ## libFuzzer over every parser of the doctor, SECONDS_EACH (60) each; what it finds new stays in out/fuzz
 	@$(BOOTSTRAP) build test
@@ -48,10 +48,10 @@ fuzz: ## libFuzzer over every parser of the doctor, SECONDS_EACH (60) each; what
 	  grep -E "^stat::number_of_executed_units|DONE" out/fuzz/$$parser.log; \
 	done
 
-doctor-truth: ## the doctor against real packages in throw-away Pythons (downloads 1 GB); writes docs/doctor-truth.md
+doctor-truth: ## the doctor against real packages in throw-away Pythons (downloads 1 GB); writes docs/evidence/doctor-truth.md
 	@$(BOOTSTRAP) build
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
-	python3 tools/doctor_truth.py build/bin/mica --output docs/doctor-truth.md
+	python3 tools/truth/doctor_truth.py build/bin/mica --output docs/evidence/doctor-truth.md
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json
 	@$(BOOTSTRAP) build bench
@@ -62,24 +62,24 @@ bench: ## time the default suite, then beside PyTorch (from pip); writes out/ben
 	  .venv/bin/python bench/compare.py --device cpu --json out/compare-cpu.json; \
 	else echo 'bench: no PyTorch here, so there is nothing to compare with'; fi
 
-builder-truth: ## mica build against real projects (CASES="abi causal-conv1d flash-attn"); writes docs/builder-truth.json
+builder-truth: ## mica build against real projects (CASES="abi causal-conv1d flash-attn"); writes docs/evidence/builder-truth.json
 	@$(BOOTSTRAP) build
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
-	.venv/bin/python tools/builder_truth.py build/bin/mica $(CASES) $(TRUTH_OPTIONS)
+	.venv/bin/python tools/truth/builder_truth.py build/bin/mica $(CASES) $(TRUTH_OPTIONS)
 
-transformers-truth: ## every model of the installed Transformers against eager; resumable; writes docs/transformers-truth.md
+transformers-truth: ## every model of the installed Transformers against eager; resumable; writes docs/evidence/transformers-truth.md
 	@$(BOOTSTRAP) build python
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS)) --target mica
-	.venv/bin/python tools/transformers_truth.py --table docs/transformers-truth.md $(MODELS)
+	.venv/bin/python tools/truth/transformers_truth.py --table docs/evidence/transformers-truth.md $(MODELS)
 
 format: ## format every source file
 	@$(BOOTSTRAP) lint
-	git ls-files '*.h' '*.hpp' '*.c' '*.cc' '*.inc' '*.cu' '*.cuh' | xargs clang-format -i
+	tools/check/format.sh --write
 
 lint: ## formatting, include layers, clang-tidy
 	@$(BOOTSTRAP) build test lint
 	@$(call build,release,-DMICA_BUILD_TESTS=ON $(LOCAL_KERNELS))
-	@JOBS=$(JOBS) tools/lint.sh
+	@JOBS=$(JOBS) tools/check/lint.sh
 
 cross-x86_64 cross-aarch64: cross-%: ## the same for another architecture, with zig, into build-<architecture>/
 	@$(BOOTSTRAP) build test
@@ -89,13 +89,13 @@ wheel: ## the wheels of both architectures (ARCHS=...), with all GPU kernels, an
 	@$(BOOTSTRAP) build test wheel
 	@for arch in $(ARCHS); do \
 	  $(call build,cross-$$arch,$(ALL_KERNELS)) --target mica mica_command mica_launcher && \
-	  .venv/bin/python tools/wheel.py --build build-$$arch --tag manylinux2014_$$arch || exit 1; done
+	  .venv/bin/python tools/wheel/wheel.py --build build-$$arch --tag manylinux2014_$$arch || exit 1; done
 	@for project in $(dir $(wildcard python/*/pyproject.toml)); do \
-	  .venv/bin/python tools/wheel.py --pure $$project || exit 1; done
+	  .venv/bin/python tools/wheel/wheel.py --pure $$project || exit 1; done
 
-wheel-test: ## the wheels in out/wheels/ in fresh environments of many Pythons and PyTorches; writes docs/wheel-matrix.md
+wheel-test: ## the wheels in out/wheels/ in fresh environments of many Pythons and PyTorches; writes docs/evidence/wheel-matrix.md
 	@$(BOOTSTRAP) test wheel
-	.venv/bin/python tools/wheel_matrix.py --report docs/wheel-matrix.md \
+	.venv/bin/python tools/wheel/wheel_matrix.py --report docs/evidence/wheel-matrix.md \
 	  out/wheels/mica_attention-*.whl out/wheels/flash_attn-*.whl
 
 install: build ## install into PREFIX (default /usr/local)
@@ -108,4 +108,4 @@ help: ## this list
 	@grep -hE '^[a-z][a-z0-9_ -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 28
 
 # kernels, gpu-test, gpu-bundle
-include tools/kernels.mk
+include tools/build/kernels.mk

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bench suites: the same files that `mica bench` reads (cli/suite.h says what they may hold).
+"""Bench suites: the same files that `mica bench` reads (cli/attention/suite.h says what they may hold).
 
 Two keys of a case are for compare.py alone: "peers" (names of backends to compare with) and "beside" (options that turn the
 case into another one, whose time by Mica is the yardstick; or "dense-rate", for packed sequences). Among the options of

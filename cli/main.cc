@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/verbs.h"
-#include "doctor/text.h"
 #include "mica/mica.h"
+#include "support/text.h"
 
 namespace {
 
@@ -16,7 +16,7 @@ int complain(const CLI::App& where, std::string message, bool is_usage) {
   while (!message.empty() && message.back() == '\n') message.pop_back();
   for (char& c : message)
     if (c == '\n') c = ' ';
-  message = doctor::printable(message, 2000);  // it may quote a file's name
+  message = support::printable(message, 2000);  // it may quote a file's name
   const std::string command = where.get_parent() ? "mica " + where.get_name() : "mica";
   const std::string hint = is_usage ? " (see " + command + " --help)" : "";
   std::fprintf(stderr, "%s: %s%s\n", command.c_str(), message.c_str(), hint.c_str());

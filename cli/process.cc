@@ -11,8 +11,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "doctor/host.h"
-#include "doctor/outlook.h"
+#include "doctor/system/host.h"
+#include "doctor/system/outlook.h"
 
 namespace cli {
 namespace {

@@ -12,7 +12,7 @@ set(MICA_ZIG_PYTHON ${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python CACHE STRING "
 execute_process(COMMAND ${MICA_ZIG_PYTHON} -c "import os, ziglang; print(os.path.dirname(ziglang.__file__))"
   OUTPUT_VARIABLE mica_zig_folder OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE mica_zig_missing ERROR_QUIET)
 if(mica_zig_missing)
-  message(FATAL_ERROR "${MICA_ZIG_PYTHON} has no ziglang: tools/bootstrap.sh test puts it into .venv")
+  message(FATAL_ERROR "${MICA_ZIG_PYTHON} has no ziglang: tools/build/bootstrap.sh test puts it into .venv")
 endif()
 
 # CMake wants one file per tool.

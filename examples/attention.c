@@ -10,12 +10,23 @@ static float v[BATCH * ROWS * HEADS * DIM], o[BATCH * ROWS * HEADS * DIM];
 int main(void) {
   mica_attention a = MICA_ATTENTION_INIT;
   a.q = (mica_tensor){MICA_FP32, 0, {BATCH, ROWS, HEADS, DIM}, {ROWS * HEADS * DIM, HEADS * DIM, DIM, 1}};
-  a.k = a.v = a.o = a.q, a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+  a.k = a.v = a.o = a.q;
+  a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
   mica_plan* plan; /* make it once, execute it as often as you like */
-  if (mica_plan_create(&a, MICA_FORWARD, &plan) != MICA_OK) return puts(mica_last_error()), 1;
-  mica_bindings x = MICA_BINDINGS_INIT;
-  x.q = q, x.k = k, x.v = v, x.o = o, x.workspace_bytes = mica_plan_workspace(plan);
-  x.workspace = aligned_alloc(64, (x.workspace_bytes + 63) / 64 * 64);
-  if (mica_execute(plan, &x) != MICA_OK) return puts(mica_last_error()), 1;
-  mica_plan_destroy(plan), free(x.workspace);
+  mica_status status = mica_plan_create(&a, MICA_FORWARD, &plan);
+  if (status == MICA_OK) {
+    size_t bytes = mica_plan_workspace(plan);
+    mica_bindings x = MICA_BINDINGS_INIT;
+    x.q = q;
+    x.k = k;
+    x.v = v;
+    x.o = o;
+    x.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    x.workspace_bytes = bytes;
+    status = mica_execute(plan, &x);
+    mica_plan_destroy(plan);
+    free(x.workspace);
+  }
+  if (status != MICA_OK) puts(mica_last_error());
+  return status != MICA_OK;
 }

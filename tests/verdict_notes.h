@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "doctor/verdict.h"
+#include "doctor/verdict/verdict.h"
 
 // After both were seen.
 inline void note_covered(const std::string& code) {

@@ -10,8 +10,8 @@
 #include "base/check_vectors.h"
 #include "base/pointers.h"
 #include "base/status.h"
-#include "cpu/isa.h"
-#include "cpu/isa_list.h"
+#include "cpu/isa/isa.h"
+#include "cpu/isa/isa_list.h"
 #include "cpu/threads.h"
 
 namespace mica {

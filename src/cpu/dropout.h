@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/random.h"
-#include "cpu/vector.h"
+#include "cpu/engine/vector.h"
 
 namespace MICA_NS {
 

@@ -3,9 +3,9 @@
 // append, which writes new ones into the cache.
 #pragma once
 
-#include "cpu/isa.h"
+#include "cpu/engine/vector.h"
+#include "cpu/isa/isa.h"
 #include "cpu/threads.h"
-#include "cpu/vector.h"
 
 namespace MICA_NS {
 

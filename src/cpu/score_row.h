@@ -3,8 +3,8 @@
 #pragma once
 
 #include "core/mask.h"
-#include "cpu/isa.h"
-#include "cpu/vector.h"
+#include "cpu/engine/vector.h"
+#include "cpu/isa/isa.h"
 
 namespace MICA_NS {
 

@@ -20,7 +20,7 @@ constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
-  // Wide key tiles have the higher rate, narrow ones the cheaper beginning and end (docs/tuning.md).
+  // Wide key tiles have the higher rate, narrow ones the cheaper beginning and end (docs/design/tuning.md).
   const bool is_wide = r.tile_k > (r.dim_v > 128 ? 64 : 128) && r.dim_v != 192;
   return {.smem_bytes = forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           .persistent = true,
@@ -64,7 +64,7 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
 }
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
-  // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/tuning.md).
+  // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/design/tuning.md).
   return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           .least_keys = r.tile_q == 80 ? kLongKeys : 0,
           .uses_maps = true};
@@ -75,7 +75,7 @@ constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_columns_sm90(const KernelRow& r) {
-  // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/tuning.md).
+  // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/design/tuning.md).
   constexpr i32 kLeastQueries = 1024;
   return {backward_columns_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           false,

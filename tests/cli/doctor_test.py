@@ -199,15 +199,15 @@ class Pick(unittest.TestCase):
 class Pages(unittest.TestCase):
     def test_every_verdict_has_its_section(self):
         """With what is really printed."""
-        codes = re.findall(r'\{"([A-Z_0-9]+)", k', (ROOT / "src" / "doctor" / "verdicts.cc").read_text())
-        page = (ROOT / "docs" / "doctor.md").read_text()
+        codes = re.findall(r'\{"([A-Z_0-9]+)", k', (ROOT / "src/doctor/verdict/catalogue.cc").read_text())
+        page = (ROOT / "docs/user/doctor.md").read_text()
         missing = [code for code in codes
                    if f'<a id="{code.lower().replace("_", "-")}"></a>\n### {code}\n' not in page]
         self.assertGreater(len(codes), 50)
-        self.assertEqual(missing, [], "without a section in docs/doctor.md")
+        self.assertEqual(missing, [], "without a section in docs/user/doctor.md")
         sections = dict(section.split("\n", 1) for section in page.split("\n### ")[1:])
         silent = [code for code in codes if code != "JOB_WAITS" and f" {code}  " not in sections[code]]
-        self.assertEqual(silent, [], "without its output in docs/doctor.md")
+        self.assertEqual(silent, [], "without its output in docs/user/doctor.md")
 
 
 if __name__ == "__main__":

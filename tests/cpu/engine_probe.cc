@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/engine_f32.h"
+#include "cpu/engine/engine_f32.h"
 #if defined(MICA_PROBE_amx)
-#include "cpu/engine_amx.h"
+#include "cpu/engine/engine_amx.h"
 #elif defined(MICA_PROBE_bfmmla)
-#include "cpu/engine_bfmmla.h"
+#include "cpu/engine/engine_bfmmla.h"
 #endif
 
 namespace MICA_NS {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/isa_list.h"
+#include "cpu/isa/isa_list.h"
 #include "tests/cpu/engine_probe.h"
 
 #define MICA_DECLARE_PROBE(isa, name)         \

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "cpu/isa_list.h"
+#include "cpu/isa/isa_list.h"
 #include "tests/cpu/vector_probe.h"
 
 #define MICA_DECLARE_PROBE(isa)                       \

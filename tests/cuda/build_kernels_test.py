@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/build_kernels.py on a small tree of its own: what is compiled, what is not compiled again, what is refused."""
+"""tools/build/build_kernels.py on a small tree of its own: what is compiled, what is not compiled again, what is refused."""
 
 import json
 import pathlib
@@ -53,7 +53,7 @@ class BuildKernels(unittest.TestCase):
 
     def build(self, *options):
         """Exit status, and how many images were compiled and not taken from the cache."""
-        command = [sys.executable, ROOT / "tools/build_kernels.py", "--root", self.root, "--quiet"]
+        command = [sys.executable, ROOT / "tools/build/build_kernels.py", "--root", self.root, "--quiet"]
         result = subprocess.run([*map(str, command), *options], capture_output=True, text=True)
         self.output = result.stdout + result.stderr
         compiled = sum(line.startswith("[") and "FAILED" not in line for line in result.stdout.splitlines())
@@ -99,7 +99,7 @@ class BuildKernels(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    check = subprocess.run([sys.executable, ROOT / "tools/build_kernels.py", "--check"], capture_output=True, text=True)
+    check = subprocess.run([sys.executable, ROOT / "tools/build/build_kernels.py", "--check"], capture_output=True, text=True)
     if check.returncode == SKIPPED:
         print("skipped: " + check.stdout.strip())
         sys.exit(SKIPPED)

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "doctor/outlook.h"
+#include "doctor/system/outlook.h"
 #include "tests/doctor/tiny_elf.h"
 
 class FakeSystem {
@@ -109,7 +109,7 @@ class FakeSystem {
 
   doctor::Outlook outlook() const {
     doctor::Outlook out;
-    out.files = doctor::Files(root_);
+    out.files = support::Files(root_);
     out.variables = variables_;
     out.folder = "/home/user";
     return out;

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "doctor/sha256.h"
+#include "support/sha256.h"
 
 namespace fixtures {
 namespace {
@@ -126,9 +126,9 @@ std::vector<ZipFile> wheel_files(const WheelParts& parts) {
   std::string record;
   std::vector<ZipFile> out;
   for (const auto& [name, bytes] : all) {
-    doctor::Sha256 hash;
+    support::Sha256 hash;
     hash.update({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-    record += name + ",sha256=" + doctor::url_base64(hash.digest()) + "," + std::to_string(bytes.size()) + "\n";
+    record += name + ",sha256=" + support::url_base64(hash.digest()) + "," + std::to_string(bytes.size()) + "\n";
     out.push_back({name, bytes});
   }
   out.push_back({info + "RECORD", record + info + "RECORD,,\n"});

@@ -2,10 +2,11 @@
 // libFuzzer over ld.so.cache: any bytes give entries whose strings are whole, or a problem.
 #include <cstdlib>
 
-#include "doctor/environment.h"
+#include "doctor/facts/environment.h"
+#include "doctor/load/loader_cache.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  doctor::MemorySource source(std::span<const uint8_t>(data, size));
+  support::MemorySource source(std::span<const uint8_t>(data, size));
   for (const char* machine : {"aarch64", "x86_64", "other"}) {
     std::vector<std::string> problems;
     const auto entries = doctor::read_loader_cache(source, machine, &problems);

@@ -2,13 +2,14 @@
 // libFuzzer over fatbin containers and cubins; fed whole and in pieces, both must find the same.
 #include <cstdlib>
 
-#include "doctor/facts.h"
-#include "doctor/gpu_rules.h"
-#include "doctor/lz4.h"
+#include "doctor/facts/facts.h"
+#include "doctor/facts/gpu_rules.h"
+#include "doctor/read/cubin.h"
+#include "doctor/read/lz4.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const uint8_t> bytes(data, size);
-  doctor::MemorySource source(bytes);
+  support::MemorySource source(bytes);
   std::vector<std::string> problems, other_problems;
   const auto whole = doctor::read_fatbins(source, {0, size}, &problems);
   doctor::FatbinScanner scanner;
@@ -18,10 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < whole.size(); ++i)
     if (whole[i].offset != pieces[i].offset || whole[i].entries.size() != pieces[i].entries.size()) std::abort();
   doctor::gpu_facts(whole);
-  for (const auto& container : whole) doctor::judge_container(container, {9, 0}, doctor::parse_version("535"));
+  for (const auto& container : whole) doctor::judge_container(container, {9, 0}, support::parse_version("535"));
   try {
     doctor::read_cubin(source);
-  } catch (const doctor::ReadError&) {
+  } catch (const support::ReadError&) {
   }
   if (doctor::expand_lz4(bytes, 4096).size() > 4096) std::abort();
   return 0;

@@ -2,8 +2,9 @@
 // libFuzzer over pasted text: any bytes are explained or not known, and what is said of them can be shown.
 #include <cstdlib>
 
-#include "doctor/explain.h"
-#include "doctor/log_text.h"
+#include "doctor/explain/explain.h"
+#include "doctor/explain/log_text.h"
+#include "doctor/verdict/catalogue.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

@@ -3,11 +3,12 @@
 // files. Any contents give a survey, an environment that can be exported and read again, and verdicts.
 #include <cstdlib>
 
-#include "doctor/build_verdicts.h"
-#include "doctor/environment_json.h"
-#include "doctor/installed.h"
-#include "doctor/report.h"
-#include "doctor/survey.h"
+#include "doctor/judge/build_verdicts.h"
+#include "doctor/judge/installed.h"
+#include "doctor/report/report.h"
+#include "doctor/report/report_html.h"
+#include "doctor/system/environment_json.h"
+#include "doctor/system/survey.h"
 #include "tests/doctor/fake_system.h"
 
 namespace {

@@ -3,10 +3,12 @@
 // packing of that list. Whatever is read is then judged for.
 #include <elf.h>
 
-#include "doctor/environment_json.h"
-#include "doctor/inspect.h"
-#include "doctor/library_list.h"
-#include "doctor/report.h"
+#include "doctor/judge/judge.h"
+#include "doctor/load/library_list.h"
+#include "doctor/load/packed_text.h"
+#include "doctor/read/inspect.h"
+#include "doctor/report/report.h"
+#include "doctor/system/environment_json.h"
 
 namespace {
 
@@ -55,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       target.libraries = doctor::listed_libraries(doctor::read_library_list(text.substr(1)));
       judge_for(std::move(target));
     }
-  } catch (const doctor::ReadError&) {
+  } catch (const support::ReadError&) {
   }
   return 0;
 }

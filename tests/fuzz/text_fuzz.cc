@@ -2,13 +2,18 @@
 // libFuzzer over the small parsers of text: names of symbols, modules and wheels, METADATA, RECORD, Python files.
 #include <cstdlib>
 
-#include "doctor/cpython_abi.h"
-#include "doctor/imports.h"
-#include "doctor/mangled.h"
-#include "doctor/pick.h"
-#include "doctor/tags.h"
-#include "doctor/text.h"
-#include "doctor/torch_symbols.h"
+#include "doctor/facts/cpython_abi.h"
+#include "doctor/facts/mangled.h"
+#include "doctor/facts/tags.h"
+#include "doctor/judge/attention_wheel.h"
+#include "doctor/judge/pick.h"
+#include "doctor/read/imports.h"
+#include "doctor/read/metadata.h"
+#include "doctor/read/record.h"
+#include "doctor/read/requirement.h"
+#include "doctor/read/wheel_name.h"
+#include "doctor/tables/torch_symbols.h"
+#include "support/text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
@@ -46,9 +51,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       doctor::compiled_imports(text);
       break;
     }
-    case 6: doctor::satisfies(doctor::parse_version(text), text); break;
+    case 6:
+      doctor::satisfies(text, text);
+      doctor::parse_requirement(text);
+      break;
     case 7:
-      for (const char c : doctor::printable(text))
+      for (const char c : support::printable(text))
         if (static_cast<unsigned char>(c) < 32 || c == 127) std::abort();
       break;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer over archives: any bytes give a wheel with its problems or one ReadError, within the limits.
-#include "doctor/describe.h"
-#include "doctor/inspect.h"
+#include "doctor/judge/judge.h"
+#include "doctor/read/inspect.h"
+#include "doctor/report/describe.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  doctor::MemorySource source(std::span<const uint8_t>(data, size));
+  support::MemorySource source(std::span<const uint8_t>(data, size));
   try {
     doctor::Inspection inspection;
     inspection.kind = doctor::FileKind::kWheel;
@@ -12,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     inspection.wheel = doctor::read_wheel(source, inspection.path, {}, {1000, 1 << 22, 200});
     doctor::describe(inspection, true);
     doctor::judge(inspection);
-  } catch (const doctor::ReadError&) {
+  } catch (const support::ReadError&) {
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/python.md: its examples run in order and print what it says. docs/attention.ipynb: its cells run."""
+"""docs/user/python.md: its examples run in order and print what it says. docs/user/attention.ipynb: its cells run."""
 
 import contextlib
 import io
@@ -37,19 +37,19 @@ def run(code, scope, where):
 def test_python_md():
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
         pytest.skip("the page compares with SDPA's enable_gqa, which PyTorch 2.5 brought")
-    text = (ROOT / "docs/python.md").read_text()
+    text = (ROOT / "docs/user/python.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```\n)?", text, re.DOTALL)
     assert len(blocks) == text.count("```python") > 10
     scope = {"__name__": "docs"}
     for code, expected in blocks:
-        assert run(code, scope, "docs/python.md") == expected, code
+        assert run(code, scope, "docs/user/python.md") == expected, code
 
 
 def test_notebook():
-    notebook = json.loads((ROOT / "docs/attention.ipynb").read_text())
+    notebook = json.loads((ROOT / "docs/user/attention.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert len(cells) > 5
     scope = {"__name__": "notebook"}
     for cell in cells:
         expected = "".join("".join(output["text"]) for output in cell["outputs"])
-        assert run("".join(cell["source"]), scope, "docs/attention.ipynb") == expected
+        assert run("".join(cell["source"]), scope, "docs/user/attention.ipynb") == expected

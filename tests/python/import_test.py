@@ -18,7 +18,7 @@ def run(program):
 
 
 def test_imports_itself_and_a_little_of_the_standard_library():
-    """What decides its time, since a time would decide by the machine's mood; docs/wheel-matrix.md has the times."""
+    """What decides its time, since a time would decide by the machine's mood; docs/evidence/wheel-matrix.md has the times."""
     program = ("import json, sys; before = set(sys.modules); import mica; "
                "print(json.dumps({n: getattr(sys.modules[n], '__file__', None) for n in set(sys.modules) - before}))")
     modules = json.loads(run(program))

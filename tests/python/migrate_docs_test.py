@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrate.md: its examples run in order and print what the page says."""
+"""docs/user/migrate.md: its examples run in order and print what the page says."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from docs_test import run  # noqa: E402
 
 from mica import _torch_ops  # noqa: E402
 
-PAGE = ROOT / "docs/migrate.md"
+PAGE = ROOT / "docs/user/migrate.md"
 if not PAGE.is_file():
     pytest.skip("docs/ is not here", allow_module_level=True)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -34,7 +34,7 @@ def run_blocks(need=None):
     for code, expected in blocks():
         needs = [name for name in NEEDS if name in code]
         if needs in ([], [need]):
-            assert run(code, scope, "docs/migrate.md") == expected, code
+            assert run(code, scope, "docs/user/migrate.md") == expected, code
             ran += bool(needs)
     return ran
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/wheel_matrix.py: what ran is kept, what did not is said. The environments themselves are make wheel-test's."""
+"""tools/wheel/wheel_matrix.py: what ran is kept, what did not is said. The environments themselves are make wheel-test's."""
 
 import pathlib
 import platform
@@ -11,9 +11,9 @@ import types
 import pytest
 from conftest import ROOT
 
-if not (ROOT / "tools/wheel_matrix.py").is_file():
+if not (ROOT / "tools/wheel/wheel_matrix.py").is_file():
     pytest.skip("tools/ is not here", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools/wheel"))
 
 import wheel_matrix  # noqa: E402
 import wheel_places  # noqa: E402

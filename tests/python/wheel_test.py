@@ -13,7 +13,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SITE = os.environ.get("MICA_TEST_INSTALLED")
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools/wheel"))
 pytestmark = pytest.mark.skipif(not SITE, reason="MICA_TEST_INSTALLED does not name a folder with the installed wheel")
 
 
@@ -25,13 +25,13 @@ def run(*command, **environment):
 
 def test_attention_beside_the_formula():
     pytest.importorskip("numpy", reason="NumPy is not installed")
-    code, out, err = run(sys.executable, ROOT / "tools/wheel_smoke.py")
+    code, out, err = run(sys.executable, ROOT / "tools/wheel/wheel_smoke.py")
     assert code == 0, err
     assert json.loads(out)["error_numpy"] < 1e-5
 
 
 def test_import_takes_the_installed_package_and_neither_torch_nor_numpy():
-    code, out, err = run(sys.executable, ROOT / "tools/wheel_smoke.py", "--import-only")
+    code, out, err = run(sys.executable, ROOT / "tools/wheel/wheel_smoke.py", "--import-only")
     assert code == 0, err
     found = json.loads(out)
     assert found["package"] == str(pathlib.Path(SITE, "mica")) and found["import_ms"] > 0

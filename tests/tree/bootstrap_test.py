@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/bootstrap.sh with a pretended apt: it says what it installs, takes the names that the distribution has, and a
+"""tools/build/bootstrap.sh with a pretended apt: it says what it installs, takes the names that the distribution has, and a
 second run does nothing."""
 
 import os
@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-TOOLS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools"
+TOOLS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools" / "build"
 
 # The folder "known" holds what the distribution has, "installed" what was installed, "calls" what apt-get was asked.
 PROGRAMS = {
@@ -33,8 +33,8 @@ class Bootstrap(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        (self.root / "tools").mkdir()  # no requirements in it: no virtual environment
-        shutil.copy(TOOLS / "bootstrap.sh", self.root / "tools")
+        (self.root / "tools" / "build").mkdir(parents=True)  # no requirements in it: no virtual environment
+        shutil.copy(TOOLS / "bootstrap.sh", self.root / "tools" / "build")
         for name in ("bin", "known", "installed"):
             (self.root / name).mkdir()
         for name, text in PROGRAMS.items():
@@ -45,7 +45,7 @@ class Bootstrap(unittest.TestCase):
     def run_tasks(self, *tasks):
         environment = {**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "STATE": str(self.root)}
         (self.root / "calls").write_text("")
-        result = subprocess.run([self.root / "tools" / "bootstrap.sh", *tasks], env=environment, capture_output=True,
+        result = subprocess.run([self.root / "tools" / "build" / "bootstrap.sh", *tasks], env=environment, capture_output=True,
                                 text=True)
         return result.returncode, result.stdout, (self.root / "calls").read_text()
 

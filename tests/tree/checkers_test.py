@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-TOOLS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools"
+TOOLS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools" / "check"
 
 
 def run(tool, *arguments):
@@ -39,6 +39,13 @@ class Layers(unittest.TestCase):
             ("cli/main.cc", "#include <core/types.h>"),
             ("src/base/status.cc", '#include "absent.h"'),
             ("src/base/status.cc", '#include "cpu/absent.h"'),
+            ("src/support/text.cc", '#include "doctor/read/wheel.h"'),
+            ("src/doctor/tables/gpus.cc", '#include "doctor/read/wheel.h"'),
+            ("src/doctor/read/wheel.cc", '#include "doctor/judge/judge.h"'),
+            ("src/doctor/judge/judge.cc", '#include "doctor/report/report.h"'),
+            ("src/builder/plan/plan.cc", '#include "builder/run/build.h"'),
+            ("src/jupyter/kernels.cc", '#include "builder/plan/plan.h"'),
+            ("cli/doctor/pick.cc", '#include "builder/plan/plan.h"'),
         ):
             status, output = self.check(path, line)
             self.assertEqual(status, 1, f"{path} with {line}: {output}")
@@ -51,9 +58,55 @@ class Layers(unittest.TestCase):
             ("src/api/api.cc", '#include "cpu/cpu.h"'),
             ("src/cuda/device/attend.cuh", '#include "core/mask.h"'),
             ("cli/main.cc", '#include "mica/mica.h"'),
+            ("src/doctor/read/wheel.cc", '#include "doctor/verdict/verdict.h"'),
         ):
             status, output = self.check(path, line)
             self.assertEqual(status, 0, f"{path} with {line}: {output}")
+
+    def test_crowded_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "src/base").mkdir(parents=True)
+            for number in range(25):
+                (pathlib.Path(folder) / f"src/base/{number}.h").touch()
+            self.assertEqual(run("check_layers.py", folder)[0], 0)
+            (pathlib.Path(folder) / "src/base/25.cc").touch()
+            status, output = run("check_layers.py", folder)
+            self.assertEqual(status, 1)
+            self.assertIn("src/base: 26 source files", output)
+
+    def test_table_of_the_docs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "docs/design/architecture.md"
+            page.parent.mkdir(parents=True)
+            page.write_text("<!-- begin rooms (tools/check/check_layers.py --write) -->\nold\n<!-- end rooms -->\nrest\n")
+            status, output = run("check_layers.py", folder)
+            self.assertEqual(status, 1)
+            self.assertIn("its table of rooms is not this one", output)
+            self.assertEqual(run("check_layers.py", "--write", folder)[0], 0)
+            self.assertEqual(run("check_layers.py", folder)[0], 0)
+            self.assertIn("`src/doctor/judge`", page.read_text())
+            self.assertTrue(page.read_text().endswith("<!-- end rooms -->\nrest\n"))
+
+
+class Summary(unittest.TestCase):
+    def test_a_skipped_inner_test_is_a_skipped_test(self):
+        sys.path.insert(0, str(TOOLS))
+        import summary
+        cases = {
+            "whole": "Ran 3 tests in 0.1s\n\nOK\n",
+            "partly": "Ran 3 tests in 0.1s\n\nOK (skipped=2)\n",
+            "none": "Ran 3 tests in 0.1s\n\nOK (skipped=3)\n",
+            "google": "[==========] 5 tests from 1 test suite ran. (3 ms total)\n[  PASSED  ] 4 tests.\n[  SKIPPED ] 1 test.\n",
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "step.xml"
+            path.write_text("<testsuite>" + "".join(
+                f'<testcase name="{name}" status="run" time="1"><system-out>{text}</system-out></testcase>'
+                for name, text in cases.items()) + "</testsuite>")
+            step = summary.read_step(path)
+        self.assertEqual(step["passed"], 3)  # "none" tested nothing
+        self.assertEqual([name for name, _ in step["skipped"]], ["partly"] * 2 + ["none"] * 3 + ["google"])
+        self.assertIn("3 of the 3 tests inside none", step["skipped"][-2][1])
 
 
 class Symbols(unittest.TestCase):

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// `mica demo`: attention as the textbook writes it against attention in tiles, for growing lengths. Each measurement
+// is a process of its own, so that the peak of one cannot hide behind another's.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+
+#include "cli/attention/naive.h"
+#include "cli/attention/plot.h"
+#include "cli/process.h"
+#include "cli/text.h"
+#include "cli/verbs.h"
+#include "mica/mica.hpp"
+
+namespace cli {
+namespace {
+
+struct Options {
+  std::vector<std::int64_t> lengths = {256, 512, 1024, 2048, 4096, 8192, 16384};
+  std::int64_t heads = 4, dim = 64;
+  bool causal = false;
+  int threads = 0;
+  double seconds = 60;
+  std::string plot = "mica-demo.svg";
+  bool json = false;
+  // A child's errand: measure one method at one length, print JSON.
+  std::string measure;
+  std::int64_t length = 0;
+};
+
+struct Measurement {
+  double seconds, extra_bytes, error;
+  std::string kernel;
+};
+
+Measurement measure(const Options& options) {
+  const NaiveProblem p = {options.length, options.heads, options.dim, options.causal};
+  const std::size_t elements = std::size_t(p.rows * p.heads * p.dim);
+  std::vector<float> q(elements), k(elements), v(elements), o(elements, NAN);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (auto* tensor : {&q, &k, &v})
+    for (float& x : *tensor) x = normal(random);
+
+  const mica::Shape shape{1, p.rows, p.heads, p.dim};
+  mica::Attention attention(mica::tensor(std::as_const(q), shape), mica::tensor(std::as_const(k), shape),
+                            mica::tensor(std::as_const(v), shape), mica::tensor(o, shape));
+  if (p.causal) attention.causal();
+  const bool tiled = options.measure == "tiled";
+  Measurement m = {};
+  m.kernel = tiled ? attention.plan().kernel() : "naive";
+  const int threads = mica_get_num_threads();
+
+  // Memory is looked at once, while all that a run takes is still held; that look is not timed.
+  const double resident_before = resident_bytes();
+  double start = 0;
+  std::vector<double> seconds;
+  const auto stop = [&] {
+    seconds.push_back(now_seconds() - start);
+    if (seconds.size() == 1) m.extra_bytes = std::max(0.0, resident_bytes() - resident_before);
+  };
+  const double begin = now_seconds();
+  do {  // the median of up to 7 runs, fewer when one takes long
+    start = now_seconds();
+    if (tiled) {
+      const mica::Plan plan = attention.plan();
+      const mica::Workspace workspace(plan.workspace_bytes());
+      plan.execute(attention.bindings, workspace);
+      stop();
+    } else {
+      naive_attention(p, q, k, v, o, threads, stop);
+    }
+  } while (seconds.size() < 7 && now_seconds() - begin < 0.5);
+  std::nth_element(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 2), seconds.end());
+  m.seconds = seconds[seconds.size() / 2];
+
+  std::vector<double> exact(std::size_t(p.dim));
+  constexpr std::int64_t kSampledRows = 32;
+  for (std::int64_t sample = 0; sample < std::min(kSampledRows, p.rows); ++sample) {
+    const std::int64_t i = sample * (p.rows - 1) / std::max<std::int64_t>(std::min(kSampledRows, p.rows) - 1, 1);
+    const std::int64_t head = sample % p.heads;
+    exact_row(p, q, k, v, i, head, exact);
+    for (std::int64_t c = 0; c < p.dim; ++c) {
+      const double error = std::abs(double(o[std::size_t((i * p.heads + head) * p.dim + c)]) - exact[std::size_t(c)]);
+      m.error = error <= m.error ? m.error : error;  // NaN stays
+    }
+  }
+  return m;
+}
+
+int run_child(const Options& options) {
+  const Measurement m = measure(options);
+  const nlohmann::json out = {{"seconds", m.seconds}, {"extra_bytes", m.extra_bytes}, {"kernel", m.kernel}};
+  std::printf("%s %.17g\n", out.dump().c_str(), m.error);  // JSON has no NaN
+  return kOk;
+}
+
+std::optional<Measurement> measure_in_child(const Options& options, const char* method, std::int64_t length) {
+  std::vector<std::string> arguments = {"demo",
+                                        "--measure",
+                                        method,
+                                        "--length",
+                                        std::to_string(length),
+                                        "--heads",
+                                        std::to_string(options.heads),
+                                        "--dim",
+                                        std::to_string(options.dim),
+                                        "--threads",
+                                        std::to_string(options.threads)};
+  if (options.causal) arguments.push_back("--causal");
+  const ChildResult child = run_self(arguments);
+  if (child.exit_code == 128 + 9) return std::nullopt;  // SIGKILL: the machine had no memory left
+  const std::size_t end = child.output.rfind(' ');
+  if (child.exit_code != 0 || end == std::string::npos)
+    throw std::runtime_error(
+        format("the %s run at length %lld ended with code %d", method, (long long)length, child.exit_code));
+  const nlohmann::json out = nlohmann::json::parse(child.output.substr(0, end));
+  return Measurement{out["seconds"], out["extra_bytes"], std::strtod(child.output.c_str() + end, nullptr),
+                     out["kernel"]};
+}
+
+struct Row {
+  std::int64_t length;
+  double naive_formula_bytes;
+  std::optional<Measurement> naive, tiled;
+  std::string naive_why_not;
+};
+
+// Time grows with the square of the length; up to 7 runs are made in half a second, else one.
+double predicted_seconds(const Measurement& last, std::int64_t last_length, std::int64_t length) {
+  const double ratio = double(length) / double(last_length);
+  return last.seconds * ratio * ratio + 0.5;
+}
+
+std::vector<Row> measure_all(const Options& options, const std::function<void(const Row&)>& show) {
+  std::vector<Row> rows;
+  const double begin = now_seconds();
+  const auto left = [&] { return options.seconds - (now_seconds() - begin); };
+  const Row* last_naive = nullptr;
+  rows.reserve(options.lengths.size());  // last_naive points into it
+  for (auto it = options.lengths.begin(); it != options.lengths.end(); ++it) {
+    const std::int64_t length = *it;
+    Row row = {length, double(naive_extra_bytes({length, options.heads, options.dim, options.causal})), {}, {}, ""};
+    if (!rows.empty() && predicted_seconds(*rows.back().tiled, rows.back().length, length) > left()) break;
+    row.tiled = measure_in_child(options, "tiled", length);
+    if (!row.tiled) throw std::runtime_error(format("no memory for length %lld", (long long)length));
+    double reserve = 0;  // for the tiled runs that follow
+    for (auto next = it + 1; next != options.lengths.end(); ++next)
+      reserve += predicted_seconds(*row.tiled, length, *next);
+    const double wanted = last_naive ? predicted_seconds(*last_naive->naive, last_naive->length, length) : 0;
+    if (row.naive_formula_bytes > 0.7 * available_bytes())
+      row.naive_why_not = "would need " + format_bytes(row.naive_formula_bytes);
+    else if (wanted > std::max(left() - reserve, 0.2 * left()))
+      row.naive_why_not = "would take " + format_seconds(wanted);
+    else if (!(row.naive = measure_in_child(options, "naive", length)))
+      row.naive_why_not = "ran out of memory";
+    rows.push_back(row);
+    if (row.naive) last_naive = &rows.back();
+    show(row);
+  }
+  return rows;
+}
+
+void write_plot(const Options& options, const std::vector<Row>& rows, const std::string& machine) {
+  PlotPanel time = {"Time", PlotUnit::kSeconds, {{"textbook", {}}, {"Mica, tiled", {}}}};
+  PlotPanel memory = {"Memory beside the tensors", PlotUnit::kBytes, {{"textbook", {}}, {"Mica, tiled", {}}}};
+  for (const Row& row : rows) {
+    const double x = double(row.length);
+    if (row.naive) time.series[0].points.push_back({x, row.naive->seconds, true});
+    time.series[1].points.push_back({x, row.tiled->seconds, true});
+    memory.series[0].points.push_back(
+        {x, row.naive ? row.naive->extra_bytes : row.naive_formula_bytes, bool(row.naive)});
+    memory.series[1].points.push_back({x, row.tiled->extra_bytes, true});
+  }
+  Plot plot;
+  plot.title = "The same attention, in tiles";
+  plot.subtitle = format("fp32, %lld heads of %lld%s, forward; ", (long long)options.heads, (long long)options.dim,
+                         options.causal ? ", causal" : "") +
+                  machine;
+  plot.x_label = "sequence length";
+  plot.footnote = "Filled: measured. Hollow: by formula, not run. Mica " + std::string(mica_version()) + ", " +
+                  rows.back().tiled->kernel + ".";
+  if (!time.series[0].points.empty()) plot.panels = {time, memory};
+  if (plot.panels.empty()) throw std::runtime_error("nothing was measured that could be drawn");
+  std::ofstream out(options.plot);
+  out << plot_svg(plot);
+  if (!out.flush()) throw std::runtime_error("cannot write " + options.plot);
+}
+
+nlohmann::json to_json(const std::optional<Measurement>& m) {
+  if (!m) return nullptr;
+  return {{"seconds", m->seconds}, {"extra_bytes", m->extra_bytes}, {"largest_error", m->error}, {"kernel", m->kernel}};
+}
+
+void check_options(const Options& options) {
+  const auto want = [](bool is_fine, const std::string& complaint) {
+    if (!is_fine) throw std::runtime_error(complaint);
+  };
+  want(options.heads >= 1 && options.heads <= 65535,
+       format("heads is %lld, want 1 to 65535", (long long)options.heads));
+  want(options.dim >= 1 && options.dim <= MICA_MAX_DIM_V,
+       format("dim is %lld, want 1 to %d", (long long)options.dim, MICA_MAX_DIM_V));
+  std::int64_t previous = 0;
+  for (const std::int64_t length : options.lengths) {
+    want(length >= 1 && length <= (1 << 22), format("a length is %lld, want 1 to 4194304", (long long)length));
+    want(length > previous,
+         format("length %lld follows %lld, want growing lengths", (long long)length, (long long)previous));
+    previous = length;
+  }
+  const double tensors = 4 * 4.0 * double(previous) * double(options.heads) * double(options.dim);
+  want(tensors < 0.7 * available_bytes(),
+       format("q, k, v and o of length %lld with %lld heads of %lld take %s, and %s are free", (long long)previous,
+              (long long)options.heads, (long long)options.dim, format_bytes(tensors).c_str(),
+              format_bytes(available_bytes()).c_str()));
+}
+
+int run(const Options& options) {
+  if (mica_set_num_threads(options.threads) != MICA_OK) throw std::runtime_error(mica_last_error());
+  if (!options.measure.empty()) return run_child(options);
+  check_options(options);
+  require_writable(options.plot);
+  const char* description = mica_device_description({MICA_CPU, 0});
+  const std::string machine = description ? description : "CPU";
+  const char* line = "%7s  %10s %10s %8s   %10s %10s   %9s %9s\n";
+  if (!options.json) {
+    std::printf("Attention, fp32, %lld heads of %lld%s, on %s.\n", (long long)options.heads, (long long)options.dim,
+                options.causal ? ", causal" : "", machine.c_str());
+    std::printf("Textbook: the whole matrix of scores in memory. Tiled: Mica, a tile at a time. Same threads.\n\n");
+    std::printf(line, "", "time", "", "", "memory", "", "error", "");
+    std::printf(line, "length", "textbook", "tiled", "faster", "textbook", "tiled", "textbook", "tiled");
+    std::fflush(stdout);
+  }
+  const auto show = [&](const Row& row) {
+    if (options.json) return;
+    const bool both = bool(row.naive);
+    std::printf(line, std::to_string(row.length).c_str(), both ? format_seconds(row.naive->seconds).c_str() : "-",
+                format_seconds(row.tiled->seconds).c_str(),
+                both ? format("%.1fx", row.naive->seconds / row.tiled->seconds).c_str() : "-",
+                both ? format_bytes(row.naive->extra_bytes).c_str() : "-", format_bytes(row.tiled->extra_bytes).c_str(),
+                both ? format("%.1e", row.naive->error).c_str() : "-", format("%.1e", row.tiled->error).c_str());
+    if (!row.naive_why_not.empty()) std::printf("%7s  textbook not run: %s\n", "", row.naive_why_not.c_str());
+    std::fflush(stdout);
+  };
+  const std::vector<Row> rows = measure_all(options, show);
+  write_plot(options, rows, machine);
+
+  // Exact to rounding: fp32 error is a few ulp of values near 1. NaN fails too.
+  constexpr double kLargestError = 1e-5;
+  bool exact = !rows.empty();
+  for (const Row& row : rows) exact = exact && row.tiled->error < kLargestError;
+  if (options.json) {
+    nlohmann::json out = {{"device", machine},  {"version", mica_version()}, {"heads", options.heads},
+                          {"dim", options.dim}, {"causal", options.causal},  {"threads", mica_get_num_threads()},
+                          {"exact", exact},     {"plot", options.plot},      {"rows", nlohmann::json::array()}};
+    for (const Row& row : rows)
+      out["rows"].push_back({{"length", row.length},
+                             {"naive", to_json(row.naive)},
+                             {"tiled", to_json(row.tiled)},
+                             {"naive_why_not", row.naive_why_not},
+                             {"naive_formula_bytes", row.naive_formula_bytes}});
+    std::printf("%s\n", out.dump(2).c_str());
+    return exact ? kOk : kFailed;
+  }
+  const auto longest = std::find_if(rows.rbegin(), rows.rend(), [](const Row& row) { return bool(row.naive); });
+  std::printf("\n");
+  if (longest != rows.rend())
+    std::printf("At length %lld, tiles are %.1f times as fast and take %s beside the tensors instead of %s.\n",
+                (long long)longest->length, longest->naive->seconds / longest->tiled->seconds,
+                format_bytes(longest->tiled->extra_bytes).c_str(), format_bytes(longest->naive->extra_bytes).c_str());
+  std::printf(
+      "Time: median. Memory: of a process of its own at its fullest, less what it held when its tensors were filled.\n"
+      "Error: largest difference from the formula in double precision, on 32 rows.\n");
+  std::printf("Plot: %s\n", options.plot.c_str());
+  if (!exact) std::printf("FAILED: a tiled result is further than %g from the formula.\n", kLargestError);
+  return exact ? kOk : kFailed;
+}
+
+}  // namespace
+
+Verb demo_verb(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("demo", "The textbook's attention against tiles: time, memory, error, a plot");
+  verb->add_option("--lengths", options->lengths, "sequence lengths, growing")->delimiter(',')->type_name("N,N");
+  verb->add_option("--heads", options->heads, "heads")->capture_default_str();
+  verb->add_option("--dim", options->dim, "head dimension")->capture_default_str();
+  verb->add_flag("--causal", options->causal, "each row sees the keys up to its own");
+  verb->add_option("--threads", options->threads, "threads of both (0: all)")->capture_default_str();
+  verb->add_option("--seconds", options->seconds, "about how long it may take in all")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
+  verb->add_option("--plot", options->plot, "file for the plot")->capture_default_str();
+  verb->add_flag("--json", options->json, "print JSON");
+  verb->add_option("--measure", options->measure, "")->check(CLI::IsMember({"naive", "tiled"}))->group("");
+  verb->add_option("--length", options->length, "")->group("");
+  verb->footer(
+      "Examples:\n"
+      "  mica demo\n"
+      "  mica demo --causal --dim 128 --lengths 1024,4096,16384 --plot plot.svg\n"
+      "Exit codes: 0 every tiled result is exact to rounding; 1 one is not; 2 it could not be measured.");
+  return {verb, [options] { return run(*options); }};
+}
+
+}  // namespace cli

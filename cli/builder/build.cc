@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// `mica build`: another project's CUDA extension as a wheel for this torch.
+#include "builder/run/build.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "builder/plan/parallel.h"
+#include "builder/run/build_json.h"
+#include "builder/run/follow.h"
+#include "builder/run/prepare.h"
+#include "cli/builder/build_slurm.h"
+#include "cli/process.h"
+#include "cli/text.h"
+#include "cli/verbs.h"
+#include "mica/mica.h"
+#include "support/process.h"
+#include "support/text.h"
+
+namespace cli {
+namespace {
+
+constexpr int kInterrupted = 130;  // as shells say it
+
+struct Options {
+  builder::BuildRequest request;
+  SlurmOptions slurm;
+  std::string jobs = "auto";
+  bool dry_run = false, attach = false, json = false;
+};
+
+std::string minutes(double seconds) {
+  return seconds < 90 ? format("%.0f s", seconds) : format("%.0f min", seconds / 60);
+}
+
+// One line that redraws itself on a terminal; elsewhere one for every tenth, or every minute.
+class Display {
+ public:
+  explicit Display(bool quiet) : quiet_(quiet), terminal_(stdout_is_terminal()) {}
+
+  void say(const std::string& line) {
+    if (quiet_) return;
+    clear();
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
+
+  void show(const builder::BuildProgress& p) {
+    if (quiet_) return;
+    const int tenth = p.files_total > 0 ? p.files_done * 10 / p.files_total : 0;
+    const double now = now_seconds();
+    const bool due = terminal_ ? now - shown_at_ >= 0.5 : (tenth != tenth_ || now - shown_at_ >= 60);
+    if (!due) return;
+    tenth_ = tenth;
+    shown_at_ = now;
+    std::string line = p.files_total > 0 ? format("%d of %d files", p.files_done, p.files_total) : "configuring";
+    line += format(", %d job%s, %s now, %s at most, %s", p.jobs, p.jobs == 1 ? "" : "s",
+                   builder::gigabytes(p.bytes).c_str(), builder::gigabytes(p.peak_bytes).c_str(),
+                   minutes(p.seconds).c_str());
+    if (p.seconds_left >= 0) line += ", about " + minutes(p.seconds_left) + " left";
+    if (terminal_)
+      std::printf("\r%-79.79s", line.c_str());
+    else
+      std::printf("%s\n", line.c_str());
+    drawn_ = terminal_;
+    std::fflush(stdout);
+  }
+
+  void clear() {
+    if (drawn_) std::printf("\r%79s\r", "");
+    drawn_ = false;
+  }
+
+ private:
+  bool quiet_, terminal_, drawn_ = false;
+  int tenth_ = -1;
+  double shown_at_ = -1e9;
+};
+
+void print_plan(const builder::PreparedBuild& b) {
+  const doctor::Environment& here = b.inputs.here;
+  std::printf("source   %s%s%s%s\n", b.source.package.c_str(), b.source.version.empty() ? "" : " ",
+              b.source.version.c_str(),
+              b.source.path.empty() ? ", to be fetched from the package index" : (", from " + b.source.path).c_str());
+  if (here.python) std::printf("Python   %s, %s\n", b.place.program.c_str(), here.python->version.text().c_str());
+  if (here.torch)
+    std::printf("torch    %s, CUDA %s, in %s\n", here.torch->version.c_str(),
+                here.torch->cuda_version.empty() ? "none" : here.torch->cuda_version.c_str(),
+                here.torch->folder.c_str());
+  std::printf("target   %s\n", b.inputs.target.name.c_str());
+  if (!b.folder.empty())
+    std::printf("folder   %s\n", b.folder.c_str());
+  else
+    std::printf("folder   in %s, named when the source is here\n", b.request.work.c_str());
+  std::printf("wheel    into %s\n", b.request.out.c_str());
+  std::vector<std::string> tools(b.plan.recipe->imports.begin(), b.plan.recipe->imports.end());
+  std::printf("tools    %s: those that this Python lacks come into the folder\n", support::joined(tools, ", ").c_str());
+  if (!b.plan.decisions.empty()) {
+    Table table({"decided", "", "why"});
+    for (const builder::Decision& d : b.plan.decisions) table.add({d.what, d.value, d.why});
+    std::printf("\n%s", table.text().c_str());
+  }
+  if (!b.plan.settings.empty()) {
+    Table table({"variable", "", "why"});
+    for (const builder::Setting& s : b.plan.settings) table.add({s.name, s.removed ? "(taken away)" : s.value, s.why});
+    std::printf("\n%s", table.text().c_str());
+    std::printf("PATH and PYTHONPATH begin with the toolkit, this build's own tools and that Python.\n");
+  }
+  if (!b.plan.refused()) {
+    std::printf("\nflags that every command gets, whatever setup.py says:\n");
+    if (b.plan.cxx_abi >= 0) std::printf("  -D_GLIBCXX_USE_CXX11_ABI=%d (host compiler and nvcc)\n", b.plan.cxx_abi);
+    for (const std::string& code : b.plan.gencode())
+      std::printf("  -gencode=%s (nvcc, in place of all others)\n", code.c_str());
+    if (b.plan.cuda) std::printf("  --threads %d (nvcc, where setup.py gives another number)\n", b.plan.nvcc_threads);
+  }
+  for (const doctor::Verdict& verdict : b.plan.verdicts)
+    std::printf("\n%s", doctor::verdict_text(verdict, false).c_str());
+}
+
+void print_outcome(const builder::PreparedBuild& b, const builder::BuildOutcome& out) {
+  const bool built = out.status == builder::BuildStatus::kBuilt;
+  if (out.status == builder::BuildStatus::kInterrupted) {
+    std::printf("%s\n", out.error.c_str());
+    return;
+  }
+  const auto& verdicts = out.status == builder::BuildStatus::kRefused ? b.plan.verdicts : out.verdicts;
+  if (!built)
+    std::printf("%s  %s\n", out.status == builder::BuildStatus::kRefused ? "refused" : "failed ", out.error.c_str());
+  for (const doctor::Verdict& verdict : verdicts)
+    if (verdict.severity != doctor::Severity::kNote) std::printf("%s", doctor::verdict_text(verdict, false).c_str());
+  if (out.attempts > 0)
+    std::printf("took     %s, %s of memory at most, %d job%s, %d attempt%s\n", minutes(out.seconds).c_str(),
+                builder::gigabytes(out.peak_bytes).c_str(), out.jobs, out.jobs == 1 ? "" : "s", out.attempts,
+                out.attempts == 1 ? "" : "s");
+  if (built) {
+    std::printf("judged   nothing wrong for %s\n", b.inputs.target.name.c_str());
+    std::printf("import   %s\n", out.imported.empty() ? ("not tried: " + out.not_imported).c_str()
+                                                      : support::joined(out.imported, ", ").c_str());
+    if (out.compared)
+      std::printf("compared forward and backward agree with Mica's (largest difference %.2g)\n",
+                  out.largest_difference);
+    else if (!out.not_compared.empty())
+      std::printf("compared not with Mica: %s\n", out.not_compared.c_str());
+    std::printf("wheel    %s\nsha256   %s\nrecord   %s\n", out.wheel.c_str(), out.sha256.c_str(), out.record.c_str());
+  }
+  if (!out.log.empty()) std::printf("log      %s\n", out.log.c_str());
+}
+
+int exit_code(builder::BuildStatus status) {
+  if (status == builder::BuildStatus::kBuilt) return kOk;
+  return status == builder::BuildStatus::kInterrupted ? kInterrupted : kFailed;
+}
+
+// Of a build that another process runs or ran.
+int print_state(const std::string& folder, const builder::BuildState& state, const Options& options, Display& display) {
+  display.clear();
+  if (options.json) {
+    std::printf("%s", builder::state_json(folder, state).c_str());
+  } else if (state.phase == "done") {
+    std::printf("wheel    %s\n", state.wheel.c_str());
+  } else if (state.finished()) {
+    std::printf("%s  %s\n", state.phase.c_str(), state.message.c_str());
+  } else {
+    std::printf("%s\n", builder::is_running(state) ? "it goes on without this terminal"
+                                                   : "it was ended from outside; the same command goes on from there");
+  }
+  if (state.phase == "done") return kOk;
+  return builder::is_running(state) ? kInterrupted : kFailed;
+}
+
+int run(Options options) {
+  if (options.jobs != "auto") {
+    char* end = nullptr;
+    const long jobs = std::strtol(options.jobs.c_str(), &end, 10);
+    if (*end || jobs < 1 || jobs > 1024)
+      throw std::runtime_error("--jobs is '" + support::printable(options.jobs) + "', want auto or 1 to 1024");
+    options.request.jobs = int(jobs);
+  }
+  options.request.mica_version = mica_version();
+  Display display(options.json);
+  const builder::Listener listener = {[&](const std::string& line) { display.say(line); },
+                                      [&](const builder::BuildProgress& p) { display.show(p); }};
+  support::take_stop_signals();
+  const auto as_job = [&] {
+    const int code = run_in_slurm(options.request, options.slurm, options.attach, options.json, listener);
+    display.clear();
+    return code;
+  };
+  options.slurm.print |= options.dry_run;  // of a job, the script is what would be done
+  if (options.slurm.slurm) return as_job();
+  if (options.attach) {
+    const std::string folder = builder::find_running(options.request.work, options.request.target);
+    if (folder.empty() && !find_job_folder(options.request).empty()) return as_job();
+    if (folder.empty())
+      throw std::runtime_error(options.request.target.empty()
+                                   ? "no build is running"
+                                   : "no build of " + options.request.target + " is running");
+    display.say("following the build in " + folder);
+    return print_state(folder, builder::follow(folder, listener), options, display);
+  }
+  if (options.request.target.empty())
+    throw std::runtime_error("want a package, a source archive or a folder (see mica build --help)");
+  builder::PreparedBuild prepared =
+      builder::prepare(options.request, options.dry_run ? builder::Fetch::kNothing : builder::Fetch::kSource, listener);
+  if (options.dry_run) {
+    if (options.json)
+      std::printf("%s", builder::plan_json(prepared).c_str());
+    else
+      print_plan(prepared);
+    return prepared.plan.refused() ? kFailed : kOk;
+  }
+  const auto state = builder::read_state(prepared.folder);
+  if (!prepared.folder.empty() && state && builder::is_running(*state)) {
+    display.say("following the build in " + prepared.folder);
+    const builder::BuildState end = builder::follow(prepared.folder, listener);
+    if (end.phase != "done") return print_state(prepared.folder, end, options, display);
+    // Built: what follows judges it once more and hands it out where this command wants it.
+  }
+  builder::BuildOutcome outcome = builder::build(prepared, listener);
+  display.clear();
+  ChildResult published = {0, ""};
+  if (outcome.status == builder::BuildStatus::kBuilt && !options.slurm.publish.empty()) {
+    published = run_self({"publish", outcome.wheel, options.slurm.publish});
+    if (published.exit_code == 0) outcome.published = options.slurm.publish;
+  }
+  if (options.json) {
+    std::printf("%s", builder::outcome_json(prepared, outcome).c_str());
+  } else {
+    print_outcome(prepared, outcome);
+    std::printf("%s", published.output.c_str());
+  }
+  return published.exit_code ? published.exit_code : exit_code(outcome.status);
+}
+
+}  // namespace
+
+Verb build_verb(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  builder::BuildRequest& request = options->request;
+  CLI::App* verb = app.add_subcommand("build", "Build another project's CUDA extension for this torch");
+  verb->add_option("source", request.target, "a package (flash-attn, flash-attn==2.8.3), a source archive or a folder")
+      ->type_name("TARGET");
+  verb->add_option("--python", request.python, "the Python whose torch it is for (default: the active one)")
+      ->type_name("PATH");
+  verb->add_option("--target", request.target_file, "where it shall run: a file that mica doctor --export wrote there")
+      ->type_name("FILE");
+  verb->add_option("--arch", request.architectures, "auto (the target's GPUs) or a list as in 8.0,9.0a,12.0+PTX")
+      ->type_name("LIST")
+      ->capture_default_str();
+  verb->add_option("--jobs", options->jobs, "compilers at a time: auto (from memory and cores) or a number")
+      ->type_name("N")
+      ->capture_default_str();
+  verb->add_option("--out", request.out, "where the wheel goes")->type_name("DIR")->capture_default_str();
+  verb->add_option("--work", request.work, "where builds live (default: MICA_BUILD_DIR, else the cache folder)")
+      ->type_name("DIR");
+  verb->add_option("--publish", options->slurm.publish, "then put the wheel on this shelf (see mica publish)")
+      ->type_name("DIR");
+  verb->add_flag("--keep", request.keep, "keep sources and objects after success");
+  verb->add_flag("--allow-downloads", request.allow_downloads,
+                 "let setup.py download (default: it is told that there is nothing)");
+  verb->add_flag("--dry-run", options->dry_run, "only say what would be done, with every variable and flag, and why");
+  verb->add_flag("--attach", options->attach, "follow a build that is running (that of TARGET, or any)");
+  verb->add_flag("--json", options->json, "print JSON");
+  add_slurm_flags(*verb, options->slurm);
+  verb->footer(
+      "Nothing is installed into that Python. A build that was stopped (Ctrl-C, a closed terminal, a killed compiler)\n"
+      "goes on where it was when the same command is given again. The wheel is judged by the doctor and imported once\n"
+      "before it is handed out; WHEEL.build.json beside it says how it was made.\n"
+      "Examples:\n"
+      "  mica build flash-attn --dry-run\n"
+      "  mica build flash-attn==2.8.3 --arch 9.0 --out dist\n"
+      "  mica build causal_conv1d-1.5.0.tar.gz --python /env/bin/python --target gpu-node.json\n"
+      "  mica build ./my-extension --jobs 4 --keep\n"
+      "  mica build flash-attn --slurm --partition cpu --time 2:00:00 --publish /shared/wheels\n"
+      "Exit codes: 0 built; 1 refused or failed, with the reason; 2 bad usage, or it could not be tried; 130 stopped.");
+  return {verb, [options] { return run(*options); }};
+}
+
+}  // namespace cli

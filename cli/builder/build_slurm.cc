@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/builder/build_slurm.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "builder/plan/parallel.h"
+#include "builder/plan/recipe.h"
+#include "builder/run/prepare.h"
+#include "builder/slurm/job.h"
+#include "builder/slurm/slurm.h"
+#include "builder/slurm/slurm_end.h"
+#include "builder/slurm/slurm_script.h"
+#include "cli/text.h"
+#include "cli/verbs.h"
+#include "doctor/verdict/verdict_json.h"
+#include "support/text.h"
+
+namespace cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kInterrupted = 130;
+constexpr int kUsualJobs = 4;  // where nobody says how many, or how much memory there is
+
+std::string absolute(const std::string& path) {
+  return path.empty() ? "" : fs::absolute(path).lexically_normal().string();
+}
+
+std::string jobs_folder(const builder::BuildRequest& request) {
+  return absolute(request.work.empty() ? builder::default_work_folder() : request.work) + "/jobs";
+}
+
+std::string folder_name(const std::string& package) {
+  std::string out = package.empty() ? "extension" : package;
+  for (char& c : out)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  return out.substr(0, 100);
+}
+
+// As many compilers as the memory asked for holds.
+int jobs_of(const builder::BuildRequest& request, const SlurmOptions& options, uint64_t job_bytes) {
+  if (request.jobs > 0) return request.jobs;
+  const uint64_t bytes = builder::parse_slurm_memory(options.wishes.memory).value_or(0);
+  if (bytes == 0 || job_bytes == 0) return kUsualJobs;
+  builder::JobRequest trial;
+  trial.job_bytes = job_bytes;
+  trial.jobs = 1;
+  while (trial.jobs < 64) {
+    ++trial.jobs;
+    if (asked_memory_bytes(trial) > bytes) return trial.jobs - 1;
+  }
+  return trial.jobs;
+}
+
+builder::JobRequest job_request(const builder::BuildRequest& request, const SlurmOptions& options,
+                                const builder::PreparedBuild& prepared) {
+  builder::JobRequest job;
+  job.name = "mica-" + folder_name(prepared.source.package);
+  job.folder = jobs_folder(request) + "/" + folder_name(prepared.source.package);
+  job.wishes = options.wishes;
+  job.job_bytes = builder::recipe_of(prepared.source.package).job_bytes;
+  job.jobs = jobs_of(request, options, job.job_bytes);
+  job.cores = job.jobs;
+  job.builds = prepared.request.work;
+  // What was fetched here need not be fetched by a node that may have no network.
+  job.target = prepared.source.path.empty() ? request.target : prepared.source.path;
+  std::error_code error;
+  const std::string self = fs::read_symlink("/proc/self/exe", error).string();
+  job.words = {self.empty() ? "mica" : self, "build", job.target, "--jobs", std::to_string(job.jobs)};
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) job.words.insert(job.words.end(), {flag, value});
+  };
+  add("--python", prepared.place.program);
+  add("--target", absolute(request.target_file));
+  add("--arch", request.architectures);
+  add("--out", prepared.request.out);
+  add("--work", prepared.request.work);
+  add("--publish", absolute(options.publish));
+  if (request.keep) job.words.push_back("--keep");
+  if (request.allow_downloads) job.words.push_back("--allow-downloads");
+  return job;
+}
+
+class Follower {
+ public:
+  explicit Follower(const builder::Listener& listener) : listener_(listener) {}
+
+  bool operator()(const builder::Job& job, const builder::JobStatus& status) {
+    std::string line = "job " + job.id + " " + builder::phase_name(status.phase);
+    if (status.phase == builder::JobPhase::kRunning) line += " on " + status.node;
+    if (status.phase == builder::JobPhase::kUnknown) line += ": " + status.problem;
+    if (status.phase == builder::JobPhase::kQueued)
+      for (const doctor::Verdict& verdict : builder::explain_job(job, status))
+        line += ", " + verdict.message + ": " + verdict.cause +
+                (verdict.severity == doctor::Severity::kNote ? "" : " " + verdict.fix);
+    if (status.phase != builder::JobPhase::kEnded && line != last_) listener_.say(line);
+    last_ = line;
+    for (const std::string& words : new_lines(status.log))
+      if (!is_progress(words)) listener_.say("  | " + words);
+    if (status.phase == builder::JobPhase::kRunning && status.build) {
+      const builder::BuildState& b = *status.build;
+      const double left = b.files_done > 0 ? b.seconds / b.files_done * (b.files_total - b.files_done) : -1;
+      if (b.phase == "building")
+        listener_.progress({b.files_done, b.files_total, b.jobs, b.bytes, b.peak_bytes, b.seconds, left});
+    }
+    return true;
+  }
+
+ private:
+  // The lines behind those that the last look saw at the end of the log.
+  std::vector<std::string> new_lines(const std::vector<std::string>& log) {
+    std::size_t known = std::min(log.size(), seen_.size());
+    while (known > 0 &&
+           !std::equal(log.begin(), log.begin() + std::ptrdiff_t(known), seen_.end() - std::ptrdiff_t(known)))
+      --known;
+    seen_ = log;
+    return {log.begin() + std::ptrdiff_t(known), log.end()};
+  }
+
+  // What the build says about files and memory is shown from its own notes.
+  static bool is_progress(const std::string& line) {
+    int done = 0, total = 0, end = 0;
+    return line.starts_with("configuring, ") ||
+           (std::sscanf(line.c_str(), "%d of %d files, %n", &done, &total, &end) == 2 && end > 0);
+  }
+
+  const builder::Listener& listener_;
+  std::string last_;
+  std::vector<std::string> seen_;
+};
+
+struct Result {
+  builder::Job job;
+  builder::JobStatus status;
+  std::vector<doctor::Verdict> verdicts;
+};
+
+// Follows to the end, with second tries where they can help.
+Result follow(builder::Job job, const SlurmOptions& options, const builder::Listener& listener) {
+  Follower follower(listener);
+  for (;;) {
+    Result result;
+    result.status = builder::follow_job(job, [&](const builder::JobStatus& status) { return follower(job, status); });
+    result.job = job;
+    if (result.status.phase != builder::JobPhase::kEnded) return result;
+    result.verdicts = builder::explain_job(job, result.status);
+    const auto retry = job.attempt > options.retries
+                           ? std::nullopt
+                           : retry_of(job, result.status, builder::largest_node_bytes(job.request.wishes.partition));
+    if (!retry) return result;
+    for (const doctor::Verdict& verdict : result.verdicts) listener.say(verdict.subject + ": " + verdict.message);
+    job = builder::resubmit_job(job, retry->request);
+    listener.say("again   job " + job.id + ": " + retry->why);
+  }
+}
+
+bool succeeded(const Result& result) { return result.status.end == builder::JobEnd::kSuccess; }
+
+// What the job's command was told; empty: nothing.
+std::string word_after(const Result& result, const char* flag) {
+  const std::vector<std::string>& words = result.job.request.words;
+  const auto found = std::find(words.begin(), words.end(), flag);
+  return found == words.end() || found + 1 == words.end() ? "" : *(found + 1);
+}
+
+// In the out folder, with the record of the build beside it; else where it was built.
+std::string wheel_of(const Result& result) {
+  const std::string built = succeeded(result) && result.status.build ? result.status.build->wheel : "";
+  const std::string out = word_after(result, "--out");
+  if (built.empty() || out.empty()) return built;
+  const std::string handed_out = out + "/" + support::base_name(built);
+  std::error_code error;
+  return fs::is_regular_file(handed_out, error) ? handed_out : built;
+}
+
+void print(const Result& result) {
+  const builder::JobStatus& status = result.status;
+  if (status.phase != builder::JobPhase::kEnded) {
+    std::printf("job %s goes on without this terminal: mica build --slurm --attach follows it, --cancel ends it\n",
+                result.job.id.c_str());
+    return;
+  }
+  if (!succeeded(result)) {
+    std::printf("job %s ended: %s\n", result.job.id.c_str(), builder::end_name(status.end));
+    for (const doctor::Verdict& verdict : result.verdicts)
+      std::printf("%s", doctor::verdict_text(verdict, false).c_str());
+  }
+  if (!wheel_of(result).empty()) std::printf("wheel    %s\n", wheel_of(result).c_str());
+  std::printf("log      %s\n", result.job.log().c_str());
+}
+
+void print_json(const Result& result) {
+  const nlohmann::json out = {{"job", result.job.id},
+                              {"folder", result.job.request.folder},
+                              {"log", result.job.log()},
+                              {"attempts", result.job.attempt},
+                              {"phase", builder::phase_name(result.status.phase)},
+                              {"end", builder::end_name(result.status.end)},
+                              {"state", result.status.state},
+                              {"reason", result.status.reason},
+                              {"node", result.status.node},
+                              {"exit_code", result.status.exit_code},
+                              {"wheel", wheel_of(result)},
+                              {"published", succeeded(result) ? word_after(result, "--publish") : ""},
+                              {"verdicts", doctor::as_json(result.verdicts)}};
+  std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
+
+int finish(const Result& result, bool json) {
+  if (json)
+    print_json(result);
+  else
+    print(result);
+  if (result.status.phase != builder::JobPhase::kEnded) return kInterrupted;
+  return succeeded(result) ? kOk : kFailed;
+}
+
+}  // namespace
+
+void add_slurm_flags(CLI::App& verb, SlurmOptions& options) {
+  const char* group = "As a job of Slurm";
+  CLI::Option* slurm = verb.add_flag("--slurm", options.slurm, "submit it as a job and follow that")->group(group);
+  const auto add = [&](const char* name, std::string& value, const char* text, const char* type) {
+    verb.add_option(name, value, text)->type_name(type)->group(group)->needs(slurm);
+  };
+  add("--partition", options.wishes.partition, "as sbatch takes it", "NAME");
+  add("--mem", options.wishes.memory, "memory of the job (default: jobs times memory per job)", "SIZE");
+  add("--time", options.wishes.time, "time limit of the job", "TIME");
+  add("--gres", options.wishes.gres, "as sbatch takes it: gpu:1 lets the wheel be tried on a GPU", "LIST");
+  add("--account", options.wishes.account, "as sbatch takes it", "NAME");
+  verb.add_option("--retries", options.retries, "second tries after too little memory or time, or a lost node")
+      ->group(group)
+      ->capture_default_str()
+      ->check(CLI::Range(0, 20))
+      ->needs(slurm);
+  verb.add_flag("--print", options.print, "only show the job's script (so does --dry-run)")->group(group)->needs(slurm);
+  verb.add_flag("--cancel", options.cancel, "end the job of TARGET")->group(group)->needs(slurm);
+}
+
+std::string find_job_folder(const builder::BuildRequest& request) {
+  std::string newest;
+  fs::file_time_type when;
+  std::error_code error;
+  for (fs::directory_iterator entry(jobs_folder(request), error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code missing;
+    const fs::file_time_type time = fs::last_write_time(entry->path() / "job.json", missing);
+    const bool fits = request.target.empty() ||
+                      entry->path().filename() == folder_name(builder::parse_source(request.target).package);
+    if (missing || !fits || (!newest.empty() && time <= when)) continue;
+    newest = entry->path().string();
+    when = time;
+  }
+  return newest;
+}
+
+int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& options, bool attach, bool json,
+                 const builder::Listener& listener) {
+  builder::check_wishes(options.wishes);
+  if (attach || options.cancel) {
+    const std::string folder = find_job_folder(request);
+    if (folder.empty())
+      throw std::runtime_error("no job" + (request.target.empty() ? "" : " of " + request.target) + " was submitted");
+    builder::Job job = builder::read_job(folder);
+    if (options.cancel) builder::cancel_job(job);
+    SlurmOptions calm = options;
+    if (options.cancel) calm.retries = 0;
+    return finish(follow(std::move(job), calm, listener), json);
+  }
+  if (request.target.empty()) throw std::runtime_error("want a package, a source archive or a folder");
+  const builder::PreparedBuild prepared =
+      builder::prepare(request, options.print ? builder::Fetch::kNothing : builder::Fetch::kForAnotherNode, listener);
+  const builder::JobRequest wanted = job_request(request, options, prepared);
+  if (options.print) {
+    const std::string script = builder::job_script(wanted);
+    const nlohmann::json as_json = {{"script", script}, {"folder", wanted.folder}};
+    std::printf("%s", json ? (as_json.dump(2) + "\n").c_str() : script.c_str());
+    return kOk;
+  }
+  for (const doctor::Verdict& verdict : prepared.plan.verdicts)
+    if (verdict.severity == doctor::Severity::kError)
+      listener.say("here it could not be built (" + verdict.code + "); the job's node decides");
+  std::error_code error;
+  if (fs::exists(wanted.folder + "/job.json", error)) {
+    const builder::Job running = builder::read_job(wanted.folder);
+    const builder::JobPhase phase = builder::look_at_job(running).phase;
+    if (phase == builder::JobPhase::kQueued || phase == builder::JobPhase::kRunning) {
+      listener.say("job " + running.id + " builds it already");
+      return finish(follow(running, options, listener), json);
+    }
+  }
+  const builder::Job job = builder::submit_job(wanted);
+  listener.say("job " + job.id + " submitted from " + wanted.folder + ": " +
+               support::counted(std::size_t(wanted.jobs), "compiler") + ", " +
+               builder::gigabytes(asked_memory_bytes(wanted)) + " of memory");
+  return finish(follow(job, options, listener), json);
+}
+
+}  // namespace cli

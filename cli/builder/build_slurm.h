@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// `mica build --slurm`: the same build as a job of Slurm.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "builder/run/build.h"
+#include "builder/run/prepare.h"
+#include "builder/slurm/job.h"
+#include "builder/slurm/slurm.h"
+
+namespace cli {
+
+struct SlurmOptions {
+  bool slurm = false, print = false, cancel = false;
+  builder::SlurmWishes wishes;
+  int retries = 2;
+  std::string publish;  // folder that the job puts the finished wheel into
+};
+
+void add_slurm_flags(CLI::App& verb, SlurmOptions& options);
+
+// Submits the build, or follows the job that is there already, and says how it ended. Returns an exit code.
+int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& options, bool attach, bool json,
+                 const builder::Listener& listener);
+
+// The folder of a job of this target (of any, if empty) that was submitted from here; empty: none.
+std::string find_job_folder(const builder::BuildRequest& request);
+
+}  // namespace cli

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPU architectures: how they are written, and which nvcc knows them.
+#include "builder/plan/architectures.h"
+
+#include <stdexcept>
+
+#include "doctor/tables/cuda_releases.h"
+#include "support/text.h"
+
+namespace builder {
+
+using namespace support;
+
+namespace {
+
+Architecture parse_one(const std::string& word) {
+  const auto bad = [&] {
+    return std::runtime_error("--arch holds '" + support::printable(word) +
+                              "', want auto or architectures such as 8.0,9.0a,12.0+PTX");
+  };
+  Architecture out;
+  std::string rest = word;
+  if (rest.ends_with("+PTX")) {
+    out.ptx = true;
+    rest.resize(rest.size() - 4);
+  }
+  if (rest.ends_with('a') || rest.ends_with('f')) {
+    out.arch.suffix = rest.back();
+    rest.pop_back();
+  }
+  const std::size_t dot = rest.find('.');
+  if (dot == rest.npos || dot == 0 || dot > 2 || rest.size() != dot + 2) throw bad();
+  for (std::size_t i = 0; i < rest.size(); ++i)
+    if (i != dot && (rest[i] < '0' || rest[i] > '9')) throw bad();
+  out.arch.sm = std::stoi(rest.substr(0, dot)) * 10 + (rest[dot + 1] - '0');
+  return out;
+}
+
+}  // namespace
+
+std::vector<Architecture> parse_architectures(const std::string& text) {
+  std::string plain = text;
+  for (char& c : plain)
+    if (c == ';' || c == ' ') c = ',';
+  std::vector<Architecture> out;
+  for (const std::string& word : support::split(plain, ','))
+    if (!word.empty()) out.push_back(parse_one(word));
+  if (out.empty()) throw std::runtime_error("--arch is empty, want auto or architectures such as 8.0,9.0");
+  return out;
+}
+
+std::string dotted(const doctor::GpuArch& arch) {
+  return arch.capability().text() + (arch.suffix ? std::string(1, arch.suffix) : "");
+}
+
+std::string why_nvcc_cannot(const support::Version& nvcc, const doctor::GpuArch& arch) {
+  const std::string name = arch.capability().text();
+  const auto known = doctor::known_architecture(arch.sm);
+  if (!known) return "no nvcc is known that has " + name;
+  if (nvcc < known->first)
+    return "nvcc " + nvcc.text() + " does not know " + name + " yet: " + known->first.text() + " or later does";
+  if (known->dropped.known() && nvcc >= known->dropped)
+    return "nvcc " + nvcc.text() + " no longer knows " + name + ": those before " + known->dropped.text() + " do";
+  if (arch.suffix == 'f' && nvcc < support::parse_version("12.9"))
+    return "nvcc " + nvcc.text() + " does not know the suffix f: 12.9 or later does";
+  return "";
+}
+
+}  // namespace builder

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "builder/run/claim.h"
+
+#include <unistd.h>
+
+#include "builder/run/state.h"
+#include "builder/shelf/records.h"
+#include "support/bytes.h"
+#include "support/durable.h"
+#include "support/process.h"
+#include "support/session.h"
+#include "support/text.h"
+
+namespace builder {
+
+using namespace support;
+
+namespace {
+
+constexpr int kMostVanished = 100;
+
+std::string own_line() {
+  return host_name() + " " + std::to_string(getpid()) + " " + std::to_string(process_start(getpid())) + "\n";
+}
+
+std::string text_or_nothing(const std::string& path) {
+  try {
+    return support::read_text_file(path);
+  } catch (const support::ReadError&) {
+    return "";
+  }
+}
+
+// A process of this machine is asked for by its id; one of another machine by the state that it keeps writing.
+bool is_alive(const std::string& line, const std::string& folder) {
+  const std::vector<std::string> parts = support::split(support::trimmed(line), ' ');
+  if (parts.size() != 3) return false;
+  if (parts[0] == host_name())
+    return process_start(std::atoi(parts[1].c_str())) == std::strtoull(parts[2].c_str(), nullptr, 10);
+  const auto state = read_state(folder);
+  return state && is_running(*state);
+}
+
+}  // namespace
+
+// The claims of a folder are a chain: claim.1, claim.2, ... The next may only be made while all before it are of dead
+// processes. A claim is removed by its own process alone, so a dead one stays, and whoever found it dead long ago can
+// only make the one after it, or finds that made: no claim of a live process is ever moved or overwritten.
+Claim::Claim(std::string folder) {
+  int vanished = 0;
+  for (int number = 1; vanished < kMostVanished;) {
+    path_ = folder + "/claim." + std::to_string(number);
+    std::string line = text_or_nothing(path_);
+    if (line.empty()) {
+      held_ = write_new_file(path_, own_line()) == Placed::kNew;
+      if (held_) return;
+      line = text_or_nothing(path_);
+    }
+    if (line.empty())
+      ++vanished;  // its process has just let go
+    else if (is_alive(line, folder))
+      return;
+    else
+      ++number;
+  }
+}
+
+Claim::~Claim() {
+  if (held_) unlink(path_.c_str());
+}
+
+}  // namespace builder

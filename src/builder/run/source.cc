@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "builder/run/source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+#include <stdexcept>
+#include <vector>
+
+#include "builder/shelf/shelf_files.h"
+#include "support/bytes.h"
+#include "support/durable.h"
+#include "support/sha256.h"
+#include "support/text.h"
+
+namespace builder {
+
+using namespace support;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kArchiveEnds[] = {".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip"};
+
+bool is_left_over(const std::string& name) {
+  return name == ".git" || name == "build" || name == "dist" || name == "__pycache__" || name == ".venv" ||
+         name.ends_with(".egg-info");
+}
+
+// Relative paths of all files, sorted. Links count as files, whatever they lead to.
+std::vector<std::string> source_files(const std::string& folder) {
+  std::vector<std::string> out;
+  fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied), end;
+  for (; entry != end; ++entry) {
+    const bool is_link = entry->is_symlink();
+    if (!is_link && entry->is_directory()) {
+      if (is_left_over(entry->path().filename().string())) entry.disable_recursion_pending();
+      continue;
+    }
+    if (is_link || entry->is_regular_file()) out.push_back(entry->path().lexically_relative(folder).string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::string first_match(const std::string& text, const char* pattern) {
+  std::smatch match;
+  return std::regex_search(text, match, std::regex(pattern, std::regex::ECMAScript | std::regex::multiline))
+             ? match[1].str()
+             : "";
+}
+
+std::string text_or_nothing(const std::string& path) {
+  try {
+    return support::read_text_file(path, 1 << 20);
+  } catch (const support::ReadError&) {
+    return "";
+  }
+}
+
+}  // namespace
+
+bool parse_archive_name(std::string_view file_name, std::string* package, std::string* version) {
+  std::string name = support::base_name(file_name);
+  for (const char* end : kArchiveEnds) {
+    if (!name.ends_with(end)) continue;
+    name.resize(name.size() - std::string_view(end).size());
+    const std::size_t dash = name.rfind('-');
+    const bool has_version =
+        dash != name.npos && dash + 1 < name.size() && name[dash + 1] >= '0' && name[dash + 1] <= '9';
+    *package = normalised_project(name.substr(0, has_version ? dash : name.size()));
+    *version = has_version ? name.substr(dash + 1) : "";
+    return true;
+  }
+  return false;
+}
+
+void read_project_name(const std::string& folder, std::string* package, std::string* version) {
+  const std::string info = text_or_nothing(folder + "/PKG-INFO");
+  const std::string project = text_or_nothing(folder + "/pyproject.toml");
+  const std::string setup = text_or_nothing(folder + "/setup.py");
+  std::string name = first_match(info, "^Name: *([A-Za-z0-9._-]+)");
+  *version = first_match(info, "^Version: *([^ \r\n]+)");
+  if (name.empty()) name = first_match(project, "^name *= *[\"']([A-Za-z0-9._-]+)[\"']");
+  if (name.empty()) name = first_match(setup, "^ *(?:PACKAGE_)?NAME *= *[\"']([A-Za-z0-9._-]+)[\"']");
+  if (name.empty()) name = first_match(setup, "[( ,]name *= *[\"']([A-Za-z0-9._-]+)[\"']");
+  if (version->empty()) *version = first_match(project, "^version *= *[\"']([^\"']+)[\"']");
+  if (version->empty()) *version = first_match(setup, "[( ,]version *= *[\"']([^\"']+)[\"']");
+  *package = normalised_project(name);
+}
+
+Source parse_source(const std::string& text) {
+  Source out;
+  out.text = text;
+  std::error_code error;
+  if (fs::is_directory(text, error)) {
+    out.kind = SourceKind::kFolder;
+    out.path = fs::canonical(text).string();
+    if (!fs::exists(out.path + "/setup.py") && !fs::exists(out.path + "/pyproject.toml"))
+      throw std::runtime_error(text + ": neither setup.py nor pyproject.toml is in that folder");
+    read_project_name(out.path, &out.package, &out.version);
+    if (out.package.empty()) out.package = normalised_project(support::base_name(out.path));
+    out.sha256 = folder_sha256(out.path);
+    return out;
+  }
+  if (text.ends_with(".whl"))
+    throw std::runtime_error(text + ": a wheel is built already (mica doctor judges it, mica publish shares it)");
+  if (parse_archive_name(text, &out.package, &out.version) || text.find('/') != text.npos || fs::exists(text, error)) {
+    if (!fs::exists(text, error)) throw std::runtime_error(text + ": no such file or folder");
+    if (out.package.empty() || !fs::is_regular_file(text, error))
+      throw std::runtime_error(text + ": want a package, a source archive (.tar.gz, .zip) or a folder");
+    out.kind = SourceKind::kArchive;
+    out.path = fs::canonical(text).string();
+    out.sha256 = file_sha256(out.path);
+    return out;
+  }
+  std::smatch match;
+  if (!std::regex_match(text, match, std::regex("([A-Za-z0-9][A-Za-z0-9._-]*)(==([A-Za-z0-9.!+_-]+))?")))
+    throw std::runtime_error("'" + support::printable(text) +
+                             "' is no package (want NAME or NAME==VERSION), no source archive and no folder");
+  out.package = normalised_project(match[1].str());
+  out.version = match[3].str();
+  out.requirement = out.package + (out.version.empty() ? "" : "==" + out.version);
+  return out;
+}
+
+std::string folder_sha256(const std::string& folder) {
+  support::Sha256 all;
+  const auto add = [&](const std::string& text) {
+    all.update({reinterpret_cast<const uint8_t*>(text.data()), text.size() + 1});  // with its final zero
+  };
+  for (const std::string& name : source_files(folder)) {
+    const fs::path path = fs::path(folder) / name;
+    add(name);
+    add(fs::is_symlink(path) ? fs::read_symlink(path).string() : file_sha256(path.string()));
+  }
+  return hex(all.digest());
+}
+
+void copy_source_folder(const std::string& from, const std::string& to) {
+  for (const std::string& name : source_files(from)) {
+    const fs::path target = fs::path(to) / name;
+    fs::create_directories(target.parent_path());
+    fs::copy(fs::path(from) / name, target, fs::copy_options::copy_symlinks | fs::copy_options::overwrite_existing);
+  }
+}
+
+int count_cuda_files(const std::string& folder) {
+  int count = 0;
+  for (const std::string& name : source_files(folder)) {
+    if (!name.ends_with(".cu")) continue;
+    bool foreign = false;
+    const std::vector<std::string> parts = support::split(name, '/');
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i)
+      foreign |= parts[i] == "cutlass" || parts[i].starts_with("third") || parts[i].starts_with("test") ||
+                 parts[i].starts_with("example") || parts[i].starts_with("benchmark");
+    count += !foreign;
+  }
+  return count;
+}
+
+}  // namespace builder

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "builder/run/verdict_of_wheel.h"
+
+#include <algorithm>
+
+#include "builder/plan/architectures.h"
+#include "builder/run/prepare.h"
+#include "doctor/facts/cpython_abi.h"
+#include "doctor/judge/judge.h"
+#include "doctor/read/inspect.h"
+#include "doctor/tables/gpu_arch.h"
+#include "support/text.h"
+
+namespace builder {
+
+using namespace support;
+
+namespace {
+
+using doctor::make_verdict;
+
+// "package/_C.cpython-312-x86_64-linux-gnu.so" is imported as "package._C".
+std::string import_name(const std::string& path, const std::string& module) {
+  std::string folder = support::folder_name(path);
+  std::replace(folder.begin(), folder.end(), '/', '.');
+  return folder.empty() ? module : folder + "." + module;
+}
+
+bool has_code_for(const doctor::Wheel& wheel, const doctor::GpuArch& arch) {
+  for (const doctor::Binary& binary : wheel.binaries)
+    for (const doctor::FatbinContainer& container : binary.fatbins)
+      for (const doctor::FatbinEntry& entry : container.entries)
+        if (entry.code == doctor::GpuCode::kCubin && !entry.empty && entry.arch == arch) return true;
+  return false;
+}
+
+}  // namespace
+
+WheelVerdict judge_built_wheel(const std::string& path, const PreparedBuild& b) {
+  WheelVerdict out;
+  const doctor::Inspection inspection = doctor::inspect(path);
+  out.verdicts = doctor::judge(inspection, b.inputs.target);
+  if (!inspection.wheel) return out;
+  const std::string name = support::base_name(path);
+  for (const doctor::Binary& binary : inspection.wheel->binaries) {
+    const doctor::ModuleName module = doctor::parse_module_name(binary.path);
+    const std::vector<std::string> init = doctor::python_abi_of(binary.elf).init_functions;
+    if (!module.module.empty() && std::find(init.begin(), init.end(), "PyInit_" + module.module) != init.end())
+      out.modules.push_back(import_name(binary.path, module.module));
+  }
+  const std::vector<const char*>& wanted = b.plan.recipe->modules;
+  for (const char* module : wanted)
+    if (std::find(out.modules.begin(), out.modules.end(), module) == out.modules.end())
+      out.verdicts.push_back(make_verdict("WHEEL_NO_EXTENSION", name, std::string("it holds no module ") + module,
+                                          "The build ended well and left out what matters.",
+                                          "look into the log for what setup.py skipped"));
+  if (out.modules.empty() && wanted.empty() && b.inputs.cuda_files > 0)
+    out.verdicts.push_back(make_verdict("WHEEL_NO_EXTENSION", name, "it holds no compiled module",
+                                        "The source has " +
+                                            support::counted(std::size_t(b.inputs.cuda_files), ".cu file") +
+                                            ", and setup.py left them out.",
+                                        "look into the log for what setup.py skipped"));
+  if (!b.plan.cuda || out.modules.empty()) return out;
+  for (const Architecture& a : b.plan.architectures)
+    if (!has_code_for(*inspection.wheel, a.arch))
+      out.verdicts.push_back(make_verdict("GPU_NO_CODE", name, "it holds no code for " + a.arch.text(),
+                                          "setup.py compiles for architectures of its own choice.",
+                                          "see the nvcc lines in the log"));
+  return out;
+}
+
+}  // namespace builder

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shelf: a folder on shared storage that holds wheels for all nodes.
+//
+//   NAME.whl                           what pip --find-links reads
+//   simple/PROJECT/index.html          what pip --index-url reads; made from what is there
+//   provenance/NAME.whl.HASH16.json    where the wheel comes from; its name holds the wheel's hash
+//   matrix/HASH16-NODE.json            one line each: where it works
+//   matrix.jsonl                       those lines in one file; made from what is there
+//   quarantine/                        what `mica verify --quarantine` set aside
+//
+// A wheel's name appears in one step when all of its bytes and its provenance are on disk. Derived files are replaced
+// whole, and written again if something was added meanwhile: several publishers need no lock.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "builder/shelf/records.h"
+
+namespace builder {
+
+// Names of regular files in a folder, sorted; none if the folder is not there.
+std::vector<std::string> file_names(const std::string& folder, std::string_view suffix);
+
+std::string provenance_path(const std::string& shelf, const std::string& wheel, const std::string& sha256);
+// All that are recorded for a wheel of this name.
+std::vector<Provenance> provenances_of(const std::string& shelf, const std::string& wheel);
+
+std::string normalised_project(std::string_view name);  // PEP 503: "flash_attn" -> "flash-attn"
+
+}  // namespace builder

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job: what is asked for, and what became of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "builder/run/state.h"
+#include "support/process.h"
+
+namespace builder {
+
+using namespace support;
+
+// As sbatch takes them; empty: not asked for.
+struct SlurmWishes {
+  std::string partition, memory, time, gres, account;  // "gpu", "64G", "02:00:00", "gpu:1", "lab"
+};
+
+struct JobRequest {
+  std::string name;                // shown by squeue
+  std::string folder;              // absolute
+  std::vector<std::string> words;  // the command; "--jobs N" in it follows `jobs`
+  Variables variables;             // set for it, beside those of the submission
+  std::string work_folder;         // where the command starts; empty: in `folder`
+  std::string builds, target;      // folder in which the command notes its progress (state.h), and under which target
+  int cores = 1;
+  int jobs = 1;            // compilers at the same time
+  uint64_t job_bytes = 0;  // memory of one; 0: not known
+  SlurmWishes wishes;
+};
+
+struct Job {
+  JobRequest request;
+  std::string id;        // digits; empty: the submission was interrupted
+  std::string cluster;   // of a federation; empty: the usual one
+  double submitted = 0;  // seconds since 1970
+  int attempt = 1;
+  std::vector<std::string> earlier;  // ids of the attempts before
+  std::string log() const { return request.folder + "/job-" + id + ".log"; }
+};
+
+enum class JobPhase { kUnknown, kQueued, kRunning, kEnded };
+enum class JobEnd { kNone, kSuccess, kFailed, kMemory, kTime, kNode, kPreempted, kCancelled, kForgotten };
+struct JobStatus {
+  JobPhase phase = JobPhase::kUnknown;
+  JobEnd end = JobEnd::kNone;
+  std::string state, reason;        // Slurm's words: "PENDING", "Resources"
+  std::string node, elapsed, left;  // "node17", "1:02:03"
+  int exit_code = -1;               // of the command; -1: not known
+  std::optional<BuildState> build;  // how far it is, as the build itself notes it
+  std::vector<std::string> log;     // the last lines
+  std::string problem;              // why nothing could be found out
+};
+
+}  // namespace builder

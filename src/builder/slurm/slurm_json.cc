@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "builder/slurm/slurm_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "builder/slurm/slurm_script.h"
+
+namespace builder {
+namespace {
+
+using nlohmann::json;
+
+bool is_id(const std::string& text) {
+  return text.size() <= 20 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+std::string to_json(const Job& job) {
+  const JobRequest& request = job.request;
+  const json out = {{"id", job.id},
+                    {"cluster", job.cluster},
+                    {"submitted", job.submitted},
+                    {"attempt", job.attempt},
+                    {"earlier", job.earlier},
+                    {"name", request.name},
+                    {"words", request.words},
+                    {"variables", request.variables},
+                    {"work_folder", request.work_folder},
+                    {"builds", request.builds},
+                    {"target", request.target},
+                    {"cores", request.cores},
+                    {"jobs", request.jobs},
+                    {"job_bytes", request.job_bytes},
+                    {"partition", request.wishes.partition},
+                    {"memory", request.wishes.memory},
+                    {"time", request.wishes.time},
+                    {"gres", request.wishes.gres},
+                    {"account", request.wishes.account}};
+  return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+Job job_from_json(std::string_view text, const std::string& origin) {
+  try {
+    const json in = json::parse(text);
+    Job job;
+    job.id = in.at("id").get<std::string>();
+    job.cluster = in.at("cluster").get<std::string>();
+    job.submitted = in.at("submitted").get<double>();
+    job.attempt = in.at("attempt").get<int>();
+    job.earlier = in.at("earlier").get<std::vector<std::string>>();
+    JobRequest& request = job.request;
+    request.name = in.at("name").get<std::string>();
+    request.words = in.at("words").get<std::vector<std::string>>();
+    request.variables = in.at("variables").get<Variables>();
+    request.work_folder = in.at("work_folder").get<std::string>();
+    request.builds = in.at("builds").get<std::string>();
+    request.target = in.at("target").get<std::string>();
+    request.cores = in.at("cores").get<int>();
+    request.jobs = in.at("jobs").get<int>();
+    request.job_bytes = in.at("job_bytes").get<uint64_t>();
+    request.wishes = {in.at("partition").get<std::string>(), in.at("memory").get<std::string>(),
+                      in.at("time").get<std::string>(), in.at("gres").get<std::string>(),
+                      in.at("account").get<std::string>()};
+    // The id becomes part of a file name and of a command line.
+    if (!is_id(job.id)) throw std::runtime_error("id is no number");
+    if (request.words.empty()) throw std::runtime_error("words is empty");
+    check_wishes(request.wishes);
+    return job;
+  } catch (const std::exception& e) {
+    std::string line = e.what();
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    throw std::runtime_error(origin + " describes no job: " + line);
+  }
+}
+
+}  // namespace builder

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a request to the script that sbatch takes.
+#include "builder/slurm/slurm_script.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <stdexcept>
+
+#include "support/quote.h"
+#include "support/text.h"
+
+namespace builder {
+
+using namespace support;
+
+namespace {
+
+constexpr uint64_t kMebi = 1 << 20, kGibi = 1 << 30;
+
+bool only(std::string_view text, std::string_view signs) {
+  return std::all_of(text.begin(), text.end(), [&](unsigned char c) {
+    return (c < 128 && std::isalnum(c)) || signs.find(char(c)) != signs.npos;
+  });
+}
+
+std::optional<uint64_t> number(std::string_view text) {
+  if (text.empty() || text.size() > 12) return std::nullopt;
+  uint64_t out = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return std::nullopt;
+    out = out * 10 + uint64_t(c - '0');
+  }
+  return out;
+}
+
+[[noreturn]] void refuse(const char* flag, const std::string& got, const char* want) {
+  throw std::runtime_error(std::string(flag) + " is \"" + support::printable(got) + "\", want " + want);
+}
+
+// One word of letters, digits and few signs: nothing that sbatch would take apart.
+std::string plain_name(const std::string& name) {
+  std::string out;
+  for (const char c : name.substr(0, 60)) out += only(std::string_view(&c, 1), "._-") ? c : '_';
+  return out.empty() ? "mica" : out;
+}
+
+bool is_variable_name(const std::string& name) {
+  return !name.empty() && only(name, "_") && !(name[0] >= '0' && name[0] <= '9');
+}
+
+}  // namespace
+
+std::optional<uint64_t> parse_slurm_memory(std::string_view text) {
+  constexpr std::string_view kUnits = "KMGT";
+  uint64_t unit = kMebi;
+  const char last = text.empty() ? '0' : char(std::toupper(static_cast<unsigned char>(text.back())));
+  if (const std::size_t power = kUnits.find(last); power != kUnits.npos) {
+    unit = uint64_t(1) << (10 * (power + 1));
+    text.remove_suffix(1);
+  }
+  const auto count = number(text);
+  if (!count || *count > (uint64_t(1) << 60) / unit) return std::nullopt;
+  return *count * unit;
+}
+
+std::optional<uint64_t> parse_slurm_seconds(std::string_view text) {
+  uint64_t days = 0;
+  const std::size_t dash = text.find('-');
+  const bool has_days = dash != text.npos;
+  if (has_days) {
+    const auto count = number(text.substr(0, dash));
+    if (!count || *count > 10'000) return std::nullopt;
+    days = *count;
+    text = text.substr(dash + 1);
+  }
+  std::vector<uint64_t> parts;
+  for (const std::string& part : support::split(text, ':')) {
+    const auto count = number(part);
+    if (!count || *count > 100'000'000) return std::nullopt;
+    parts.push_back(*count);
+  }
+  if (parts.empty() || parts.size() > 3) return std::nullopt;
+  // MM, MM:SS, HH:MM:SS; D-HH, D-HH:MM, D-HH:MM:SS
+  uint64_t seconds = 0;
+  if (has_days || parts.size() == 3) {
+    parts.resize(3);
+    seconds = parts[0] * 3600 + parts[1] * 60 + parts[2];
+  } else {
+    parts.resize(2);
+    seconds = parts[0] * 60 + parts[1];
+  }
+  return days * 86400 + seconds;
+}
+
+std::string slurm_time(uint64_t seconds) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%llu-%02llu:%02llu:%02llu", static_cast<unsigned long long>(seconds / 86400),
+                static_cast<unsigned long long>(seconds / 3600 % 24),
+                static_cast<unsigned long long>(seconds / 60 % 60), static_cast<unsigned long long>(seconds % 60));
+  return text;
+}
+
+void check_wishes(const SlurmWishes& wishes) {
+  if (!only(wishes.partition, "._-,") || wishes.partition.starts_with("-"))
+    refuse("--partition", wishes.partition, "names of partitions with commas between");
+  if (!wishes.memory.empty() && parse_slurm_memory(wishes.memory).value_or(0) == 0)
+    refuse("--mem", wishes.memory, "a number with K, M, G or T, such as 64G");
+  if (!wishes.time.empty() && parse_slurm_seconds(wishes.time).value_or(0) == 0)
+    refuse("--time", wishes.time, "minutes, HH:MM:SS or D-HH:MM:SS");
+  if (!only(wishes.gres, "._-,:=/") || wishes.gres.starts_with("-"))
+    refuse("--gres", wishes.gres, "what sbatch takes, such as gpu:1");
+  if (!only(wishes.account, "._-@") || wishes.account.starts_with("-"))
+    refuse("--account", wishes.account, "the name of an account");
+}
+
+uint64_t asked_memory_bytes(const JobRequest& request) {
+  if (!request.wishes.memory.empty()) return parse_slurm_memory(request.wishes.memory).value_or(0);
+  if (request.job_bytes == 0) return 0;
+  return uint64_t(std::max(1, request.jobs)) * (request.job_bytes + request.job_bytes / 10) + 2 * kGibi;
+}
+
+std::string job_script(const JobRequest& request) {
+  check_wishes(request.wishes);
+  if (request.words.empty()) throw std::runtime_error("the job has no command");
+  std::string out = "#!/bin/bash\n# Submit it from its own folder: the log is written there.\n";
+  const auto ask = [&](const std::string& option, const std::string& value) {
+    if (!value.empty()) out += "#SBATCH --" + option + "=" + value + "\n";
+  };
+  ask("job-name", plain_name(request.name));
+  ask("nodes", "1");
+  ask("ntasks", "1");
+  ask("cpus-per-task", std::to_string(std::max(1, request.cores)));
+  if (const uint64_t bytes = asked_memory_bytes(request)) ask("mem", std::to_string((bytes + kMebi - 1) / kMebi) + "M");
+  ask("time", request.wishes.time);
+  ask("partition", request.wishes.partition);
+  ask("gres", request.wishes.gres);
+  ask("account", request.wishes.account);
+  ask("output", "job-%j.log");
+  ask("open-mode", "append");
+  out += "#SBATCH --requeue\n";  // after a node's failure it goes on from what is built
+  out += "job_folder=$PWD\n";
+  out += "rm -f \"$job_folder/job-$SLURM_JOB_ID.end\"\n";
+  out += "echo \"mica: job $SLURM_JOB_ID on $(hostname)\"\n";
+  for (const auto& [name, value] : request.variables) {
+    if (!is_variable_name(name)) throw std::runtime_error("no variable can be called " + support::printable(name));
+    out += "export " + name + "=" + shell_quoted(value) + "\n";
+  }
+  if (!request.work_folder.empty()) out += "cd " + shell_quoted(request.work_folder) + " || exit 2\n";
+  // The shell outlives the signal that ends the command, to note how that went.
+  out += "trap : TERM INT\n";
+  for (std::size_t i = 0; i < request.words.size(); ++i) out += (i ? " " : "") + shell_quoted(request.words[i]);
+  out += " &\n";
+  out += "command=$!\n";
+  out += "wait $command; code=$?\n";
+  out += "if kill -0 $command 2>/dev/null; then kill -TERM $command; wait $command; code=$?; fi\n";
+  out += "echo $code >\"$job_folder/.job-$SLURM_JOB_ID.end\"\n";
+  out += "mv \"$job_folder/.job-$SLURM_JOB_ID.end\" \"$job_folder/job-$SLURM_JOB_ID.end\"\n";
+  out += "exit $code\n";
+  return out;
+}
+
+}  // namespace builder

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Few query rows against many keys: keys and values are read once, where they are, and never packed. The time is that
+// of the memory.
+#pragma once
+
+#include "cpu/forward/forward_plan.h"
+#include "cpu/forward/softmax_row.h"
+#include "cpu/rows.h"
+
+namespace MICA_NS {
+
+constexpr i32 kDecodeKeys = 64;  // whose values stay in the first-level cache between score and sum
+
+struct DecodeScratch {
+  float *q, *s, *o;
+  i64 ld_q, ld_o;
+  i64 bytes;
+
+  DecodeScratch(const Problem& problem, char* base) {
+    ld_q = leading_dimension(problem.dim_qk, kLanes);
+    ld_o = leading_dimension(problem.dim_v, kLanes);
+    bytes = i64(sizeof(float)) * kDecodeRows * (ld_q + kDecodeKeys + ld_o);
+    q = s = o = nullptr;
+    if (!base) return;  // only the size is asked for
+    q = reinterpret_cast<float*>(base);
+    s = q + kDecodeRows * ld_q;
+    o = s + kDecodeRows * kDecodeKeys;
+  }
+};
+
+class DecodeWorker {
+ public:
+  DecodeWorker(const CpuCall& call, const ForwardTile& tile, const Sequence& sequence, char* scratch)
+      : call_(call),
+        p_(*call.problem),
+        tile_(tile),
+        sequence_(sequence),
+        scoring_(scoring_of(call, sequence, tile.b)),
+        rows_((min_of(tile.q_end, sequence.len_q) - tile.q_begin) * tile.heads),
+        m_(p_, scratch) {}
+
+  void run(Range keys) {
+    for (i32 r = 0; r < rows_; ++r) {
+      load_query(call_, sequence_, place(r), m_.q + r * m_.ld_q);
+      for (i64 c = p_.dim_qk; c < m_.ld_q; ++c) m_.q[r * m_.ld_q + c] = 0;
+      state_[r] = empty_state<ScalarMath>();
+    }
+    __builtin_memset(m_.o, 0, sizeof(float) * size_t(rows_ * m_.ld_o));
+    const Range every = keys_of_every_row(scoring_.band, place(0).i, place(rows_ - 1).i + 1);
+    for (i32 j = keys.begin; j < keys.end; j += kDecodeKeys) {
+      TileKeys tile = {j, min_of(kDecodeKeys, keys.end - j), false};
+      tile.test_band = every.begin > j || every.end < j + tile.count;
+      if (p_.dtype == MICA_FP32)
+        attend<MICA_FP32>(tile);
+      else if (p_.dtype == MICA_BF16)
+        attend<MICA_BF16>(tile);
+      else
+        attend<MICA_FP16>(tile);
+    }
+  }
+
+  const float* accumulator(i32 r) const { return m_.o + r * m_.ld_o; }
+  SoftmaxState<ScalarMath> state(i32 r) const { return state_[r]; }
+
+ private:
+  RowPlace place(i32 r) const {
+    return RowPlace{tile_.b, tile_.head_begin + r % tile_.heads, tile_.q_begin + r / tile_.heads};
+  }
+
+  template <i32 kDtype>
+  void attend(const TileKeys& keys) {
+    const i32 head_k = tile_.head_begin / p_.group;
+    const KeyRows k = {&call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, keys.begin};
+    const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, keys.begin};
+    const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
+    for (i32 j = 0; j < keys.count; ++j) {
+      k_rows[j] = static_cast<const char*>(k(j));
+      v_rows[j] = static_cast<const char*>(v(j));
+    }
+    multiply_keys<kDtype>(k_rows, v_rows, keys.count);
+    for (i32 r = 0; r < rows_; ++r) {
+      float* s = m_.s + r * kDecodeKeys;
+      const float factor = softmax_row(call_, scoring_, place(r), keys, s, state_[r], s, 0);
+      if (factor != 1.0f) scale_row(m_.o + r * m_.ld_o, factor, m_.ld_o);
+    }
+    for (i32 r = 0; r < rows_;) {
+      if (rows_ - r >= 4) {
+        add_values<kDtype, 4>(v_rows, keys.count, r);
+        r += 4;
+      } else if (rows_ - r >= 2) {
+        add_values<kDtype, 2>(v_rows, keys.count, r);
+        r += 2;
+      } else {
+        add_values<kDtype, 1>(v_rows, keys.count, r);
+        r += 1;
+      }
+    }
+  }
+
+  // s = q . k for all rows and keys. While a group of keys is multiplied, its values are called in.
+  template <i32 kDtype>
+  void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count) {
+    constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+    constexpr i32 kGroup = 4;
+    for (i32 j = 0; j < count; j += kGroup) {
+      const char* k[kGroup];
+      for (i32 i = 0; i < kGroup; ++i) {
+        k[i] = k_rows[min_of(j + i, count - 1)];
+        const char* value = v_rows[min_of(j + i, count - 1)];
+        for (i32 byte = 0; byte < p_.dim_v * kBytes; byte += 64) __builtin_prefetch(value + byte);
+      }
+      for (i32 r = 0; r < rows_;) {
+        if (rows_ - r >= 4) {
+          multiply_block<kDtype, 4>(k, r, j);
+          r += 4;
+        } else if (rows_ - r >= 2) {
+          multiply_block<kDtype, 2>(k, r, j);
+          r += 2;
+        } else {
+          multiply_block<kDtype, 1>(k, r, j);
+          r += 1;
+        }
+      }
+    }
+  }
+
+  // kRows x 4 products. Products with keys past the last one repeat it and are hidden by the band.
+  template <i32 kDtype, i32 kRows>
+  HWY_INLINE void multiply_block(const char* const (&k)[4], i32 row, i32 j) {
+    constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+    const i64 ld_q = m_.ld_q;
+    const i32 dim = p_.dim_qk;
+    const float* q = m_.q + row * ld_q;
+    Vector sum[kRows][4];
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (i32 i = 0; i < 4; ++i) sum[r][i] = set(0);
+    i32 c = 0;
+    for (; c + kLanes <= dim; c += kLanes) {
+      Vector right[4];
+#pragma GCC unroll 4
+      for (i32 i = 0; i < 4; ++i) right[i] = load_as<kDtype>(k[i] + c * kBytes);
+#pragma GCC unroll 4
+      for (i32 r = 0; r < kRows; ++r) {
+        const Vector left = load(q + r * ld_q + c);
+#pragma GCC unroll 4
+        for (i32 i = 0; i < 4; ++i) sum[r][i] = hn::MulAdd(left, right[i], sum[r][i]);
+      }
+    }
+    float* s = m_.s + row * kDecodeKeys + j;
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (i32 i = 0; i < 4; ++i) s[r * kDecodeKeys + i] = reduce_sum(sum[r][i]);
+    for (; c < dim; ++c)
+      for (i32 r = 0; r < kRows; ++r)
+        for (i32 i = 0; i < 4; ++i) s[r * kDecodeKeys + i] += q[r * ld_q + c] * load_as_float(k[i], c, kDtype);
+  }
+
+  // o += p v for kRows rows: a few vectors of columns at a time, over all keys of the tile.
+  template <i32 kDtype, i32 kRows>
+  HWY_INLINE void add_values(const char* const* v_rows, i32 count, i32 row) {
+    constexpr i32 kVectors = kRows == 4 ? 4 : 8;
+    i32 c = 0;
+    for (; c + kVectors * kLanes <= p_.dim_v; c += kVectors * kLanes)
+      add_columns<kDtype, kRows, kVectors>(v_rows, count, row, c);
+    for (; c + kLanes <= p_.dim_v; c += kLanes) add_columns<kDtype, kRows, 1>(v_rows, count, row, c);
+    for (; c < p_.dim_v; ++c)
+      for (i32 r = row; r < row + kRows; ++r) {
+        float sum = m_.o[r * m_.ld_o + c];
+        for (i32 j = 0; j < count; ++j)
+          sum = __builtin_fmaf(m_.s[r * kDecodeKeys + j], load_as_float(v_rows[j], c, kDtype), sum);
+        m_.o[r * m_.ld_o + c] = sum;
+      }
+  }
+
+  template <i32 kDtype, i32 kRows, i32 kVectors>
+  HWY_INLINE void add_columns(const char* const* v_rows, i32 count, i32 row, i32 c) {
+    constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+    const float* s = m_.s + row * kDecodeKeys;
+    float* o = m_.o + row * m_.ld_o + c;
+    Vector sum[kRows][kVectors];
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (i32 v = 0; v < kVectors; ++v) sum[r][v] = load(o + r * m_.ld_o + v * kLanes);
+    for (i32 j = 0; j < count; ++j) {
+      const char* value = v_rows[j] + c * kBytes;
+      Vector right[kVectors];
+#pragma GCC unroll 8
+      for (i32 v = 0; v < kVectors; ++v) right[v] = load_as<kDtype>(value + v * kLanes * kBytes);
+#pragma GCC unroll 4
+      for (i32 r = 0; r < kRows; ++r) {
+        const Vector left = set(s[r * kDecodeKeys + j]);
+#pragma GCC unroll 8
+        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(left, right[v], sum[r][v]);
+      }
+    }
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], o + r * m_.ld_o + v * kLanes);
+  }
+
+  const CpuCall& call_;
+  const Problem& p_;
+  const ForwardTile& tile_;
+  const Sequence& sequence_;
+  Scoring scoring_;
+  i32 rows_;
+  DecodeScratch m_;
+  SoftmaxState<ScalarMath> state_[kDecodeRows];
+};
+
+}  // namespace MICA_NS

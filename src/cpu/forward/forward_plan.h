@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward's schedule: tiles of query rows, and the split of a short sequence's keys.
+//
+// A tile is tile_q queries of tile_heads heads that share keys: row r is query r / tile_heads of head r % tile_heads,
+// so that a group with few queries still fills a matrix product. How a row is computed depends on its own sequence
+// alone, never on the batch or on the number of threads.
+#pragma once
+
+#include "core/schedule.h"
+#include "cpu/engine/engine.h"
+#include "cpu/isa/isa.h"
+
+namespace MICA_NS {
+
+using mica::CpuCall;
+using mica::CpuPlan;
+using mica::Problem;
+using mica::Region;
+using mica::Tensor;
+
+// Rows that go through product, softmax and product together while they are hot: whole blocks of the engine, so that a
+// product writes no row of the next strip. Floats: scores that fit the first-level cache; bf16: products are so fast
+// that reading packed keys must be shared by more rows.
+template <class E>
+constexpr i32 kStripRows = (kIsFloat<typename E::Element> ? 32 : 64) / E::kRows* E::kRows;
+// Rows of a tile, at most: the more rows share packed keys, the less packing costs beside the product.
+template <class E>
+constexpr i32 kTileRows = kIsFloat<typename E::Element> ? 256 : 512;
+constexpr i32 kTileKeys = 128;
+constexpr i32 kShortRows = 64;      // a sequence of up to so many rows for each key head has its keys split
+constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
+constexpr i32 kMinSplitKeys = 512;  // of a split that was not asked for
+constexpr i32 kMaxSplits = 64;
+
+HWY_API i32 head_chunks(const Problem& p, const CpuPlan& plan) { return ceil_div(p.group, plan.tile_heads); }
+
+// Query tiles, over all sequences.
+HWY_API i64 num_query_tiles(const Problem& p, i32 tile_q) {
+  if (p.vectors & MICA_CU_SEQLENS_Q) return packed_tile_count(p.total_q, p.batch, tile_q);
+  return i64(p.batch) * ceil_div(p.max_len_q, tile_q);
+}
+
+struct ForwardTile {
+  i32 b;
+  i32 head_begin;
+  i32 heads;           // tile_heads, or what is left of the group
+  i32 q_begin, q_end;  // rows of the sequence's slot; empty for some tiles of packed sequences
+};
+
+// The last tiles first: with a causal mask they are the heaviest.
+HWY_API ForwardTile forward_tile(const CpuCall& call, i64 index) {
+  const Problem& p = *call.problem;
+  const CpuPlan& plan = *call.plan;
+  const i32 chunks = head_chunks(p, plan);
+  const i64 head_blocks = i64(p.heads_k) * chunks;
+  const i64 t = num_query_tiles(p, plan.tile_q) - 1 - index / head_blocks;
+  const i32 block = i32(index % head_blocks);
+  const i32 in_group = block % chunks * plan.tile_heads;
+  const QueryTile q = p.vectors & MICA_CU_SEQLENS_Q
+                          ? find_packed_tile(call.sequences.cu_seqlens_q, p.batch, p.total_q, plan.tile_q, i32(t))
+                          : QueryTile{i32(t % p.batch), i32(t / p.batch)};
+  ForwardTile tile;
+  tile.b = q.batch;
+  tile.head_begin = block / chunks * p.group + in_group;
+  tile.heads = min_of(plan.tile_heads, p.group - in_group);
+  tile.q_begin = q.tile * plan.tile_q;
+  tile.q_end = min_of(tile.q_begin + plan.tile_q, sequence_of(call.sequences, q.batch).slot_len_q);
+  return tile;
+}
+
+// How the key tiles [0, num_tiles) that a query tile touches are split.
+HWY_API Splits splits_of(const Problem& p, const CpuPlan& plan, const Sequence& s, i32 num_tiles) {
+  if (p.probs.dtype != MICA_NONE) return Splits{1, 0};
+  if (p.num_splits > 0) return Splits{p.num_splits, 0};
+  if (s.len_q > plan.short_q) return Splits{1, 0};
+  const i32 length = max_of(kMinSplitKeys / plan.tile_k, ceil_div(num_tiles, kMaxSplits));
+  return Splits{max_of(ceil_div(num_tiles, length), 1), length};
+}
+
+// Where the partial result of a row lies: accumulator (dim_v floats, padded), then maximum and sum.
+struct Partial {
+  float* accumulator;
+  float* state;
+};
+
+HWY_API i64 partial_floats(const Problem& p) { return round_up(p.dim_v, 16) + 16; }
+
+HWY_API Partial partial_at(const CpuCall& call, const Sequence& s, i32 b, i32 head, i32 i, i32 split) {
+  const Problem& p = *call.problem;
+  const i64 row = p.num_splits > 0 ? (s.q_slot * i64(p.max_len_q) + s.q_begin + i) : i64(b) * call.plan->short_q + i;
+  float* base = reinterpret_cast<float*>(call.workspace + call.plan->partial.offset);
+  base += ((row * p.heads_q + head) * call.num_splits + split) * partial_floats(p);
+  return Partial{base, base + round_up(p.dim_v, 16)};
+}
+
+HWY_API i32 max_splits(const Problem& p, const CpuPlan& plan) {
+  if (p.probs.dtype != MICA_NONE) return 1;
+  if (p.num_splits > 0) return p.num_splits;
+  const bool lengths_vary = p.vectors & (MICA_CU_SEQLENS_Q | MICA_SEQUSED_Q);
+  if (!lengths_vary && p.max_len_q > plan.short_q) return 1;
+  return clamp_to(ceil_div(p.max_len_k, kMinSplitKeys), 1, kMaxSplits);
+}
+
+// Rows of a tile: as many as leave work for every thread.
+template <class E>
+HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan, i32 splits_of_all) {
+  i32 rows = kTileRows<E>;
+  while (rows > kShortRows) {
+    const i64 tiles = num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k * ceil_div(p.group, rows);
+    if (tiles * splits_of_all >= 4 * plan.num_threads) break;
+    rows /= 2;
+  }
+  return rows;
+}
+
+}  // namespace MICA_NS

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/explain/explain.h"
+
+#include <algorithm>
+
+#include "doctor/explain/explain_symbol.h"
+#include "doctor/explain/known_failures.h"
+#include "doctor/explain/pattern.h"
+#include "doctor/judge/attention_wheel.h"
+#include "doctor/judge/pick.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+constexpr std::size_t kEvidenceColumns = 400;
+
+struct Finding {
+  const KnownFailure* failure;
+  Match match;
+};
+
+std::string fill(std::string text, const std::map<std::string, std::string>& values) {
+  for (const auto& [name, value] : values) {
+    const std::string field = "{" + name + "}";
+    for (std::size_t at = text.find(field); at != text.npos; at = text.find(field, at + value.size()))
+      text.replace(at, field.size(), value);
+  }
+  return text;
+}
+
+bool in_context(const LogText& log, const KnownFailure& failure) {
+  return failure.context.empty() || std::any_of(failure.context.begin(), failure.context.end(), [&](const char* words) {
+           return find_pattern(log, words).has_value();
+         });
+}
+
+// Every place where a row matches; where two overlap, the one of the earlier row.
+std::vector<Finding> find_failures(const LogText& log) {
+  std::vector<Finding> findings;
+  const auto overlaps = [&](const Match& m) {
+    return std::any_of(findings.begin(), findings.end(),
+                       [&](const Finding& f) { return m.begin < f.match.end && f.match.begin < m.end; });
+  };
+  for (const auto rows : {known_loader_failures(), known_install_failures(), known_build_failures(),
+                          known_run_failures(), known_symptoms()})
+    for (const KnownFailure& row : rows) {
+      if (!in_context(log, row)) continue;
+      for (const char* pattern : row.patterns) {
+        // The first place is the one that counts; one that belongs to an earlier row is passed over.
+        std::size_t from = 0;
+        for (int tries = 0; tries < 100; ++tries) {
+          auto match = find_pattern(log, pattern, from);
+          if (!match) break;
+          from = match->begin + 1;
+          if (overlaps(*match)) continue;
+          findings.push_back({&row, std::move(*match)});
+          break;
+        }
+      }
+    }
+  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
+    return std::pair(a.failure->role, a.match.begin) < std::pair(b.failure->role, b.match.begin);
+  });
+  return findings;
+}
+
+std::string shorten(const std::string& line, std::size_t columns) {
+  return line.size() <= columns ? line : line.substr(0, columns) + " [...]";
+}
+
+// The words of the message as they stand in the text, line breaks removed.
+std::string words_of(const LogText& log, const Match& match) {
+  std::string words = log.text.substr(match.begin, match.end - match.begin);
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  return shorten(words, kEvidenceColumns);
+}
+
+std::vector<std::string> evidence_of(const LogText& log, const Match& match) {
+  std::vector<std::string> lines;
+  const std::size_t last = log.line_of(match.end > match.begin ? match.end - 1 : match.begin);
+  for (std::size_t i = log.line_of(match.begin); i <= last && lines.size() < 6; ++i)
+    lines.push_back("line " + std::to_string(i + 1) + ": " + shorten(log.raw[i], kEvidenceColumns));
+  return lines;
+}
+
+std::map<std::string, std::string> names_of(const Environment* target) {
+  const std::string python = target && target->python && !target->python->executable.empty()
+                                 ? target->python->executable
+                                 : std::string("python");
+  return {{"python", python}, {"pip", python + " -m pip"}};
+}
+
+Verdict verdict_of(const LogText& log, const Finding& finding, const Environment* target) {
+  const KnownFailure& row = *finding.failure;
+  std::map<std::string, std::string> values = names_of(target);
+  values.insert(finding.match.captures.begin(), finding.match.captures.end());
+  Verdict verdict;
+  verdict.code = row.code;
+  verdict.severity = row.role == Role::kCause  ? Severity::kError
+                     : row.role == Role::kHint ? Severity::kNote
+                                               : Severity::kWarning;
+  verdict.message = words_of(log, finding.match);
+  verdict.cause = fill(row.cause, values);
+  verdict.fix = fill(row.fix, values);
+  verdict.evidence = evidence_of(log, finding.match);
+  for (const char* name : {"file", "library", "module", "package"})
+    if (values.count(name) && verdict.subject.empty()) verdict.subject = values[name];
+  if (verdict.code == "TORCH_SIGNATURE" && values.count("symbol")) {
+    verdict.message = "undefined symbol: " + values["symbol"];
+    explain_symbol(values["symbol"], target, verdict);
+    verdict.fix = fill(verdict.fix, values);
+  }
+  return verdict;
+}
+
+// Where the cure is another wheel of flash-attn, and the target is known, the command that installs it.
+void name_the_wheel(const LogText& log, const Environment& target, Verdict& verdict) {
+  constexpr const char* kCured[] = {"TORCH_CXX11_ABI",    "TORCH_SIGNATURE",    "CUDA_MAJOR",
+                                    "MODULE_MISSING",     "WHEEL_TAG_PLATFORM", "URL_GUESS_404",
+                                    "BUILD_NVCC_MISSING", "FLASH_ATTN_NOT_SEEN"};
+  const bool is_cured = std::find(std::begin(kCured), std::end(kCured), verdict.code) != std::end(kCured);
+  const bool is_about_it = log.text.find("flash_attn") != log.text.npos || log.text.find("flash-attn") != log.text.npos;
+  if (!is_cured || !is_about_it || !target.torch) return;
+  const Pick found = pick(pick_target(target), published_wheels());
+  if (!found.unknown.empty() || found.candidates.empty()) return;
+  if (found.fits()) {
+    verdict.fix = found.verdicts[0].fix;
+    return;
+  }
+  verdict.fix += "\nhere no published wheel fits; the nearest is " + found.candidates[0].wheel.file + ", which " +
+                 found.verdicts[0].message;
+}
+
+// Pasted text holds what terminals obey; line breaks are ours.
+std::string harmless(std::string_view text) {
+  std::string out;
+  for (const std::string& line : split(text, '\n')) {
+    std::string plain = line;
+    std::replace(plain.begin(), plain.end(), '\t', ' ');
+    out += (out.empty() ? "" : "\n") + printable(plain, 4096);
+  }
+  return out;
+}
+
+void make_harmless(Verdict& verdict) {
+  for (std::string* text : {&verdict.subject, &verdict.message, &verdict.cause, &verdict.fix}) *text = harmless(*text);
+  for (std::string& line : verdict.evidence) line = harmless(line);
+}
+
+bool ends_well(const LogText& log, std::size_t after) {
+  for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
+    if (const auto match = find_pattern(log, words); match && match->begin >= after) return true;
+  return false;
+}
+
+}  // namespace
+
+Explanation explain(std::string_view text, const Environment* target) {
+  const LogText log = read_log(text);
+  std::vector<Finding> findings = find_failures(log);
+  const LogText* used = &log;
+  const auto has_cause = [&] { return !findings.empty() && findings[0].failure->role == Role::kCause; };
+  // A terminal may have wrapped the message in the middle of a word.
+  LogText joined;
+  if (!has_cause()) {
+    joined = join_lines(log);
+    std::vector<Finding> more = find_failures(joined);
+    if (!more.empty() && (findings.empty() || more[0].failure->role == Role::kCause)) {
+      findings = std::move(more);
+      used = &joined;
+    }
+  }
+  Explanation out;
+  out.cause_found = has_cause();
+  std::size_t last = 0;
+  for (const Finding& finding : findings) {
+    last = std::max(last, finding.match.begin);
+    Verdict verdict = verdict_of(*used, finding, target);
+    if (target) name_the_wheel(*used, *target, verdict);
+    make_harmless(verdict);
+    const bool is_known =
+        std::any_of(out.verdicts.begin(), out.verdicts.end(), [&](const Verdict& v) { return v.code == verdict.code; });
+    // Where the cause stands in the text, its symptoms say nothing more.
+    if (is_known || (out.cause_found && finding.failure->role == Role::kSymptom)) continue;
+    out.verdicts.push_back(std::move(verdict));
+  }
+  out.success_seen = ends_well(*used, last);
+  return out;
+}
+
+std::string likely_error_line(std::string_view text) {
+  const LogText log = read_log(text);
+  for (const char* words : {"Error: ", "error: ", "fatal: ", "fatal error", "FAILED", "ERROR", "Error", "error"})
+    if (const auto match = find_pattern(log, words))
+      return harmless(shorten(log.raw[log.line_of(match->begin)], kEvidenceColumns));
+  return "";
+}
+
+}  // namespace doctor

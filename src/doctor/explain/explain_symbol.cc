@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/explain/explain_symbol.h"
+
+#include "doctor/facts/mangled.h"
+#include "doctor/tables/torch_symbols.h"
+
+namespace doctor {
+namespace {
+
+std::string describe_torch(const Environment* target) {
+  return target && target->torch ? "torch " + target->torch->version : "the installed torch";
+}
+
+// Whom a file that asks for this symbol was built for, where that is known.
+std::string built_for(const std::string& symbol, const std::string& name) {
+  if (const TorchSignature* row = find_torch_signature(symbol))
+    return std::string(row->what) + " in " + torch_range_text(*row);
+  if (name.find("c10::optional<") != name.npos) return "c10::optional stands in signatures of torch up to 2.1";
+  if (symbol == "_ZNK3c105Error4whatEv") return "c10::Error::what is a function of the library in newer torch only";
+  return "";
+}
+
+}  // namespace
+
+void explain_symbol(const std::string& symbol, const Environment* target, Verdict& verdict) {
+  const std::string name = demangled(symbol);
+  if (name != symbol) verdict.evidence.push_back("it is " + name);
+  verdict.fix =
+      "{pip} uninstall the package, then install the wheel that fits: for flash-attn, mica pick names it; for "
+      "torchvision and the like, {pip} install -U torch torchvision torchaudio in one command";
+  if (!is_torch_name(symbol) && !is_torch_stable_name(symbol)) {
+    verdict.code = "UNDEFINED_SYMBOL";
+    verdict.cause = "Nothing that is loaded defines " + name + ".";
+    verdict.fix = "mica doctor FILE.so shows which of its libraries should have it";
+    return;
+  }
+  const CxxAbi installed = target && target->torch ? target->torch->cxx_abi : CxxAbi::kUnknown;
+  const StringAbi abi = string_abi_of(symbol);
+  const bool is_new = abi == StringAbi::kNew, is_old = abi == StringAbi::kOld;
+  if ((is_new && installed != CxxAbi::kNew) || (is_old && installed != CxxAbi::kOld)) {
+    verdict.code = "TORCH_CXX11_ABI";
+    verdict.cause = std::string("The file was built with ") +
+                    (is_new ? "the new C++ ABI (cxx11abiTRUE), and " : "the old C++ ABI (cxx11abiFALSE), and ") +
+                    describe_torch(target) + " has " + (is_new ? "the old one" : "the new one") +
+                    ". pip's PyTorch had the old one up to 2.5 and in 2.6.0 for cu118, cu124 and x86 CPUs; from 2.7 on "
+                    "all have the new one, and so had NVIDIA's containers and conda-forge long before.";
+    return;
+  }
+  const std::string made_for = built_for(symbol, name);
+  verdict.cause = "This belongs to PyTorch, and " + describe_torch(target) +
+                  " does not have it in that form: the file was built for another version" +
+                  (made_for.empty() ? "." : " (" + made_for + ").");
+}
+
+}  // namespace doctor

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/explain/known_failures.h"
+
+namespace doctor {
+namespace {
+
+// What shows that a missing module was missed by a build, not by a program.
+const std::vector<const char*> kBuild = {"setup.py",
+                                         "build_wheel",
+                                         "pip-build-env",
+                                         "build dependencies",
+                                         "requirements to build wheel",
+                                         "build-isolation",
+                                         "build isolation",
+                                         "Failed to build",
+                                         "Failed building wheel",
+                                         "Failed to download and build",
+                                         "metadata-generation-failed",
+                                         "get_requires_for_build",
+                                         "bdist_wheel"};
+
+}  // namespace
+
+std::span<const KnownFailure> known_build_failures() {
+  static const std::vector<KnownFailure> rows = {
+      {"BUILD_ISOLATION",
+       Role::kCause,
+       {"No module named '{module}'"},
+       kBuild,
+       "setup.py imports {module}, but the installer builds in an empty environment of its own, which does not have "
+       "it. What setup.py says it needs is read too late.",
+       "{pip} install packaging wheel setuptools psutil ninja, then {pip} install flash-attn --no-build-isolation "
+       "(uv: uv pip install --no-build-isolation flash-attn)"},
+      {"TORCH_MISSING",
+       Role::kCause,
+       {"No module named 'torch'"},
+       {},
+       "This Python has no PyTorch: it is installed in another environment.",
+       "{pip} install torch, or start the Python that has it (mica doctor lists them)"},
+      {"BUILD_NVCC_MISSING",
+       Role::kCause,
+       {"CUDA_HOME environment variable is not set", "nvcc was not found", "name 'bare_metal_version' is not defined",
+        "[Errno 2] No such file or directory: '{path*}/bin/nvcc'", "nvcc: command not found", "nvcc: not found"},
+       {},
+       "The source is compiled with nvcc, and none was found: PyTorch's own CUDA libraries do not bring it.",
+       "install a CUDA toolkit of the same major as PyTorch and export CUDA_HOME=/usr/local/cuda; or take a ready "
+       "wheel (mica pick)"},
+      {"BUILD_NVCC_TOO_OLD",
+       Role::kCause,
+       {"FlashAttention is only supported on CUDA {minimum} and above",
+        "FlashAttention-3 is only supported on CUDA {minimum} and above"},
+       {},
+       "The first nvcc that is found is older than {minimum}. Often a newer toolkit is there, and CUDA_HOME or PATH "
+       "names the old one.",
+       "export CUDA_HOME=/usr/local/cuda-12.8 PATH=$CUDA_HOME/bin:$PATH (mica doctor lists the toolkits here), or use "
+       "{pip} install 'nvidia-cuda-nvcc-cu12'"},
+      {"BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+       Role::kCause,
+       {"Unsupported gpu architecture '{arch}'", "Value '{arch}' is not defined for option 'gpu-architecture'"},
+       {},
+       "nvcc does not know {arch}: it is too old for it (compute_90 needs 11.8, compute_100 and compute_120 need 12.8, "
+       "compute_110 needs 13.0), or so new that it dropped it.",
+       "FLASH_ATTN_CUDA_ARCHS=\"80;90\" {pip} install flash-attn --no-build-isolation (leave out what you do not own), "
+       "or a newer CUDA toolkit"},
+      {"BUILD_CUDA_MAJOR_MISMATCH",
+       Role::kCause,
+       {"The detected CUDA version ({nvcc}) mismatches the version that was used to compile PyTorch ({torch})"},
+       {},
+       "nvcc is of CUDA {nvcc}, PyTorch was compiled with {torch}: the majors must agree.",
+       "export CUDA_HOME to a toolkit of CUDA {torch}'s major (mica doctor lists them), or install the PyTorch of "
+       "nvcc's"},
+      {"BUILD_OOM",
+       Role::kCause,
+       {"died due to signal 9", "^Killed$", "line {number}: {pid} Killed", "Killed signal terminated program",
+        "internal compiler error: Killed (program", "oom-kill", "Out of memory: Killed process",
+        "exceeded memory limit", "virtual memory exhausted", "Exceeded job memory limit", "cc1plus: out of memory",
+        "returned non-zero exit status 137", "exit code: 137", "exit code: -9", "failed with exit code 137",
+        "ptxas fatal : Memory allocation failure", "c++: fatal error: Killed", "g++: fatal error: Killed",
+        "LLVM ERROR: out of memory"},
+       {},
+       "The system ended the compiler because memory ran out. Each nvcc thread takes about 5 GB, and setup.py counts "
+       "the memory of the whole machine, not the limit of the container or the job.",
+       "MAX_JOBS=1 NVCC_THREADS=1 {pip} install flash-attn --no-build-isolation, or more memory (docker -m, sbatch "
+       "--mem)"},
+      {"DISK_FULL",
+       Role::kCause,
+       {"No space left on device", "[Errno 28]", "Disk quota exceeded"},
+       {},
+       "The disk or the quota is full; a build of flash-attn takes several GB in the temporary folder.",
+       "TMPDIR=/path/with/space {pip} install ... --no-cache-dir; df -h and quota -s show what is left"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
+       {"unsupported GNU version! gcc versions later than {most} are not supported",
+        "The current installed version ({version}) of {compiler} is greater than the maximum required version",
+        "The current installed version ({version}) of {compiler} is less than the minimum required version",
+        "unsupported clang version", "You need GCC {least} or later", "#error C++17 or later compatible compiler",
+        "#error -- unsupported GNU version"},
+       {},
+       "nvcc works with a range of host compilers, and the g++ that it found is outside of it.",
+       "install a g++ inside the range and export CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12'"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
+       {"unable to execute '{compiler}': No such file", "command '{compiler}' failed: No such file",
+        "error: [Errno 2] No such file or directory: '{compiler}'", "{compiler}: command not found",
+        "nvcc fatal : Cannot find compiler '{compiler}'"},
+       {"g++", "gcc", "c++", "clang", "cl.exe"},
+       "The host compiler is missing.",
+       "apt-get install -y g++ (or: conda install -c conda-forge gxx_linux-64)"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
+       {"Python.h: No such file or directory"},
+       {},
+       "Python's header files are missing: distributions ship them in a package of their own.",
+       "apt-get install -y python3-dev (of the same version as {python})"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
+       {"{header}.h: No such file or directory", "{header}.cuh: No such file or directory"},
+       {"cuda", "cusparse", "cublas", "cusolver", "cutlass", "nv/target", "thrust"},
+       "A header of the CUDA toolkit (or of CUTLASS) is missing: the toolkit is not whole, as some conda and pip "
+       "packages are, or the submodules were not fetched.",
+       "install the whole toolkit and point CUDA_HOME at it; in a checkout: git submodule update --init --recursive"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
+       {"cannot find -lcuda{rest}", "cannot find -lnvrtc", "cannot find -lcublas{rest}", "cannot find -lcudart",
+        "cannot find -lcuda"},
+       {},
+       "The linker finds no library of CUDA: the toolkit is not whole, or its libraries lie in a folder that is not "
+       "looked into (lib64/stubs has -lcuda).",
+       "install the whole toolkit and point CUDA_HOME at it; export "
+       "LIBRARY_PATH=$CUDA_HOME/lib64:$CUDA_HOME/lib64/stubs"},
+      {"BUILD_SOURCES_MISSING",
+       Role::kCause,
+       {"csrc/cutlass is missing"},
+       {},
+       "The source comes without CUTLASS: it is a submodule, and archives of the repository leave it out.",
+       "git submodule update --init csrc/cutlass in a git checkout, or {pip} download --no-binary :all: flash-attn"},
+      {"BUILD_NO_NINJA",
+       Role::kHint,
+       {"could not find ninja", "Ninja is required to load C++ extensions", "ninja: command not found",
+        "Falling back to using the slow distutils backend"},
+       {},
+       "Without ninja the files are compiled one after the other, for hours.",
+       "{pip} install ninja (if it is there: {pip} install --force-reinstall ninja, and `ninja --version` must work)"},
+      {"BUILD_NO_ARCH",
+       Role::kCause,
+       {"IndexError: list index out of range"},
+       {"_get_cuda_arch_flags", "arch_list[-1] += '+PTX'"},
+       "No GPU is visible to the build and TORCH_CUDA_ARCH_LIST is not set, so it does not know what to compile for.",
+       "export TORCH_CUDA_ARCH_LIST=\"8.0;9.0\" (the GPUs it shall run on) and build again"},
+  };
+  return rows;
+}
+
+}  // namespace doctor

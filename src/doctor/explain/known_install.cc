@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/explain/known_failures.h"
+
+namespace doctor {
+
+std::span<const KnownFailure> known_install_failures() {
+  static const std::vector<KnownFailure> rows = {
+      {"WHEEL_VERSION_MISMATCH",
+       Role::kCause,
+       {"has inconsistent version: expected '{name_version}', but metadata has '{metadata_version}'",
+        "has inconsistent version: filename has '{name_version}', but metadata has '{metadata_version}'",
+        "Wheel version does not match filename: {metadata_version} != {name_version}",
+        "has wheel '{file}' with inconsistent version"},
+       {},
+       "The wheel's file name carries a version that its METADATA does not have (flash-attn's releases add "
+       "+cu12torch... to the name only). pip refuses that when the version is asked for by name or comes from an "
+       "index.",
+       "install it by its full path or URL, and ask for the plain version: {pip} install ./FILE.whl"},
+      {"WHEEL_TAG_PLATFORM",
+       Role::kCause,
+       {"{file}.whl is not a supported wheel on this platform"},
+       {},
+       "The tags in the wheel's name (Python, ABI, platform) do not all fit this interpreter.",
+       "mica pick names the one that fits; `{pip} debug --verbose` lists the tags that do"},
+      {"WHEEL_ARCHIVE",
+       Role::kCause,
+       {"Wheel '{name}' located at {path} is invalid", "zipfile.BadZipFile: {what*}", "is not a valid wheel filename"},
+       {},
+       "The file is no wheel: an error page or a part of a download saved under its name, or a name that was changed.",
+       "download it again, and keep its name as it is"},
+      {"BUILD_CROSS_DEVICE_LINK",
+       Role::kCause,
+       {"[Errno 18] Invalid cross-device link"},
+       {},
+       "setup.py downloads the wheel into one folder and renames it into another, and the two lie on different file "
+       "systems (a container's overlay, /tmp on its own disk).",
+       "TMPDIR=$PWD/tmp {pip} install flash-attn --no-build-isolation (after mkdir tmp), or {pip} install the wheel "
+       "that mica pick names"},
+      {"NETWORK",
+       Role::kCause,
+       {"Temporary failure in name resolution", "<urlopen error [Errno {number}] {text*}>", "Network is unreachable",
+        "Failed to establish a new connection", "Connection timed out", "SSL: CERTIFICATE_VERIFY_FAILED",
+        "ProxyError("},
+       {},
+       "The network could not be reached from here: a compute node without access, or a proxy that is not set.",
+       "on a machine with access: {pip} download --no-deps FILE-OR-URL, copy the file, then {pip} install ./FILE"},
+      {"URL_GUESS_404",
+       Role::kHint,
+       {"Precompiled wheel not found. Building from source", "urllib.error.HTTPError: HTTP Error 404: Not Found"},
+       {"Guessing wheel URL", "flash", "causal", "mamba"},
+       "flash-attn's setup.py guessed the address of a ready wheel from Python, PyTorch, CUDA and ABI; there is none "
+       "for this combination, so it compiles from source, for an hour or more.",
+       "mica pick shows the nearest published wheel and what differs"},
+      {"WHEEL_NONE_PUBLISHED",
+       Role::kCause,
+       {"ERROR: No matching distribution found for {package}"},
+       {},
+       "The index has no file of that package, of that version, whose tags fit this Python and platform. PyPI has "
+       "flash-attn as a source package only; a version with +cu... is never found there.",
+       "ask for the plain version, or install the release's wheel by URL (mica pick names it)"},
+      {"WHEEL_REQUIRES_TORCH_UNPINNED",
+       Role::kHint,
+       {"Attempting uninstall: torch"},
+       {"flash", "xformers"},
+       "The package asks for `torch` without a version, so the installer replaced the PyTorch that was here; "
+       "extensions built for the old one will not load any more.",
+       "install again with --no-deps after putting the wanted torch back"},
+      {"FLASH_ATTN_STALE_CUTE",
+       Role::kCause,
+       {"AttributeError: ThrMma", "has no attribute 'ThrMma'", "No module named 'flash_attn.cute'",
+        "No module named 'flash_attn.cute.{rest}'"},
+       {},
+       "flash-attn 2.8.3's wheel carries an old copy of flash_attn/cute (and a folder `hopper`) that stands in the way "
+       "of flash-attn-4, which installs into the same place.",
+       "{pip} uninstall -y flash-attn flash-attn-4 && {pip} install flash-attn-4"},
+      {"MODULE_MISSING",
+       Role::kCause,
+       {"No module named 'flash_attn_2_cuda'", "No module named 'flash_attn_cuda'",
+        "No module named 'flash_attn_3._C'"},
+       {},
+       "The Python files of flash-attn are there, its compiled part is not: it was installed with "
+       "FLASH_ATTENTION_SKIP_CUDA_BUILD (a py3-none-any wheel), for another Python, or a checkout of its source in the "
+       "current folder is found first.",
+       "cd to another folder and try again; then {pip} uninstall -y flash-attn, and {pip} install the wheel that mica "
+       "pick names"},
+      {"MODULE_MISSING",
+       Role::kCause,
+       {"No module named 'flash_attn_interface'", "No module named 'flash_attn_3'"},
+       {},
+       "flash_attn_interface is the module of FlashAttention-3, a package of its own (flash_attn_3, for Hopper) that "
+       "flash-attn does not bring.",
+       "install a wheel of flash_attn_3, or Mica's drop-in of that name, which needs no compiler "
+       "(docs/user/migrate.md)"},
+      {"FLASH_ATTN_API",
+       Role::kCause,
+       {"too many values to unpack (expected 4)"},
+       {"unpad_input", "flash_attn"},
+       "flash_attn.bert_padding.unpad_input returns five values since flash-attn 2.7.0; this caller expects four.",
+       "{pip} install 'flash-attn<2.7', or a newer release of the calling package"},
+      {"FLASH_ATTN_API",
+       Role::kCause,
+       {"cannot import name '{name}' from 'flash_attn", "module 'flash_attn{rest}' has no attribute '{name}'",
+        "flash_attn_{rest}() got an unexpected keyword argument '{name}'"},
+       {},
+       "The caller was written for another version of flash-attn than the one that is installed.",
+       "{pip} install the version of flash-attn that the calling package asks for"},
+  };
+  return rows;
+}
+
+}  // namespace doctor

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/facts/cpython_abi.h"
+
+#include <algorithm>
+
+#include "doctor/tables/stable_abi.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+bool is_python_name(std::string_view name) {
+  return (name.starts_with("Py") && name.size() > 2 && (name[2] == '_' || (name[2] >= 'A' && name[2] <= 'Z'))) ||
+         name.starts_with("_Py_") || (name.starts_with("_Py") && name.size() > 3 && name[3] >= 'A' && name[3] <= 'Z');
+}
+
+}  // namespace
+
+ModuleName parse_module_name(std::string_view path) {
+  ModuleName out;
+  const std::string file = base_name(path);
+  if (!file.ends_with(".so")) return out;
+  const std::string stem = file.substr(0, file.size() - 3);
+  const std::size_t dot = stem.find('.');
+  const std::string suffix = dot == stem.npos ? "" : stem.substr(dot + 1);
+  out.module = stem.substr(0, dot);
+  if (suffix.empty()) {
+    out.naming = ModuleNaming::kPlain;
+  } else if (suffix == "abi3") {
+    out.naming = ModuleNaming::kAbi3;
+  } else if (suffix.starts_with("cpython-")) {
+    out.naming = ModuleNaming::kCpython;
+    out.soabi = suffix;
+    // "cpython-312-x86_64-linux-gnu": 3, then the minor version; "t" for free-threaded, "d" for a debug build.
+    const std::string digits = suffix.substr(8, suffix.find('-', 8) - 8);
+    const std::size_t letters = digits.find_first_not_of("0123456789");
+    const std::string number = digits.substr(0, letters);
+    out.free_threaded = letters != digits.npos && digits.find('t', letters) != digits.npos;
+    if (number.size() >= 2 && number.size() <= 4) out.python = {{number[0] - '0', std::stoi(number.substr(1))}};
+  } else {
+    out.module.clear();
+  }
+  return out;
+}
+
+PythonAbiFacts python_abi_of(const ElfFile& elf) {
+  PythonAbiFacts out;
+  bool limited = true;
+  for (const ElfSymbol& symbol : elf.symbols) {
+    if (symbol.defined) {
+      if (symbol.name.starts_with("PyInit_") && symbol.binding != 0) out.init_functions.emplace_back(symbol.name);
+      continue;
+    }
+    if (symbol.weak() || !is_python_name(symbol.name)) continue;
+    ++out.imports;
+    const Version release = stable_abi_release(symbol.name);
+    if (!release.known()) {
+      limited = false;
+      out.beyond.emplace_back(symbol.name);
+    } else if (!out.limited.known() || out.limited < release) {
+      out.limited = release;
+      out.limited_symbol = symbol.name;
+    }
+  }
+  if (!limited) out.limited = {};
+  return out;
+}
+
+}  // namespace doctor

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/facts/tags.h"
+
+#include <algorithm>
+
+#include "doctor/read/wheel.h"
+#include "doctor/read/wheel_name.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+PlatformTag parse_platform(std::string_view tag) {
+  PlatformTag out;
+  const auto rest_after = [&](std::string_view prefix) { return tag.substr(prefix.size()); };
+  const auto with_version = [&](std::string_view rest) {
+    // "2_17_x86_64"
+    const std::size_t first = rest.find('_'), second = first == rest.npos ? first : rest.find('_', first + 1);
+    if (second == rest.npos) return;
+    out.libc = {{parse_version(rest).major_part(), parse_version(rest.substr(first + 1)).major_part()}};
+    out.machine = rest.substr(second + 1);
+  };
+  struct Legacy {
+    const char* prefix;
+    Version glibc;
+  };
+  if (tag == "any") {
+    out.kind = PlatformKind::kAny;
+  } else if (tag.starts_with("linux_")) {
+    out.kind = PlatformKind::kLinux;
+    out.machine = rest_after("linux_");
+  } else if (tag.starts_with("manylinux_")) {
+    out.kind = PlatformKind::kManylinux;
+    with_version(rest_after("manylinux_"));
+  } else if (tag.starts_with("musllinux_")) {
+    out.kind = PlatformKind::kMusllinux;
+    with_version(rest_after("musllinux_"));
+  } else {
+    for (const Legacy& legacy :
+         {Legacy{"manylinux1_", {{2, 5}}}, Legacy{"manylinux2010_", {{2, 12}}}, Legacy{"manylinux2014_", {{2, 17}}}})
+      if (tag.starts_with(legacy.prefix)) {
+        out.kind = PlatformKind::kManylinux;
+        out.libc = legacy.glibc;
+        out.machine = rest_after(legacy.prefix);
+      }
+  }
+  return out;
+}
+
+bool python_accepts(const WheelTag& tag, const PythonFacts& python) {
+  const int minor = python.version.minor_part();
+  const std::string cpython = "cp3" + std::to_string(minor);
+  const std::string own_abi = cpython + (python.free_threaded ? "t" : "");
+  if (tag.abi == "none") {
+    if (tag.python == "py3" || tag.python == cpython) return true;
+    if (!tag.python.starts_with("py3")) return false;
+    const Version wanted = parse_version(tag.python.substr(3));
+    return wanted.known() && wanted.major_part() <= minor;
+  }
+  if (tag.abi == "abi3")
+    return !python.free_threaded && tag.python.starts_with("cp3") && tag.python.size() > 3 &&
+           parse_version(tag.python.substr(3)).major_part() <= minor;
+  return tag.python == cpython && tag.abi == own_abi;
+}
+
+bool platform_accepts(const WheelTag& tag, const Environment& target) {
+  const PlatformTag platform = parse_platform(tag.platform);
+  if (platform.kind == PlatformKind::kAny) return true;
+  if (platform.kind == PlatformKind::kOther || platform.machine != target.machine) return false;
+  if (platform.kind == PlatformKind::kLinux) return true;
+  const bool musl = platform.kind == PlatformKind::kMusllinux;
+  if (musl != (target.libc == "musl")) return false;
+  return !target.libc_version.known() || platform.libc <= target.libc_version;
+}
+
+bool is_prerelease(std::string_view release) {
+  const std::string text = lower(release.substr(0, release.find('+')));
+  // A post-release ("2.8.0.post1") has letters too, and is none.
+  const std::size_t letters = text.find_first_of("abcdr");
+  return letters != text.npos && text.find("post") == text.npos;
+}
+
+bool satisfies(std::string_view release, std::string_view specifiers) {
+  const Version here = parse_version(release);
+  const bool is_before = is_prerelease(release);  // the release whose number it has
+  for (const std::string& clause : split(specifiers, ',')) {
+    const std::string_view text = trimmed(clause);
+    const std::size_t digits = std::min(text.find_first_of("0123456789"), text.size());
+    const std::string_view operation = trimmed(text.substr(0, digits));
+    const std::string_view number = trimmed(text.substr(digits));
+    const Version version = parse_version(number);
+    if (!version.known()) continue;
+    const bool any_tail = number.ends_with(".*");
+    bool same_head = true;
+    for (std::size_t i = 0; i < version.parts.size(); ++i) same_head = same_head && here.part(i) == version.parts[i];
+    const bool is_that_one = here == version;
+    const bool is_least = here > version || (is_that_one && !is_before);
+    if (operation == ">=" && !is_least) return false;
+    if (operation == "<=" && !(here <= version)) return false;
+    if (operation == ">" && !(here > version)) return false;
+    if (operation == "<" && !(here < version)) return false;
+    if (operation == "==" && !(any_tail ? same_head : is_that_one && !is_before)) return false;
+    if (operation == "!=" && (any_tail ? same_head : is_that_one && !is_before)) return false;
+    if (operation == "~=") {
+      // At least this, and all parts but the last the same.
+      bool compatible = is_least;
+      for (std::size_t i = 0; i + 1 < version.parts.size(); ++i)
+        compatible = compatible && here.part(i) == version.parts[i];
+      if (!compatible) return false;
+    }
+  }
+  return true;
+}
+
+std::string normal_name(std::string_view name) {
+  std::string out;
+  for (const char c : lower(name)) {
+    const bool separator = c == '-' || c == '_' || c == '.';
+    if (!separator)
+      out += c;
+    else if (!out.empty() && out.back() != '_')
+      out += '_';
+  }
+  return out;
+}
+
+std::string normal_version(std::string_view version) {
+  std::string out = lower(version);
+  const std::size_t plus = out.find('+');
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (out[i] == '_' || (plus != out.npos && i > plus && out[i] == '-'))
+      out[i] = plus != out.npos && i > plus ? '.' : '+';
+  return out;
+}
+
+}  // namespace doctor

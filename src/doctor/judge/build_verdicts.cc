@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/judge/build_verdicts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "doctor/facts/mangled.h"
+#include "doctor/judge/attention_wheel.h"
+#include "doctor/tables/cuda_releases.h"
+#include "doctor/tables/gpu_arch.h"
+#include "doctor/tables/published_wheels.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+constexpr uint64_t kBytesPerThread = 5'000'000'000;  // of one nvcc thread, by upstream's own estimate
+constexpr const char* kNoCudaHome =
+    "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.";
+constexpr uint64_t kDiskBytes = 5'000'000'000;
+
+// The newest g++ that a toolkit takes.
+struct HostCompilerBound {
+  const char* cuda;
+  int most;
+};
+constexpr HostCompilerBound kHostCompilers[] = {{"11.0", 10}, {"11.4", 11}, {"12.0", 12},
+                                                {"12.4", 13}, {"12.8", 14}, {"13.0", 15}};
+
+std::string pip_of(const PythonInstall& python) { return python.program + " -m pip"; }
+
+class Builder {
+ public:
+  Builder(const Survey& survey, const PythonInstall& python)
+      : survey_(survey), python_(python), toolkit_(build_toolkit(survey.toolkits)) {}
+
+  std::vector<Verdict> run() {
+    judge_modules();
+    judge_nvcc();
+    judge_compiler();
+    judge_headers();
+    judge_memory();
+    judge_ninja();
+    judge_disk();
+    judge_guess();
+    return std::move(verdicts_);
+  }
+
+ private:
+  Verdict& say(const char* code, std::string message, std::string cause, std::string fix,
+               std::vector<std::string> evidence = {}) {
+    verdicts_.push_back(
+        make_verdict(code, python_.program, std::move(message), std::move(cause), std::move(fix), std::move(evidence)));
+    return verdicts_.back();
+  }
+
+  void judge_modules() {
+    std::vector<std::string> missing;
+    // In the order in which setup.py imports them: the first that is missing ends it.
+    for (const char* module : {"packaging", "setuptools", "wheel", "torch", "psutil"})
+      if (!python_.package(module) && !(std::string(module) == "torch" && python_.torch)) missing.push_back(module);
+    if (missing.empty()) return;
+    say("BUILD_ISOLATION", "ModuleNotFoundError: No module named '" + missing[0] + "'",
+        "setup.py imports " + joined(missing, ", ") + ", and this Python does not have " +
+            (missing.size() == 1 ? "it" : "them") + "; with build isolation, it would not be seen even if it had.",
+        pip_of(python_) + " install " + joined(missing, " ") + " ninja && " + pip_of(python_) +
+            " install flash-attn --no-build-isolation");
+  }
+
+  void judge_nvcc() {
+    if (python_.torch && python_.torch->cuda_version.empty()) {
+      say("BUILD_NVCC_MISSING", std::string("OSError: ") + kNoCudaHome,
+          "torch " + python_.torch->version +
+              " is a build for the CPU: it does not look for CUDA, whatever CUDA_HOME says.",
+          pip_of(python_) + " install a torch with CUDA");
+      return;
+    }
+    if (!toolkit_ || toolkit_->nvcc.empty()) {
+      std::vector<std::string> others;
+      for (const Toolkit& t : survey_.toolkits)
+        if (!t.nvcc.empty()) others.push_back("nvcc " + t.version.text() + " is in " + t.folder);
+      const std::string fix = others.empty() ? "install a CUDA toolkit of torch's major version, or take a ready wheel "
+                                               "(mica pick)"
+                                             : "export CUDA_HOME=" + [&] {
+                                                 for (const Toolkit& t : survey_.toolkits)
+                                                   if (!t.nvcc.empty()) return t.folder;
+                                                 return std::string();
+                                               }();
+      say("BUILD_NVCC_MISSING", std::string("OSError: ") + kNoCudaHome,
+          "No nvcc is found by CUDA_HOME, on PATH or in /usr/local/cuda; PyTorch's own CUDA libraries do not bring it.",
+          fix, others);
+      return;
+    }
+    const Version& nvcc = toolkit_->version;
+    if (nvcc.known() && nvcc < parse_version("11.7"))
+      say("BUILD_NVCC_TOO_OLD", "FlashAttention is only supported on CUDA 11.7 and above",
+          "The nvcc that a build takes is " + nvcc.text() + ".", newer_toolkit(parse_version("12.0")),
+          {toolkit_->nvcc + " is " + nvcc.text()});
+    judge_cuda_of_torch(nvcc);
+    judge_archs(nvcc);
+  }
+
+  void judge_cuda_of_torch(const Version& nvcc) {
+    if (!python_.torch) return;
+    const Version torch = parse_version(python_.torch->cuda_version);
+    const std::vector<std::string> evidence = {
+        toolkit_->nvcc + " is " + nvcc.text(),
+        "torch " + python_.torch->version + " is for CUDA " + (torch.known() ? torch.text() : "none")};
+    if (nvcc.known() && torch.known() && nvcc.major_part() != torch.major_part()) {
+      say("BUILD_CUDA_MAJOR_MISMATCH",
+          "The detected CUDA version (" + std::to_string(nvcc.major_part()) + "." + std::to_string(nvcc.minor_part()) +
+              ") mismatches the version that was used to compile PyTorch (" + torch.text() +
+              "). Please make sure to use the same CUDA versions.",
+          "nvcc and PyTorch must be of the same CUDA major version.", same_major_toolkit(torch), evidence);
+    }
+  }
+
+  void judge_archs(const Version& nvcc) {
+    if (!nvcc.known()) return;
+    const std::string set = survey_.outlook.variable("FLASH_ATTN_CUDA_ARCHS");
+    for (const std::string& word : split(set, ';')) {
+      const auto known = known_architecture(std::atoi(word.c_str()));
+      if (!known || nvcc >= known->first) continue;
+      const Version& need = known->first;
+      say("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "nvcc fatal   : Unsupported gpu architecture 'compute_" + word + "'",
+          "FLASH_ATTN_CUDA_ARCHS asks for " + word + ", which nvcc knows from CUDA " + need.text() + " on.",
+          "export FLASH_ATTN_CUDA_ARCHS=\"80;90\", or " + newer_toolkit(need), {toolkit_->nvcc + " is " + nvcc.text()});
+      return;
+    }
+    if (set.empty() && nvcc < parse_version("12.8"))
+      say("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+          "flash-attn's newest sources always ask for compute_120, which nvcc knows from CUDA 12.8 on; releases up to "
+          "2.8.3 do not.",
+          "FLASH_ATTN_CUDA_ARCHS=\"80;90\" " + pip_of(python_) + " install flash-attn --no-build-isolation",
+          {toolkit_->nvcc + " is " + nvcc.text()})
+          .severity = Severity::kWarning;
+    for (const FoundGpu& gpu : survey_.gpus)
+      if (gpu.capability && *gpu.capability < ComputeCapability{8, 0}) {
+        say("GPU_TOO_OLD", "FlashAttention only supports Ampere GPUs or newer.",
+            "The GPU here is of compute capability " + gpu.capability->text() + ".", "use attn_implementation=\"sdpa\"",
+            {gpu.place + " " + gpu.name});
+        return;
+      }
+  }
+
+  void judge_compiler() {
+    const Compiler* first = nullptr;
+    for (const Compiler& c : survey_.compilers)
+      if (c.is_first) first = &c;
+    if (!first) {
+      say("BUILD_HOST_COMPILER", "error: command 'g++' failed: No such file or directory", "There is no g++ on PATH.",
+          "apt-get install -y g++ (or: conda install -c conda-forge gxx_linux-64)");
+      return;
+    }
+    int most = 0;
+    if (toolkit_ && toolkit_->version.known())
+      for (const HostCompilerBound& row : kHostCompilers)
+        if (toolkit_->version >= parse_version(row.cuda)) most = row.most;
+    if (first->kind != "gcc" || !first->version.known() || most == 0 || first->version.major_part() <= most) return;
+    std::string fix = "install g++-" + std::to_string(most);
+    for (const Compiler& c : survey_.compilers)
+      if (c.kind == "gcc" && c.version.known() && c.version.major_part() <= most && c.name.rfind("g++", 0) == 0)
+        fix = "export CXX=" + c.path + " NVCC_PREPEND_FLAGS='-ccbin " + c.path + "'";
+    say("BUILD_HOST_COMPILER",
+        "#error -- unsupported GNU version! gcc versions later than " + std::to_string(most) + " are not supported!",
+        "nvcc " + toolkit_->version.text() + " takes g++ up to " + std::to_string(most) +
+            ", and the first one on PATH is " + first->version.text() + ".",
+        fix, {first->path + " is " + first->version.text()});
+  }
+
+  void judge_headers() {
+    const std::string name =
+        "python3." + std::to_string(python_.facts.version.minor_part()) + (python_.facts.free_threaded ? "t" : "");
+    const std::string header = python_.base_prefix + "/include/" + name + "/Python.h";
+    if (survey_.outlook.files.is_file(header)) return;
+    say("BUILD_HEADERS_MISSING", "fatal error: Python.h: No such file or directory",
+        "Python's header files are not installed.",
+        python_.base_prefix == "/usr" ? "apt-get install -y " + name + "-dev" : "install a Python with its headers",
+        {header + " does not exist"});
+  }
+
+  void judge_memory() {
+    const BuildPlan plan = default_build_plan(survey_), fitting = fitting_build_plan(survey_);
+    const uint64_t free = survey_.host.memory_free_bytes();
+    if (free == 0 || plan.peak_bytes <= free) return;
+    std::vector<std::string> evidence = {format_bytes(free) + " of memory are free"};
+    if (survey_.host.memory_limit_bytes)
+      evidence.push_back("the limit of the control group is " + format_bytes(*survey_.host.memory_limit_bytes) +
+                         ", the machine has " + format_bytes(survey_.host.memory_bytes));
+    say("BUILD_OOM", "Killed",
+        "A build would start " + counted(std::size_t(plan.jobs), "job") + " of " +
+            counted(std::size_t(plan.threads), "nvcc thread") +
+            " each, about 5 GB per thread: " + format_bytes(plan.peak_bytes) +
+            ". setup.py looks at the memory of the whole machine, not at the limit of a "
+            "container or job.",
+        "MAX_JOBS=" + std::to_string(fitting.jobs) + " NVCC_THREADS=" + std::to_string(fitting.threads) + " " +
+            pip_of(python_) + " install flash-attn --no-build-isolation",
+        evidence);
+  }
+
+  void judge_ninja() {
+    const std::string folder = folder_name(python_.program);
+    if (!survey_.ninja.empty() || python_.package("ninja") || survey_.outlook.files.is_executable(folder + "/ninja"))
+      return;
+    say("BUILD_NO_NINJA", "Attempted to use ninja as the BuildExtension backend but we could not find ninja.",
+        "Without ninja the 72 files are compiled one after the other, for hours.", pip_of(python_) + " install ninja");
+  }
+
+  void judge_disk() {
+    if (survey_.host.disks.empty() || survey_.host.disks[0].free_bytes >= kDiskBytes) return;
+    const DiskSpace& disk = survey_.host.disks[0];
+    say("DISK_FULL", "OSError: [Errno 28] No space left on device", "A build takes several GB in the temporary folder.",
+        "TMPDIR=/path/with/space " + pip_of(python_) + " install flash-attn --no-build-isolation",
+        {disk.folder + " has " + format_bytes(disk.free_bytes) + " left"})
+        .severity = Severity::kWarning;
+  }
+
+  void judge_guess() {
+    const std::string name = guessed_wheel(survey_, python_);
+    if (name.empty()) return;
+    const int cuda = parse_version(python_.torch->cuda_version).major_part();
+    if (cuda >= 13) {
+      say("URL_GUESS_WRONG_CUDA", "setup.py of 2.8.3 looks for " + name,
+          "It knows CUDA 11 and 12 only, and takes 12 for this torch's " + std::to_string(cuda) +
+              ": if that wheel exists, it will miss libcudart.so.12.",
+          "FLASH_ATTENTION_FORCE_BUILD=TRUE " + pip_of(python_) + " install flash-attn --no-build-isolation");
+      return;
+    }
+    for (const AttentionWheel& wheel : published_wheels())
+      if (wheel.file == name) return;
+    say("URL_GUESS_404", "Precompiled wheel not found. Building from source...",
+        "setup.py looks for " + name + ", which is not among the published ones.",
+        "mica pick shows the nearest one; else the build takes an hour or more");
+  }
+
+  std::string newer_toolkit(const Version& least) const {
+    for (const Toolkit& t : survey_.toolkits)
+      if (!t.nvcc.empty() && t.version >= least) return "export CUDA_HOME=" + t.folder;
+    return "install a CUDA toolkit of " + least.text() + " or later";
+  }
+  std::string same_major_toolkit(const Version& cuda) const {
+    for (const Toolkit& t : survey_.toolkits)
+      if (!t.nvcc.empty() && t.version.major_part() == cuda.major_part())
+        return "export CUDA_HOME=" + t.folder + " PATH=" + t.folder + "/bin:$PATH";
+    return "install a CUDA toolkit " + std::to_string(cuda.major_part()) + ".x, or a torch built with CUDA " +
+           std::to_string(toolkit_->version.major_part());
+  }
+
+  const Survey& survey_;
+  const PythonInstall& python_;
+  const Toolkit* toolkit_;
+  std::vector<Verdict> verdicts_;
+};
+
+int positive(const std::string& text, int otherwise) {
+  const int value = std::atoi(text.c_str());
+  return value > 0 ? value : otherwise;
+}
+
+}  // namespace
+
+std::vector<Verdict> judge_build(const Survey& survey, const PythonInstall& python) {
+  return Builder(survey, python).run();
+}
+
+BuildPlan default_build_plan(const Survey& survey) {
+  BuildPlan plan;
+  plan.threads = positive(survey.outlook.variable("NVCC_THREADS"), 4);
+  const double available_gb = double(survey.host.memory_available_bytes) / (1 << 30);
+  const int by_cores = survey.host.cores / 2, by_memory = int(available_gb / (5.0 * plan.threads));
+  plan.jobs = positive(survey.outlook.variable("MAX_JOBS"), std::max(1, std::min(by_cores, by_memory)));
+  plan.peak_bytes = uint64_t(plan.jobs) * uint64_t(plan.threads) * kBytesPerThread;
+  return plan;
+}
+
+BuildPlan fitting_build_plan(const Survey& survey) {
+  BuildPlan plan;
+  const uint64_t compilers = std::max<uint64_t>(1, survey.host.memory_free_bytes() / kBytesPerThread);
+  const uint64_t cores = std::max<uint64_t>(1, uint64_t(std::floor(survey.host.cores_allowed)));
+  plan.threads = compilers >= 2 && cores >= 2 ? 2 : 1;
+  plan.jobs = int(std::max<uint64_t>(1, std::min(compilers, cores) / uint64_t(plan.threads)));
+  plan.peak_bytes = uint64_t(plan.jobs) * uint64_t(plan.threads) * kBytesPerThread;
+  return plan;
+}
+
+std::string guessed_wheel(const Survey& survey, const PythonInstall& python) {
+  if (!python.torch) return "";
+  const Version cuda = parse_version(python.torch->cuda_version), torch = parse_version(python.torch->version);
+  const bool has_abi = python.torch->cxx_abi == CxxAbi::kNew || python.torch->cxx_abi == CxxAbi::kOld;
+  if (!cuda.known() || !torch.known() || !has_abi) return "";
+  const std::string tag = "cp3" + std::to_string(python.facts.version.minor_part());
+  return "flash_attn-2.8.3+cu" + std::string(cuda.major_part() == 11 ? "11" : "12") + "torch" +
+         std::to_string(torch.major_part()) + "." + std::to_string(torch.minor_part()) + "cxx11abi" +
+         (python.torch->cxx_abi == CxxAbi::kNew ? "TRUE" : "FALSE") + "-" + tag + "-" + tag + "-linux_" +
+         survey.host.machine + ".whl";
+}
+
+}  // namespace doctor

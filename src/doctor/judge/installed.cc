@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/judge/installed.h"
+
+#include <algorithm>
+
+#include "doctor/facts/facts.h"
+#include "doctor/facts/gpu_rules.h"
+#include "doctor/judge/judge.h"
+#include "doctor/judge/torch_claim.h"
+#include "doctor/read/inspect.h"
+#include "doctor/read/metadata.h"
+#include "doctor/read/record.h"
+#include "doctor/system/package.h"
+#include "doctor/tables/cuda_releases.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+constexpr std::size_t kMostBinaries = 400;
+
+std::string pip_of(const PythonInstall& python) { return python.program + " -m pip"; }
+
+struct PackageFiles {
+  std::vector<std::string> binaries;  // paths in the target
+  bool needs_torch = false;
+  bool has_record = false;
+  bool has_cute = false;  // flash_attn/cute is among its files
+  TorchClaim claim;
+};
+
+PackageFiles files_of(const Files& files, const InstalledPackage& package) {
+  PackageFiles out;
+  const std::string folder = package.site + "/" + package.dist_info;
+  const Metadata metadata = parse_metadata(files.read(folder + "/METADATA", 4 << 20).value_or(""));
+  out.claim = claimed_torch(metadata, package.version);
+  for (const std::string& requirement : metadata.all("Requires-Dist")) {
+    const std::string name = requirement.substr(0, requirement.find_first_of(" <>=!~;[("));
+    const bool is_optional = requirement.find("extra ==") != requirement.npos;
+    out.needs_torch |= normalized_package(name) == "torch" && !is_optional;
+  }
+  const auto record = files.read(folder + "/RECORD", 64 << 20);
+  out.has_record = record.has_value();
+  for (const RecordRow& row : parse_record(record.value_or(""), nullptr)) {
+    const std::string name = base_name(row.path);
+    const bool is_binary = name.ends_with(".so") || name.find(".so.") != name.npos;
+    out.has_cute |= row.path.rfind("flash_attn/cute/", 0) == 0;
+    if (!is_binary || out.binaries.size() >= kMostBinaries) continue;
+    // A record is only text: what leads out of site-packages is left alone.
+    if (const auto path = recorded_file(files, package, row.path)) out.binaries.push_back(*path);
+  }
+  return out;
+}
+
+bool uses_torch(const Inspection& inspection, const std::string& path) {
+  for (const Binary& binary : inspection.binaries)
+    if (binary.path == path) {
+      const BinaryFacts facts = facts_of(binary);
+      return facts.uses_torch && !facts.torch_stable;
+    }
+  return false;
+}
+
+bool is_attention(const InstalledPackage& package) { return package.name == "flash-attn"; }
+
+// Python files that import a compiled module which no file provides.
+void judge_missing_module(const Survey& survey, const PythonInstall& python, const InstalledPackage& package,
+                          const PackageFiles& found, std::vector<Verdict>& out) {
+  const Files& files = survey.outlook.files;
+  const std::string interface = files.read(package.site + "/flash_attn/flash_attn_interface.py").value_or("");
+  if (!is_attention(package) || interface.find("flash_attn_2_cuda") == interface.npos) return;
+  for (const std::string& path : found.binaries)
+    if (base_name(path).rfind("flash_attn_2_cuda.", 0) == 0) return;
+  for (const std::string& name : files.list(package.site))
+    if (name == "flash_attn_2_cuda.py" || name.rfind("flash_attn_2_cuda.", 0) == 0) return;
+  out.push_back(
+      make_verdict("MODULE_MISSING", package.name + " " + package.version,
+                   "ModuleNotFoundError: No module named 'flash_attn_2_cuda'",
+                   "The Python files of flash-attn are installed, its compiled module is not: it was built with "
+                   "FLASH_ATTENTION_SKIP_CUDA_BUILD, or the wheel was a py3-none-any one.",
+                   pip_of(python) + " uninstall -y flash-attn, then install the wheel that mica pick names",
+                   {package.site + "/flash_attn/flash_attn_interface.py imports it"}));
+}
+
+void judge_cute(const PythonInstall& python, const InstalledPackage& package, const PackageFiles& found,
+                std::vector<Verdict>& out) {
+  const InstalledPackage* newer = python.package("flash-attn-4");
+  if (!is_attention(package) || !newer || !found.has_cute) return;
+  out.push_back(make_verdict(
+      "FLASH_ATTN_STALE_CUTE", package.name + " " + package.version,
+      "AttributeError: module 'cutlass.cute' has no attribute 'ThrMma'",
+      "This flash-attn brings an old flash_attn/cute, into which flash-attn-4 " + newer->version +
+          " is installed too: which files win depends on the order of installation.",
+      pip_of(python) + " uninstall -y flash-attn flash-attn-4 && " + pip_of(python) + " install flash-attn-4",
+      {"RECORD of " + package.dist_info + " lists flash_attn/cute/"}));
+}
+
+void judge_torch_and_driver(const Survey& survey, const PythonInstall& python, std::vector<Judged>& out) {
+  if (!python.torch) return;
+  Judged judged{"torch " + python.torch->version, python.program, {}};
+  const Version cuda = parse_version(python.torch->cuda_version);
+  const Version least = cuda.known() ? lowest_driver_of_major(cuda.major_part()) : Version{};
+  const Version& driver = survey.driver.version;
+  if (least.known() && driver.known() && driver < least && survey.driver.compatibility.empty())
+    judged.verdicts.push_back(
+        make_verdict("DRIVER_TOO_OLD", judged.subject, "CUDA driver version is insufficient for CUDA runtime version",
+                     "CUDA " + std::to_string(cuda.major_part()) + " needs a driver of " + least.text() +
+                         " or later; here it is " + driver.text() + ".",
+                     "update the driver, or install a torch for an older CUDA: " + pip_of(python) +
+                         " install torch --index-url https://download.pytorch.org/whl/cu126",
+                     {survey.driver.found_in + " says " + driver.text()}));
+  if (cuda.known() && !driver.known() && survey.driver.library.empty()) {
+    judged.verdicts.push_back(make_verdict("DRIVER_MISSING", judged.subject, "torch.cuda.is_available() is False here",
+                                           "torch has CUDA " + cuda.text() + ", and this machine has no NVIDIA driver.",
+                                           "run it where there is a GPU; in a container: docker run --gpus all ..."));
+    judged.verdicts.back().severity = Severity::kNote;
+  }
+  if (!judged.verdicts.empty()) out.push_back(std::move(judged));
+}
+
+// A folder that Python imports and that no installer knows of.
+void judge_copied_folder(const Survey& survey, const PythonInstall& python, std::vector<Judged>& out) {
+  if (python.package("flash-attn") || python.package("flash-attn-4")) return;
+  for (const std::string& site : python.facts.site_packages) {
+    if (!survey.outlook.files.is_file(site + "/flash_attn/__init__.py")) continue;
+    Judged judged{"flash_attn", python.program, {}};
+    judged.verdicts.push_back(make_verdict(
+        "FLASH_ATTN_NOT_SEEN", "flash_attn", "the package flash_attn seems to be not installed",
+        "The folder is there, but without the metadata that an installer writes, by which transformers looks for it.",
+        "remove the folder, and " + pip_of(python) + " install the wheel that mica pick names",
+        {site + "/flash_attn has no flash_attn-*.dist-info beside it"}));
+    out.push_back(std::move(judged));
+    return;
+  }
+}
+
+}  // namespace
+
+Judged judge_package(const Survey& survey, const PythonInstall& python, const InstalledPackage& package,
+                     const Environment& target) {
+  Judged judged{package.name + " " + package.version, python.program, {}};
+  const PackageFiles found = files_of(survey.outlook.files, package);
+  judge_missing_module(survey, python, package, found, judged.verdicts);
+  judge_cute(python, package, found, judged.verdicts);
+  if (found.needs_torch && !python.torch) {
+    judged.verdicts.push_back(
+        make_verdict("TORCH_MISSING", judged.subject, "ModuleNotFoundError: No module named 'torch'",
+                     "The package needs torch, and this Python has none.", pip_of(python) + " install torch"));
+    return judged;
+  }
+  Inspection inspection;
+  inspection.path = package.site;
+  inspection.kind = FileKind::kFolder;
+  inspection.words = [&] { return words_of_package(survey.outlook.files, package); };
+  for (const std::string& path : found.binaries) {
+    try {
+      auto binary = read_binary(survey.outlook.files.on_disk(path), inspection.problems);
+      if (!binary) continue;
+      binary->path = path;  // as the target sees it
+      inspection.binaries.push_back(std::move(*binary));
+    } catch (const ReadError& e) {
+      judged.verdicts.push_back(make_verdict("CANNOT_TELL", path, e.what()));
+    }
+  }
+  if (!inspection.binaries.empty())
+    for (Verdict& verdict : judge(inspection, target)) {
+      if (uses_torch(inspection, verdict.subject)) doubt(found.claim, target, verdict);
+      judged.verdicts.push_back(std::move(verdict));
+    }
+  return judged;
+}
+
+std::vector<Judged> judge_installed(const Survey& survey, const PythonInstall& python, const Environment& target) {
+  std::vector<Judged> out;
+  judge_torch_and_driver(survey, python, out);
+  for (const InstalledPackage& package : python.packages) {
+    if (package.name == "torch" || package.name == "triton" || package.name.rfind("nvidia-", 0) == 0) continue;
+    const PackageFiles found = files_of(survey.outlook.files, package);
+    if (!found.needs_torch || (found.binaries.empty() && !is_attention(package))) continue;
+    out.push_back(judge_package(survey, python, package, target));
+  }
+  judge_copied_folder(survey, python, out);
+  return out;
+}
+
+}  // namespace doctor

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/judge/judge.h"
+
+#include <algorithm>
+
+#include "doctor/judge/judge_binary.h"
+#include "doctor/judge/judge_gpu.h"
+#include "doctor/judge/judge_load.h"
+#include "doctor/judge/judge_parts.h"
+#include "doctor/judge/judge_wheel.h"
+
+namespace doctor {
+namespace {
+
+bool has_code(const std::vector<Verdict>& verdicts, std::size_t from, std::string_view code) {
+  return std::any_of(verdicts.begin() + std::ptrdiff_t(from), verdicts.end(),
+                     [&](const Verdict& verdict) { return verdict.code == code; });
+}
+
+}  // namespace
+
+const std::vector<Binary>& binaries_of(const Inspection& inspection) {
+  return inspection.wheel ? inspection.wheel->binaries : inspection.binaries;
+}
+
+std::vector<Verdict> judge(const Inspection& inspection) {
+  std::vector<Verdict> out = inspection.problems;
+  if (inspection.wheel) {
+    const Wheel& wheel = *inspection.wheel;
+    out.insert(out.end(), wheel.problems.begin(), wheel.problems.end());
+    // Of an archive that could not be opened, nothing else is known.
+    if (inspection.kind == FileKind::kPackage)
+      judge_recorded(wheel, out);
+    else if (!wheel.entries.empty())
+      judge_wheel(wheel, out);
+  }
+  for (const Binary& binary : binaries_of(inspection)) judge_binary(binary, facts_of(binary), out);
+  return out;
+}
+
+std::vector<Verdict> judge(const Inspection& inspection, const Environment& target) {
+  std::vector<Verdict> out = judge(inspection);
+  const std::size_t before = out.size();
+  if (inspection.wheel) judge_wheel(*inspection.wheel, target, out);
+  // What pip refuses is never loaded.
+  if (has_code(out, before, "WHEEL_TAG_PYTHON") || has_code(out, before, "WHEEL_TAG_PLATFORM")) return out;
+  const std::vector<Binary>& binaries = binaries_of(inspection);
+  std::vector<BinaryFacts> facts;
+  for (const Binary& binary : binaries) facts.push_back(facts_of(binary));
+  judge_parts(inspection, facts, target, out);
+  for (std::size_t i = 0; i < binaries.size(); ++i) judge_gpu(binaries[i], facts[i], target, out);
+  return out;
+}
+
+}  // namespace doctor

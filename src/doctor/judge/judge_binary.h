@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// A binary, judged alone.
+#pragma once
+
+#include <vector>
+
+#include "doctor/facts/facts.h"
+#include "doctor/verdict/verdict.h"
+
+namespace doctor {
+
+// Appends what it finds.
+void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Verdict>& out);
+
+}  // namespace doctor

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// From what the loader says to why, and what to do.
+#include "doctor/judge/judge_load.h"
+
+#include <algorithm>
+
+#include "doctor/tables/torch_symbols.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+// Packages whose wheels say in their names which C++ ABI they are for.
+bool names_its_abi(std::string_view file) {
+  for (const char* prefix : {"flash_attn", "causal_conv1d", "selective_scan", "rotary_emb", "dropout_layer_norm"})
+    if (file.starts_with(prefix)) return true;
+  return false;
+}
+
+std::string import_error(const std::string& text) { return "ImportError: " + text; }
+
+class LoadJudge {
+ public:
+  LoadJudge(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request, const Environment& target)
+      : binary_(binary),
+        facts_(facts),
+        target_(target),
+        subject_(printable(binary.path)),
+        result_(resolve(request, target)) {}
+
+  const Resolution& result() const { return result_; }
+
+  Verdict verdict() const {
+    switch (result_.failure) {
+      case LoadFailure::kNone: return loads();
+      case LoadFailure::kMachine: return machine();
+      case LoadFailure::kNotShared:
+        return make("ELF_DAMAGED", "It is an object file, not a shared library.", "link it: g++ -shared ...");
+      case LoadFailure::kNeededMissing: return needed();
+      case LoadFailure::kVersionMissing: return version();
+      case LoadFailure::kUndefinedSymbol: return symbol();
+    }
+    return loads();
+  }
+
+ private:
+  Verdict make(const char* code, std::string cause, std::string fix, std::vector<std::string> evidence = {}) const {
+    return make_verdict(code, subject_, import_error(result_.message), std::move(cause), std::move(fix),
+                        std::move(evidence));
+  }
+
+  std::string torch_text() const { return target_.torch ? "torch " + target_.torch->version : "no torch"; }
+  std::string python_text() const {
+    return target_.python ? "Python " + target_.python->version.text() : std::string("this Python");
+  }
+
+  Verdict loads() const {
+    std::vector<std::string> evidence;
+    for (const auto& [name, path] : result_.loaded)
+      if (evidence.size() < 8) evidence.push_back(printable(name) + " => " + printable(path));
+    return make_verdict("LOADS", subject_, "loads" + (target_.name.empty() ? "" : " in " + target_.name), "", "",
+                        evidence);
+  }
+
+  Verdict machine() const {
+    return make("ELF_MACHINE",
+                "The file is for " + machine_name(binary_.elf) + ", the target is " + target_.machine + ".",
+                "install the wheel for " + target_.machine, {"e_machine: " + machine_name(binary_.elf)});
+  }
+
+  Verdict needed() const {
+    const std::string& library = result_.library;
+    std::vector<std::string> evidence = {printable(base_name(result_.object)) + " needs " + printable(library)};
+    for (const std::string& folder : result_.searched)
+      if (evidence.size() < 8) evidence.push_back("not in " + printable(folder));
+    if (is_torch_library(library)) {
+      if (!target_.torch)
+        return make("TORCH_MISSING", "It is built on torch, and this Python has none.",
+                    "pip install torch, of the version that the wheel was built for", evidence);
+      const bool for_cuda = library.find("cuda") != library.npos || library.find("nvrtc") != library.npos;
+      if (for_cuda && target_.torch->cuda_version.empty())
+        return make("CUDA_MAJOR", "It needs torch with CUDA, and " + torch_text() + " is a build without.",
+                    "pip install torch --index-url https://download.pytorch.org/whl/cu" +
+                        std::to_string(facts_.cuda_major > 0 ? facts_.cuda_major : 12) +
+                        (facts_.cuda_major == 13 ? "0" : "8"),
+                    evidence);
+      return make(
+          "NEEDED_MISSING",
+          "torch's own library is found only after torch was imported, or the release of torch here has it no more.",
+          "import torch before the module; if you do: install the torch that the file was built for", evidence);
+    }
+    const int wanted = cuda_major_of(library);
+    if (wanted > 0) {
+      const int here = target_.torch ? parse_version(target_.torch->cuda_version).major_part() : 0;
+      const std::string have = here > 0        ? torch_text() + " brings CUDA " + std::to_string(here)
+                               : target_.torch ? torch_text() + " brings no CUDA"
+                                               : "there is no torch that would bring it";
+      return make(here == wanted ? "NEEDED_MISSING" : "CUDA_MAJOR",
+                  "It was built for CUDA " + std::to_string(wanted) + "; " + have + ".",
+                  cuda_fix(library, wanted, here), evidence);
+    }
+    return make("NEEDED_MISSING", "The library is in none of the places where the loader looks.",
+                "install the package that has " + printable(library) + ", or add its folder to LD_LIBRARY_PATH",
+                evidence);
+  }
+
+  // A library of CUDA from pip is found by a file that looks into its folder, and by one that is opened after a torch
+  // of that CUDA; by no other.
+  std::string cuda_fix(const std::string& library, int wanted, int here) const {
+    constexpr std::pair<const char*, const char*> kWheels[] = {{"libcudart", "cuda_runtime"},
+                                                               {"libcublas", "cublas"},
+                                                               {"libnvrtc", "cuda_nvrtc"},
+                                                               {"libnvJitLink", "nvjitlink"},
+                                                               {"libcupti", "cuda_cupti"}};
+    const std::string cuda = "cu" + std::to_string(wanted), torch = "a torch for CUDA " + std::to_string(wanted);
+    std::string install;
+    bool looks_there = false;
+    for (const auto& [prefix, name] : kWheels) {
+      if (!library.starts_with(prefix)) continue;
+      std::string wheel = std::string("nvidia-") + name + (wanted >= 13 ? "" : "-" + cuda);
+      std::replace(wheel.begin(), wheel.end(), '_', '-');
+      install = "pip install " + wheel;
+      const std::string folder = "/" + (wanted >= 13 ? cuda : std::string(name)) + "/lib";
+      for (const std::string& searched : result_.searched)
+        looks_there |= searched.ends_with(folder) && searched.find("/nvidia/") != searched.npos;
+    }
+    if (here == wanted || (looks_there && !facts_.uses_torch)) return install;
+    if (here > 0) return "take the wheel for cu" + std::to_string(here) + ", or " + torch;
+    return "install " + torch + " and import it first, or add the folder of " + printable(library) +
+           " to LD_LIBRARY_PATH";
+  }
+
+  Verdict version() const {
+    const std::string& version = result_.version;
+    std::vector<std::string> symbols;
+    if (result_.object_elf)
+      for (const ElfSymbol& symbol : result_.object_elf->symbols)
+        if (!symbol.defined && symbol.version == version && symbols.size() < 5)
+          symbols.push_back(printable(symbol.name));
+    std::vector<std::string> evidence;
+    for (const std::string& symbol : symbols) evidence.push_back(symbol + "@" + printable(version));
+    const std::string who = symbols.empty() ? "" : " (" + joined(symbols, ", ") + ")";
+    if (version.starts_with("GLIBC_")) {
+      const bool usual = symbols.size() == 1 && symbols[0] == "__libc_single_threaded";
+      return make("GLIBC_TOO_OLD",
+                  "It was built on a newer system: it asks for " + printable(version) + who +
+                      ", the C library here is " + target_.libc + " " + target_.libc_version.text() + "." +
+                      (usual ? " That one symbol comes from std::shared_ptr of a newer libstdc++." : ""),
+                  "use a wheel built in a manylinux image, run in a container with a newer system, or build it here "
+                  "from source",
+                  evidence);
+    }
+    if (version.starts_with("GLIBCXX_") || version.starts_with("CXXABI_"))
+      return make("GLIBCXX_TOO_OLD",
+                  "It was built with a newer g++: it asks for " + printable(version) + who + ", and " +
+                      printable(result_.library) + " is older.",
+                  "conda install -c conda-forge libstdcxx-ng, or remove the older libstdc++ from LD_LIBRARY_PATH",
+                  evidence);
+    if (const int wanted = cuda_major_of(version); wanted > 0)
+      return make("CUDA_MAJOR", "It asks for CUDA " + std::to_string(wanted) + " of a library that is of another.",
+                  "take the wheel for the CUDA of this torch", evidence);
+    return make("VERSION_MISSING", "The library that is found is another than it was linked with.",
+                "put the newer " + printable(base_name(result_.library)) + " first in the search path", evidence);
+  }
+
+  // Missing symbols of torch, told apart: the other C++ ABI, another release, the stable interface.
+  Verdict torch_symbol(const MissingSymbol& first, std::vector<std::string> evidence) const {
+    const CxxAbi theirs = result_.object_elf ? cxx_abi_of_imports(*result_.object_elf).abi : CxxAbi::kUnknown;
+    const CxxAbi ours = target_.torch ? target_.torch->cxx_abi : CxxAbi::kUnknown;
+    const bool opposite =
+        (theirs == CxxAbi::kOld && ours == CxxAbi::kNew) || (theirs == CxxAbi::kNew && ours == CxxAbi::kOld);
+    if (opposite) {
+      const char* flag = ours == CxxAbi::kNew ? "TRUE" : "FALSE";
+      return make("TORCH_CXX11_ABI",
+                  std::string("It was compiled with the ") + cxx_abi_name(theirs) +
+                      " C++ ABI (_GLIBCXX_USE_CXX11_ABI=" + (theirs == CxxAbi::kNew ? "1" : "0") + "), " +
+                      torch_text() + " with the " + cxx_abi_name(ours) + " one.",
+                  names_its_abi(base_name(binary_.path))
+                      ? std::string("take the wheel with cxx11abi") + flag + " in its name"
+                      : "install the release that was made for torch " + torch_minor() +
+                            " (torchvision and torchaudio: name torch and them in one pip install), or build it here "
+                            "from source: pip install --no-build-isolation --no-binary :all: PACKAGE",
+                  std::move(evidence));
+    }
+    const TorchSignature* row = find_torch_signature(first.name);
+    if (row) evidence.push_back(std::string(row->what) + ": " + torch_range_text(*row));
+    return make(
+        "TORCH_SIGNATURE",
+        row ? "It was built for " + torch_range_text(*row) + "; here is " + torch_text() + "."
+            : "It was built for another release of torch than " + torch_text() + ": this one has no such function.",
+        target_.torch ? "take the release that was made for torch " + torch_minor() +
+                            ", or install the torch that it was made for"
+                      : "install torch",
+        std::move(evidence));
+  }
+
+  std::string torch_minor() const {
+    const Version version = parse_version(target_.torch->version);
+    return std::to_string(version.major_part()) + "." + std::to_string(version.minor_part());
+  }
+
+  Verdict symbol() const {
+    const MissingSymbol& first = result_.missing[0];
+    std::vector<std::string> evidence;
+    if (const std::string readable = demangled(first.name); readable != first.name)
+      evidence.push_back(printable(readable, 1000));
+    if (result_.missing.size() > 1)
+      evidence.push_back("and " + counted(result_.missing.size() - 1, "other") + " in " +
+                         printable(base_name(result_.object)) + ", such as " + printable(result_.missing[1].name));
+    if (is_torch_name(first.name)) return torch_symbol(first, std::move(evidence));
+    if (is_torch_stable_name(first.name)) {
+      const Version release = stable_function_release(first.name);
+      return make("TORCH_STABLE_MIN",
+                  "It uses torch's stable interface" +
+                      (release.known() ? " of torch " + release.text() + " or later" : std::string()) + "; here is " +
+                      torch_text() + ".",
+                  "pip install 'torch>=" + (release.known() ? release.text() : std::string("2.10")) + "'",
+                  std::move(evidence));
+    }
+    if (first.name.starts_with("Py") || first.name.starts_with("_Py"))
+      return make("PY_SYMBOL",
+                  "It was built for another Python: " + python_text() + " has no " + printable(first.name) + ".",
+                  "build or install it for " + python_text(), std::move(evidence));
+    if (const int wanted = cuda_major_of(first.version); wanted > 0)
+      return make("UNDEFINED_SYMBOL",
+                  "The CUDA " + std::to_string(wanted) +
+                      " library that is found is older than the one it was built with: an older copy comes first in "
+                      "the search path.",
+                  "remove the older CUDA from LD_LIBRARY_PATH", std::move(evidence));
+    return make(
+        "UNDEFINED_SYMBOL",
+        "No library that it loads defines the symbol: one is missing from its link line, or is another release.",
+        "build it again against what is installed here", std::move(evidence));
+  }
+
+  const Binary& binary_;
+  const BinaryFacts& facts_;
+  const Environment& target_;
+  std::string subject_;
+  Resolution result_;
+};
+
+// Python looks for its own suffixes only.
+void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environment& target,
+                  std::vector<Verdict>& out) {
+  if (!target.python || facts.module.naming == ModuleNaming::kNone || facts.module.naming == ModuleNaming::kPlain)
+    return;
+  const PythonFacts& python = *target.python;
+  const std::string here = "Python " + python.version.text() + (python.free_threaded ? "t" : "");
+  if (facts.module.naming == ModuleNaming::kAbi3) {
+    if (python.free_threaded)
+      out.push_back(make_verdict(
+          "SO_SOABI", printable(binary.path),
+          "ModuleNotFoundError: No module named '" + printable(facts.module.module) + "'",
+          "Free-threaded Python does not load modules of the stable ABI; here is " + here + ".",
+          "use a Python with the GIL, or a wheel for cp3" + std::to_string(python.version.minor_part()) + "t"));
+    else if (facts.python.limited.known() && python.version.known() &&
+             facts.python.limited > Version{{python.version.major_part(), python.version.minor_part()}})
+      out.push_back(make_verdict("PY_ABI3_VIOLATION", printable(binary.path),
+                                 "uses " + printable(facts.python.limited_symbol) +
+                                     ", which the stable ABI has from Python " + facts.python.limited.text() + " on",
+                                 "Here is " + here + ".", "use Python " + facts.python.limited.text() + " or later",
+                                 {printable(facts.python.limited_symbol)}));
+    return;
+  }
+  const bool same = python.soabi.empty()
+                        ? facts.module.python == Version{{python.version.major_part(), python.version.minor_part()}} &&
+                              facts.module.free_threaded == python.free_threaded
+                        : facts.module.soabi == python.soabi;
+  if (same) return;
+  out.push_back(make_verdict("SO_SOABI", printable(binary.path),
+                             "ModuleNotFoundError: No module named '" + printable(facts.module.module) + "'",
+                             "The file is for " + printable(facts.module.soabi) + ", " + here + " looks for " +
+                                 (python.soabi.empty() ? "another suffix" : python.soabi) + ".",
+                             "install the package with this Python: " +
+                                 (python.executable.empty() ? std::string("python") : python.executable) +
+                                 " -m pip install ...",
+                             {printable(facts.module.soabi)}));
+}
+
+}  // namespace
+
+bool is_torch_library(std::string_view name) {
+  for (const char* prefix : {"libtorch.so", "libtorch_", "libc10.so", "libc10_", "libshm.so", "libcaffe2"})
+    if (name.starts_with(prefix)) return true;
+  return false;
+}
+
+std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request,
+                                     const Environment& target, std::vector<Verdict>& out) {
+  if (binary.cubin || binary.bare_fatbin) return std::nullopt;
+  const std::size_t before = out.size();
+  judge_suffix(binary, facts, target, out);
+  // A file that Python does not even look at is not loaded.
+  if (std::any_of(out.begin() + std::ptrdiff_t(before), out.end(),
+                  [](const Verdict& v) { return v.code == "SO_SOABI"; }))
+    return std::nullopt;
+  const LoadJudge judge(binary, facts, request, target);
+  out.push_back(judge.verdict());
+  return judge.result();
+}
+
+}  // namespace doctor

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// A binary as the loader of a target meets it.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "doctor/facts/facts.h"
+#include "doctor/load/resolve.h"
+#include "doctor/verdict/verdict.h"
+
+namespace doctor {
+
+// Its name, and what the loader will do with it; `request.file` is the binary. Returns what the loader says; nothing if
+// Python does not even look at the file.
+std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request,
+                                     const Environment& target, std::vector<Verdict>& out);
+
+// "libc10.so", "libtorch_cpu.so": libraries that torch itself brings.
+bool is_torch_library(std::string_view name);
+
+}  // namespace doctor

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compiled files of one package: which are opened, in which order, and which of them it can do without.
+#include "doctor/judge/judge_parts.h"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "doctor/judge/judge_load.h"
+#include "doctor/judge/torch_claim.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+// Where a wheel's files will lie. Scripts and data folders move; what they hold is not imported.
+std::string placed_path(const Inspection& inspection, const Binary& binary, const Environment& target) {
+  if (!inspection.wheel) {
+    std::error_code error;
+    const auto absolute = std::filesystem::absolute(binary.path, error);
+    return error ? binary.path : absolute.lexically_normal().string();
+  }
+  const std::string folder =
+      target.python && !target.python->site_packages.empty() ? target.python->site_packages[0] : "/site-packages";
+  const std::string data =
+      inspection.wheel->dist_info.empty()
+          ? ""
+          : inspection.wheel->dist_info.substr(0, inspection.wheel->dist_info.size() - 10) + ".data/";
+  for (const char* scheme : {"platlib/", "purelib/"})
+    if (!data.empty() && binary.path.starts_with(data + scheme))
+      return folder + "/" + binary.path.substr(data.size() + std::string(scheme).size());
+  return folder + "/" + binary.path;
+}
+
+bool is_library(const Binary& binary) {
+  return !binary.cubin && !binary.bare_fatbin && binary.elf.type == ET_DYN && binary.elf.has_dynamic &&
+         binary.elf.interpreter.empty();
+}
+
+// What Python opens by itself. Libraries that only others need are met through those.
+bool is_module(const Binary& binary, const BinaryFacts& facts) {
+  return is_library(binary) && (!facts.python.init_functions.empty() || facts.module.naming == ModuleNaming::kCpython ||
+                                facts.module.naming == ModuleNaming::kAbi3 || facts.uses_torch);
+}
+
+// The binaries that are opened: modules; where there are none, what no other one needs (ctypes opens such).
+std::vector<std::size_t> opened(const Inspection& inspection, const std::vector<BinaryFacts>& facts) {
+  const std::vector<Binary>& binaries = binaries_of(inspection);
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < binaries.size(); ++i)
+    if (is_module(binaries[i], facts[i]) || inspection.kind == FileKind::kElf) out.push_back(i);
+  if (!out.empty()) return out;
+  std::set<std::string_view> needed;
+  // A program is a process of its own: what it needs may be opened by Python all the same.
+  for (const Binary& binary : binaries)
+    if (is_library(binary)) needed.insert(binary.elf.needed.begin(), binary.elf.needed.end());
+  for (std::size_t i = 0; i < binaries.size(); ++i)
+    if (is_library(binaries[i]) && !needed.count(binaries[i].elf.soname) && !needed.count(base_name(binaries[i].path)))
+      out.push_back(i);
+  return out;
+}
+
+// "_C" of "pkg/_C.cpython-312-x86_64-linux-gnu.so".
+std::string stem_of(std::string_view path) {
+  const std::string name = base_name(path);
+  return name.substr(0, name.find('.'));
+}
+
+// "pkg/libpkg" of pkg/libpkg_cuda118.so, pkg/libpkg_cu12.so and pkg/libpkg_cpu.so: one library, made once for each
+// CUDA, of which its package opens the one that fits. Empty for others.
+std::string family_of(std::string_view path) {
+  const std::string stem = stem_of(path);
+  const std::size_t at = stem.rfind('_');
+  if (at == stem.npos) return "";
+  const std::string_view kind = std::string_view(stem).substr(at + 1);
+  const std::size_t digits = std::min(kind.find_first_of("0123456789"), kind.size());
+  const std::string_view name = kind.substr(0, digits);
+  const bool numbered = digits < kind.size() && kind.find_first_not_of("0123456789", digits) == kind.npos;
+  if (kind != "cpu" && !(numbered && (name == "cu" || name == "cuda"))) return "";
+  return std::string(path.substr(0, path.size() - base_name(path).size())) + stem.substr(0, at);
+}
+
+class PartsJudge {
+ public:
+  PartsJudge(const Inspection& inspection, const std::vector<BinaryFacts>& facts, const Environment& target,
+             std::vector<Verdict>& out)
+      : inspection_(inspection), binaries_(binaries_of(inspection)), facts_(facts), target_(target), out_(out) {
+    // Files of a folder lie on the disk already.
+    if (inspection.wheel)
+      for (const Binary& binary : binaries_)
+        if (is_library(binary)) request_.beside.push_back(placed(binary));
+  }
+
+  void run() {
+    TorchClaim claim;
+    if (const auto& wheel = inspection_.wheel)
+      claim = claimed_torch(wheel->metadata, wheel->name ? wheel->name->version : "");
+    for (const std::size_t i : opened(inspection_, facts_)) {
+      judge_one(i);
+      if (facts_[i].uses_torch && !facts_[i].torch_stable && !out_.empty()) doubt(claim, target_, out_.back());
+    }
+    const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
+                                       [](const Attempt& a) { return a.failure == LoadFailure::kNone; });
+    for (const Attempt& attempt : attempts_) {
+      if (const Binary* sibling = loading_sibling(attempt))
+        set_aside(out_[attempt.verdict], *sibling);
+      else if (any_loads && is_optional(attempt))
+        soften(out_[attempt.verdict], own_library(attempt.library, binaries_[attempt.binary]));
+    }
+  }
+
+ private:
+  struct Attempt {
+    std::size_t binary, verdict;  // indices into the binaries and the verdicts
+    LoadFailure failure;
+    std::string library;  // the one that is missing
+  };
+
+  PlacedFile placed(const Binary& binary) const { return {placed_path(inspection_, binary, target_), &binary.elf}; }
+
+  const PythonWords& words() {
+    if (!words_)
+      words_ = inspection_.wheel ? inspection_.wheel->words : inspection_.words ? inspection_.words() : PythonWords{};
+    return *words_;
+  }
+
+  // Does the package's Python name this library, so as to open it by itself? "libpkg_ffmpeg" also stands for
+  // libpkg_ffmpeg6.
+  bool is_named(const std::string& stem) {
+    return std::any_of(words().libraries.begin(), words().libraries.end(), [&](const std::string& word) {
+      return stem.starts_with(word) && stem.find_first_not_of("0123456789", word.size()) == stem.npos;
+    });
+  }
+
+  // A library of the same package that the loader's search does not reach.
+  const Binary* own_library(const std::string& name, const Binary& user) const {
+    for (const Binary& binary : binaries_)
+      if (&binary != &user && is_library(binary) && (binary.elf.soname == name || base_name(binary.path) == name))
+        return &binary;
+    return nullptr;
+  }
+
+  void judge_one(std::size_t i) {
+    constexpr std::size_t kMostBefore = 8;
+    const std::size_t begin = out_.size();
+    request_.file = placed(binaries_[i]);
+    request_.before.clear();
+    std::optional<Resolution> said = judge_load(binaries_[i], facts_[i], request_, target_, out_);
+    std::vector<Verdict> alone(out_.begin() + std::ptrdiff_t(begin), out_.end());
+    std::vector<std::string> first;
+    while (said && said->failure == LoadFailure::kNeededMissing && request_.before.size() < kMostBefore) {
+      const Binary* library = own_library(said->library, binaries_[i]);
+      if (!library || !is_named(stem_of(library->path))) break;
+      request_.before.insert(request_.before.begin(), placed(*library));
+      first.push_back(printable(library->path));
+      const std::string missing = said->library;
+      out_.resize(begin);
+      said = judge_load(binaries_[i], facts_[i], request_, target_, out_);
+      // Of no help: that library cannot be opened either.
+      if (said && said->library == missing) break;
+    }
+    if (!said) return;
+    if (said->failure == LoadFailure::kNeededMissing && !first.empty()) {
+      out_.resize(begin);
+      out_.insert(out_.end(), alone.begin(), alone.end());
+    } else {
+      for (const std::string& path : first) out_.back().evidence.push_back("opened before it by its package: " + path);
+    }
+    attempts_.push_back({i, out_.size() - 1, said->failure, said->library});
+  }
+
+  // What no file imports for certain, and what lacks something that neither torch nor CUDA brings, is a part that the
+  // package opens when it is asked for, and else does without: torchaudio and its releases of FFmpeg.
+  bool is_optional(const Attempt& attempt) {
+    if (attempt.failure != LoadFailure::kNeededMissing || is_torch_library(attempt.library) ||
+        cuda_major_of(attempt.library) > 0)
+      return false;
+    return !words().certain_imports.empty() && !words().certain_imports.count(stem_of(binaries_[attempt.binary].path));
+  }
+
+  // The one of its family that this target opens, where it lacks what another CUDA has; null: none, or a Python file
+  // imports this very one for certain.
+  const Binary* loading_sibling(const Attempt& attempt) {
+    const std::string& path = binaries_[attempt.binary].path;
+    const std::string family = family_of(path);
+    if (attempt.failure != LoadFailure::kNeededMissing || family.empty() ||
+        words().certain_imports.count(stem_of(path)))
+      return nullptr;
+    for (const Attempt& other : attempts_)
+      if (other.failure == LoadFailure::kNone && family_of(binaries_[other.binary].path) == family)
+        return &binaries_[other.binary];
+    return nullptr;
+  }
+
+  static void set_aside(Verdict& verdict, const Binary& sibling) {
+    verdict.severity = Severity::kWarning;
+    verdict.cause += " The package has this library once for each CUDA and opens the one that fits; " +
+                     printable(base_name(sibling.path)) + " loads here.";
+    verdict.fix = "nothing, unless you need this one; then: " + verdict.fix;
+  }
+
+  // `own` is the library that it lacks, if the package has it and it could not be opened either.
+  static void soften(Verdict& verdict, const Binary* own) {
+    verdict.severity = Severity::kWarning;
+    verdict.cause +=
+        " Other compiled files of the package load, and no Python file of it imports this one for certain: it is a "
+        "part "
+        "that can be absent, and what uses it fails.";
+    verdict.fix = "nothing, unless you need that part; then: " +
+                  (own ? "what " + printable(base_name(own->path)) + " needs (see its own verdict)" : verdict.fix);
+  }
+
+  const Inspection& inspection_;
+  const std::vector<Binary>& binaries_;
+  const std::vector<BinaryFacts>& facts_;
+  const Environment& target_;
+  std::vector<Verdict>& out_;
+  LoadRequest request_;
+  std::vector<Attempt> attempts_;
+  std::optional<PythonWords> words_;
+};
+
+}  // namespace
+
+void judge_parts(const Inspection& inspection, const std::vector<BinaryFacts>& facts, const Environment& target,
+                 std::vector<Verdict>& out) {
+  PartsJudge(inspection, facts, target, out).run();
+}
+
+}  // namespace doctor

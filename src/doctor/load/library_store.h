@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared libraries of a target.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "doctor/read/elf/elf.h"
+
+namespace doctor {
+
+// The shared libraries of a target, by their path there.
+class LibraryStore {
+ public:
+  virtual ~LibraryStore() = default;
+  // The ELF file at this path, links followed; nullptr if there is none that could be read. Stays valid.
+  virtual const ElfFile* find(const std::string& path) = 0;
+  // The path without links and "..", so that one file under two names is one library; the path itself if not known.
+  virtual std::string canonical(const std::string& path) { return path; }
+};
+
+// Of this machine, or of the tree below `root`; files are read when first asked for, links stay inside the root.
+std::unique_ptr<LibraryStore> disk_libraries(const std::string& root = "");
+
+}  // namespace doctor

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/load/loader.h"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "doctor/load/library_store.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+constexpr std::size_t kMaxObjects = 5000, kMaxMissing = 50;
+
+bool loadable(const ElfFile& elf, const Environment& target) {
+  return target.machine.empty() || machine_name(elf) == target.machine;
+}
+
+}  // namespace
+
+Process::Process(const Environment& target, const std::vector<PlacedFile>& beside) : target_(target) {
+  for (const PlacedFile& file : beside) beside_[file.path] = file.elf;
+}
+
+const ElfFile* Process::find(const std::string& path) {
+  const auto found = beside_.find(path);
+  if (found != beside_.end()) return found->second;
+  if (!target_.libraries) return nullptr;
+  // "$ORIGIN/../x" beside a file of a wheel: the same without "..".
+  const auto real = beside_.find(target_.libraries->canonical(path));
+  return real != beside_.end() ? real->second : target_.libraries->find(path);
+}
+
+// Folders of RPATH, RUNPATH: separated by colons, $ORIGIN is where the object lies.
+std::vector<std::string> Process::expand(std::string_view list, const LoadedObject& object) const {
+  std::vector<std::string> out;
+  if (list.empty()) return out;
+  const std::string real = target_.libraries ? target_.libraries->canonical(object.path) : object.path;
+  const std::string origin = folder_name(beside_.count(object.path) ? object.path : real);
+  for (std::string folder : split(list, ':')) {
+    for (const std::string name : {"$ORIGIN", "${ORIGIN}"})
+      for (std::size_t at; (at = folder.find(name)) != folder.npos && folder.size() < 65536;)
+        folder.replace(at, name.size(), origin);
+    // $LIB and $PLATFORM differ between distributions; nobody ships wheels with them.
+    if (folder.find('$') != folder.npos) continue;
+    while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+    if (!folder.empty()) out.push_back(folder);
+  }
+  return out;
+}
+
+LoadedObject* Process::loaded_as(const std::string& path) {
+  const std::string real = target_.libraries ? target_.libraries->canonical(path) : path;
+  for (LoadedObject& object : objects_)
+    if (object.path == path || (target_.libraries && target_.libraries->canonical(object.path) == real)) return &object;
+  return nullptr;
+}
+
+LoadedObject* Process::already_loaded(const std::string& name) {
+  for (LoadedObject& object : objects_)
+    if (std::find(object.names.begin(), object.names.end(), name) != object.names.end() || object.elf->soname == name)
+      return &object;
+  return nullptr;
+}
+
+Process::Search Process::search(const std::string& name, const LoadedObject& loader) {
+  Search out;
+  const auto try_path = [&](const std::string& path) {
+    const ElfFile* elf = find(path);
+    // A file for another machine is passed over.
+    if (!elf || !loadable(*elf, target_)) return false;
+    out.path = path;
+    out.elf = elf;
+    return true;
+  };
+  const auto try_folders = [&](const std::vector<std::string>& folders) {
+    for (const std::string& folder : folders) {
+      if (try_path(folder + (folder.ends_with("/") ? "" : "/") + name)) return true;
+      if (std::find(out.folders.begin(), out.folders.end(), folder) == out.folders.end()) out.folders.push_back(folder);
+    }
+    return false;
+  };
+  if (name.find('/') != name.npos) {
+    try_path(name);
+    return out;
+  }
+  // RPATH of the object and of those that loaded it, unless the object has a RUNPATH.
+  if (loader.elf->runpath.empty()) {
+    const LoadedObject* last = nullptr;
+    for (const LoadedObject* l = &loader; l; last = l, l = l->loader)
+      if (l->elf->runpath.empty() && try_folders(expand(l->elf->rpath, *l))) return out;
+    // The program's own counts for everyone.
+    if (!objects_.empty() && last != &objects_.front() && objects_.front().elf->runpath.empty() &&
+        try_folders(expand(objects_.front().elf->rpath, objects_.front())))
+      return out;
+  }
+  if (try_folders(target_.loader.library_path)) return out;
+  if (try_folders(expand(loader.elf->runpath, loader))) return out;
+  for (const auto& [soname, path] : target_.loader.cache)
+    if (soname == name && try_path(path)) return out;
+  try_folders(target_.loader.default_folders);
+  return out;
+}
+
+// Every version that an object asks of a library must be defined there.
+bool Process::check_versions(const LoadedObject& object, Resolution& failure) {
+  for (const VersionNeed& need : object.elf->version_needs) {
+    const LoadedObject* library = already_loaded(std::string(need.library));
+    if (!library || need.weak) continue;
+    const auto& defined = library->elf->version_definitions;
+    if (std::find(defined.begin(), defined.end(), need.version) != defined.end()) continue;
+    // A library without any versions serves unversioned; the loader warns and goes on.
+    if (defined.empty()) continue;
+    failure.failure = LoadFailure::kVersionMissing;
+    failure.object = object.path;
+    failure.object_elf = object.elf;
+    failure.library = library->path;
+    failure.version = need.version;
+    failure.message =
+        library->path + ": version `" + printable(need.version) + "' not found (required by " + object.path + ")";
+    return false;
+  }
+  return true;
+}
+
+Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
+  Opened out;
+  Resolution& failure = out.failure;
+  failure.object = path;
+  failure.object_elf = elf;
+  if (!elf || !loadable(*elf, target_)) {
+    failure.failure = LoadFailure::kMachine;
+    failure.message = path + ": cannot open shared object file: No such file or directory";
+    return out;
+  }
+  if (elf->type != ET_DYN && elf->type != ET_EXEC) {
+    failure.failure = LoadFailure::kNotShared;
+    failure.message = path + ": only ET_DYN and ET_EXEC can be loaded";
+    return out;
+  }
+  LoadedObject* root = loaded_as(path);
+  if (!root) {
+    root = &objects_.emplace_back();
+    root->path = path;
+    root->elf = elf;
+    out.fresh.push_back(root);
+  }
+  std::set<LoadedObject*> seen = {root};
+  out.scope.push_back(root);
+  for (std::size_t i = 0; i < out.scope.size() && objects_.size() < kMaxObjects; ++i) {
+    LoadedObject& object = *out.scope[i];
+    const bool is_fresh = object.needed.empty();
+    for (const std::string_view needed : object.elf->needed) {
+      const std::string name(needed);
+      LoadedObject* found = already_loaded(name);
+      if (!found) {
+        const Search where = search(name, object);
+        if (!where.elf) {
+          failure.failure = LoadFailure::kNeededMissing;
+          failure.object = object.path;
+          failure.object_elf = object.elf;
+          failure.library = name;
+          failure.searched = where.folders;
+          failure.message = printable(name) + ": cannot open shared object file: No such file or directory";
+          return out;
+        }
+        found = loaded_as(where.path);
+        if (!found) {
+          found = &objects_.emplace_back();
+          found->path = where.path;
+          found->elf = where.elf;
+          found->loader = &object;
+          out.fresh.push_back(found);
+          failure.loaded.emplace_back(name, where.path);
+        }
+        found->names.push_back(name);
+      }
+      if (is_fresh) object.needed.push_back(found);
+      if (seen.insert(found).second) out.scope.push_back(found);
+    }
+  }
+  for (LoadedObject* object : out.fresh)
+    if (!check_versions(*object, failure)) return out;
+  return out;
+}
+
+void Process::try_open(const std::string& path, const ElfFile* elf) {
+  const std::size_t before = objects_.size();
+  Opened opened = open(path, elf);
+  if (opened.failure.failure == LoadFailure::kNone) relocate(opened, true);
+  if (opened.failure.failure != LoadFailure::kNone) objects_.resize(before);
+}
+
+void Process::make_global(const std::vector<LoadedObject*>& scope) {
+  for (LoadedObject* object : scope)
+    if (std::find(global_.begin(), global_.end(), object) == global_.end()) global_.push_back(object);
+}
+
+const std::unordered_multimap<std::string_view, const ElfSymbol*>& Process::exports(const ElfFile* elf) {
+  auto [it, is_new] = exports_.try_emplace(elf);
+  if (is_new) {
+    it->second.reserve(elf->symbols.size());
+    for (const ElfSymbol& symbol : elf->symbols) {
+      const bool binds = symbol.binding == STB_GLOBAL || symbol.binding == STB_WEAK || symbol.binding == STB_GNU_UNIQUE;
+      const bool hidden = symbol.visibility == STV_HIDDEN || symbol.visibility == STV_INTERNAL;
+      if (symbol.defined && binds && !hidden) it->second.emplace(symbol.name, &symbol);
+    }
+  }
+  return it->second;
+}
+
+bool Process::defines(const LoadedObject& object, const ElfSymbol& wanted) {
+  const auto [begin, end] = exports(object.elf).equal_range(wanted.name);
+  for (auto it = begin; it != end; ++it) {
+    const ElfSymbol& found = *it->second;
+    if (wanted.version.empty()) {
+      // Without a version, the default one serves.
+      if (!found.hidden_version || found.version.empty()) return true;
+    } else if (found.version.empty() || found.version == wanted.version) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Process::is_defined(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope) {
+  for (const std::vector<LoadedObject*>* list : {&std::as_const(global_), &scope})
+    for (const LoadedObject* object : *list)
+      if (defines(*object, symbol)) return true;
+  return false;
+}
+
+void Process::relocate(Opened& opened, bool report) {
+  // Dependencies first: from the last loaded to the first, each after what it needs.
+  std::vector<LoadedObject*> order;
+  std::set<LoadedObject*> seen;
+  const std::function<void(LoadedObject*)> visit = [&](LoadedObject* object) {
+    if (!seen.insert(object).second) return;
+    for (LoadedObject* needed : object->needed) visit(needed);
+    order.push_back(object);
+  };
+  for (auto it = opened.scope.rbegin(); it != opened.scope.rend(); ++it) visit(*it);
+  for (LoadedObject* object : order) {
+    if (object->relocated) continue;
+    object->relocated = true;
+    if (!report) continue;
+    Resolution& failure = opened.failure;
+    for (const uint32_t index : object->elf->relocated) {
+      const ElfSymbol& symbol = object->elf->symbols[index];
+      if (symbol.binding == STB_LOCAL || symbol.weak() || (symbol.defined && symbol.visibility != STV_DEFAULT))
+        continue;
+      if (symbol.defined || is_defined(symbol, opened.scope)) continue;
+      if (failure.missing.size() < kMaxMissing)
+        failure.missing.push_back({printable(symbol.name, 4096), printable(symbol.version)});
+    }
+    if (failure.missing.empty()) continue;
+    failure.failure = LoadFailure::kUndefinedSymbol;
+    failure.object = object->path;
+    failure.object_elf = object->elf;
+    const MissingSymbol& first = failure.missing[0];
+    failure.message = object->path + ": undefined symbol: " + first.name +
+                      (first.version.empty() ? "" : ", version " + first.version);
+    return;
+  }
+}
+
+}  // namespace doctor

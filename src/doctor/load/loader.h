@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process as the loader sees it: loaded objects, where their libraries are looked for, who sees whose symbols.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "doctor/load/resolve.h"
+
+namespace doctor {
+
+struct LoadedObject {
+  std::string path;  // as the loader names it in messages
+  const ElfFile* elf = nullptr;
+  std::vector<std::string> names;  // it was asked for by
+  LoadedObject* loader = nullptr;  // who asked first
+  std::vector<LoadedObject*> needed;
+  bool relocated = false;
+};
+
+class Process {
+ public:
+  Process(const Environment& target, const std::vector<PlacedFile>& beside);
+
+  // Loads an object with all it needs. A scope is the object and its needs, breadth first.
+  struct Opened {
+    Resolution failure;  // kNone if all is there
+    std::vector<LoadedObject*> scope;
+    std::vector<LoadedObject*> fresh;
+  };
+  Opened open(const std::string& path, const ElfFile* elf);
+  // The same, and what cannot be loaded leaves no trace.
+  void try_open(const std::string& path, const ElfFile* elf);
+
+  // Symbols of these objects are seen by everyone from now on.
+  void make_global(const std::vector<LoadedObject*>& scope);
+  // Binds every symbol of the fresh objects, dependencies first.
+  void relocate(Opened& opened, bool report);
+
+  // The file at a path of the target: of those beside, else of its libraries.
+  const ElfFile* find(const std::string& path);
+
+ private:
+  struct Search {
+    std::string path;  // empty: not found
+    const ElfFile* elf = nullptr;
+    std::vector<std::string> folders;
+  };
+  Search search(const std::string& name, const LoadedObject& loader);
+  std::vector<std::string> expand(std::string_view list, const LoadedObject& object) const;
+  LoadedObject* already_loaded(const std::string& name);
+  LoadedObject* loaded_as(const std::string& path);
+  bool check_versions(const LoadedObject& object, Resolution& failure);
+  bool defines(const LoadedObject& object, const ElfSymbol& symbol);
+  bool is_defined(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);
+  const std::unordered_multimap<std::string_view, const ElfSymbol*>& exports(const ElfFile* elf);
+
+  const Environment& target_;
+  std::map<std::string, const ElfFile*> beside_;
+  std::deque<LoadedObject> objects_;
+  std::vector<LoadedObject*> global_;
+  std::unordered_map<const ElfFile*, std::unordered_multimap<std::string_view, const ElfSymbol*>> exports_;
+};
+
+}  // namespace doctor

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dynamic loader in the head: what dlopen(path, RTLD_NOW) in a target would do, without opening anything for real.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "doctor/facts/environment.h"
+
+namespace doctor {
+
+enum class LoadFailure { kNone, kMachine, kNotShared, kNeededMissing, kVersionMissing, kUndefinedSymbol };
+
+struct MissingSymbol {
+  std::string name, version;  // version may be empty
+};
+
+// The outcome of one dlopen. `message` is the text of dlerror(), word for word.
+struct Resolution {
+  LoadFailure failure = LoadFailure::kNone;
+  std::string message;
+  std::string object;  // path of the file that asked
+  const ElfFile* object_elf = nullptr;
+  std::string library, version;        // kNeededMissing: the library; kVersionMissing: both
+  std::vector<std::string> searched;   // kNeededMissing: where it was looked for
+  std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the one in the message, then others of the same file
+  std::vector<std::pair<std::string, std::string>>
+      loaded;  // name asked for and path found, of what is new, in load order
+};
+
+// A file as it will lie in the target.
+struct PlacedFile {
+  std::string path;  // absolute, in the target
+  const ElfFile* elf = nullptr;
+};
+
+struct LoadRequest {
+  PlacedFile file;
+  std::vector<PlacedFile> beside;  // others that are installed with it
+  std::vector<PlacedFile> before;  // of those, what its package opens first
+  bool torch_first = true;         // after `import torch`, where the target has it
+};
+
+Resolution resolve(const LoadRequest& request, const Environment& target);
+
+}  // namespace doctor

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled files: shared libraries with the GPU code in them, cubins, fatbins; on disk or inside an archive.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "doctor/read/cubin.h"
+#include "doctor/read/elf/elf.h"
+#include "doctor/read/fatbin.h"
+#include "doctor/verdict/verdict.h"
+
+namespace doctor {
+
+// An ELF file with the GPU code it carries: in a wheel, in a folder or alone.
+struct Binary {
+  std::string path;  // in the wheel or on disk
+  uint64_t size = 0;
+  ElfFile elf;
+  std::vector<FatbinContainer> fatbins;
+  std::optional<Cubin> cubin;  // if it is one
+  bool bare_fatbin = false;    // a .fatbin file: no ELF file around it
+};
+
+// Is fed a file from its beginning to its end and finds out whether it is compiled code, GPU code included.
+class BinaryProbe {
+ public:
+  BinaryProbe(std::string path, uint64_t size) : path_(std::move(path)), size_(size) {}
+  void feed(std::span<const uint8_t> piece);
+  // After the last piece. What is damaged becomes a verdict; nothing if it is no compiled file.
+  std::optional<Binary> finish(ByteSource& source, std::vector<Verdict>& problems);
+
+ private:
+  enum class Kind { kUnknown, kElf, kFatbin, kOther };
+  std::string path_;
+  uint64_t size_;
+  Kind kind_ = Kind::kUnknown;
+  std::vector<uint8_t> head_;
+  FatbinScanner scanner_;
+};
+
+// A file on disk; nothing if it is no compiled file. Throws ReadError if it cannot be read.
+std::optional<Binary> read_binary(const std::string& path, std::vector<Verdict>& problems);
+std::optional<Binary> read_binary(ByteSource& source, const std::string& path, std::vector<Verdict>& problems);
+
+}  // namespace doctor

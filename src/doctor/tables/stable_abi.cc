@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/tables/stable_abi.h"
+
+#include <unordered_map>
+
+namespace doctor {
+namespace {
+
+struct Row {
+  int minor;
+  const char* names;
+};
+constexpr Row kStableAbi[] = {
+#include "doctor/tables/cpython_abi3.inc"
+};
+
+const std::unordered_map<std::string_view, int>& stable_abi() {
+  static const auto* table = [] {
+    auto* out = new std::unordered_map<std::string_view, int>;
+    for (const Row& row : kStableAbi) {
+      std::string_view rest = row.names;
+      for (std::size_t space; (space = rest.find(' ')) != rest.npos; rest.remove_prefix(space + 1))
+        out->emplace(rest.substr(0, space), row.minor);
+    }
+    return out;
+  }();
+  return *table;
+}
+
+}  // namespace
+
+Version stable_abi_release(std::string_view name) {
+  const auto found = stable_abi().find(name);
+  return found == stable_abi().end() ? Version{} : Version{{3, found->second}};
+}
+
+}  // namespace doctor

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jupyter/kernel_json.h"
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace jupyter {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostWords = 1000;
+
+json parsed(std::string_view text, const char* what) {
+  const json out = json::parse(text, nullptr, false);
+  if (out.is_discarded()) throw std::runtime_error(std::string(what) + " is not JSON");
+  if (!out.is_object()) throw std::runtime_error(std::string(what) + " is no JSON object");
+  return out;
+}
+
+std::string text_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::vector<std::string> texts_of(const json& object, const char* key) {
+  std::vector<std::string> out;
+  if (const auto found = object.find(key); found != object.end() && found->is_array())
+    for (const json& item : *found)
+      if (item.is_string() && out.size() < kMostWords) out.push_back(item.get<std::string>());
+  return out;
+}
+
+}  // namespace
+
+KernelJson parse_kernel_json(std::string_view text) {
+  const json spec = parsed(text, "kernel.json");
+  const auto argv = spec.find("argv");
+  if (argv == spec.end() || !argv->is_array() || argv->empty())
+    throw std::runtime_error("argv is missing, want a list of words");
+  if (argv->size() > kMostWords)
+    throw std::runtime_error("argv has " + std::to_string(argv->size()) + " words, want at most 1000");
+  KernelJson out;
+  for (const json& word : *argv) {
+    if (!word.is_string() || word.get_ref<const std::string&>().find('\0') != std::string::npos)
+      throw std::runtime_error("argv[" + std::to_string(out.argv.size()) + "] is no text");
+    out.argv.push_back(word.get<std::string>());
+  }
+  if (out.argv[0].empty()) throw std::runtime_error("argv[0] is empty, want a program");
+  out.display_name = text_of(spec, "display_name");
+  out.language = text_of(spec, "language");
+  if (const auto env = spec.find("env"); env != spec.end() && !env->is_null()) {
+    if (!env->is_object()) throw std::runtime_error("env is no JSON object");
+    for (const auto& [name, value] : env->items()) {
+      if (!value.is_string()) throw std::runtime_error("env has a value that is no text");
+      out.env.emplace(name, value.get<std::string>());
+    }
+  }
+  return out;
+}
+
+std::string kernel_json_text(std::string_view own, const std::string& display_name,
+                             const std::map<std::string, std::string>& env) {
+  json spec = parsed(own, "what ipykernel would write");
+  spec["display_name"] = display_name;
+  if (!env.empty()) spec["env"] = env;
+  try {
+    return spec.dump(1) + "\n";
+  } catch (const json::exception&) {
+    throw std::runtime_error("--env or --display-name holds bytes that are no UTF-8");
+  }
+}
+
+bool same_kernel_json(std::string_view a, std::string_view b) {
+  const json left = json::parse(a, nullptr, false), right = json::parse(b, nullptr, false);
+  return !left.is_discarded() && !right.is_discarded() && left == right;
+}
+
+KernelAnswer parse_kernel_answer(std::string_view text) {
+  const json answer = parsed(text, "the kernel's answer");
+  KernelAnswer out;
+  const auto started = answer.find("started");
+  out.started = started != answer.end() && started->is_boolean() && started->get<bool>();
+  out.error = text_of(answer, "error");
+  out.words = texts_of(answer, "words");
+  out.executable = text_of(answer, "executable");
+  out.python_version = text_of(answer, "python");
+  out.cuda = text_of(answer, "cuda");
+  out.gpus = texts_of(answer, "gpus");
+  if (const auto imports = answer.find("imports"); imports != answer.end() && imports->is_array())
+    for (const json& item : *imports)
+      if (item.is_object())
+        out.imports.push_back({text_of(item, "module"), text_of(item, "version"), text_of(item, "error")});
+  return out;
+}
+
+KernelProbe parse_kernel_probe(std::string_view text) {
+  const json answer = parsed(text, "the Python's answer");
+  KernelProbe out;
+  out.error = text_of(answer, "error");
+  out.resources = text_of(answer, "resources");
+  if (const auto spec = answer.find("spec"); spec != answer.end() && spec->is_object()) {
+    out.spec = spec->dump();
+    out.has_ipykernel = true;
+  }
+  return out;
+}
+
+}  // namespace jupyter

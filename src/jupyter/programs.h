@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python programs that are asked whether a kernel works.
+#pragma once
+
+namespace jupyter {
+
+// The Python programs that are asked; they print one line each, kAnswerMark and JSON.
+inline constexpr const char* kAnswerMark = "mica-kernel-answer:";
+extern const char* const kProbeProgram;  // can this Python be a kernel
+extern const char* const kStartProgram;  // arguments: folder of kernels, name, seconds; starts the kernel and asks it
+
+}  // namespace jupyter

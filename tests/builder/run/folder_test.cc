@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sources by their names and folders; the state of a build; who may work in its folder.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "builder/run/build_json.h"
+#include "builder/run/claim.h"
+#include "builder/run/source.h"
+#include "builder/run/state.h"
+#include "builder/shelf/records.h"
+#include "support/durable.h"
+#include "support/process.h"
+#include "support/session.h"
+
+namespace builder {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/mica_folder_XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  void write(const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(root_ + "/" + name).parent_path());
+    std::ofstream(root_ + "/" + name) << text;
+  }
+  std::string root_;
+};
+
+TEST_F(Folder, SourcesAreTold) {
+  Source source = parse_source("Flash_Attn==2.8.3");
+  EXPECT_EQ(source.kind, SourceKind::kPackage);
+  EXPECT_EQ(source.requirement, "flash-attn==2.8.3");
+  EXPECT_EQ(parse_source("flash-attn").requirement, "flash-attn");
+  for (const char* bad : {"flash-attn>=2", "--index-url", "flash attn", "https://x/y", "a.tar.gz", "/nowhere"})
+    EXPECT_THROW(parse_source(bad), std::runtime_error) << bad;
+
+  write("thing-1.0-py3-none-any.whl", "bytes");
+  write("thing.so", "bytes");
+  for (const char* bad : {"/thing-1.0-py3-none-any.whl", "/thing.so"})
+    EXPECT_THROW(parse_source(root_ + bad), std::runtime_error) << bad;
+  EXPECT_THROW(parse_source("thing-1.0-py3-none-any.whl"), std::runtime_error) << "no package's name either";
+
+  write("causal_conv1d-1.5.0.tar.gz", "bytes");
+  source = parse_source(root_ + "/causal_conv1d-1.5.0.tar.gz");
+  EXPECT_EQ(source.kind, SourceKind::kArchive);
+  EXPECT_EQ(source.package, "causal-conv1d");
+  EXPECT_EQ(source.version, "1.5.0");
+  EXPECT_EQ(source.sha256.size(), 64u);
+
+  write("project/setup.py", "setup(\n    name=\"My.Thing\",\n    version='1.2')\n");
+  source = parse_source(root_ + "/project");
+  EXPECT_EQ(source.kind, SourceKind::kFolder);
+  EXPECT_EQ(source.package, "my-thing");
+  EXPECT_EQ(source.version, "1.2");
+  fs::create_directories(root_ + "/empty");
+  EXPECT_THROW(parse_source(root_ + "/empty"), std::runtime_error);
+}
+
+TEST_F(Folder, WhatBuildsLeaveDoesNotCount) {
+  write("a/setup.py", "x");
+  write("a/csrc/one.cu", "1");
+  write("a/csrc/cutlass/test/two.cu", "2");
+  const std::string before = folder_sha256(root_ + "/a");
+  write("a/build/temp/one.o", "object");
+  write("a/thing.egg-info/PKG-INFO", "x");
+  EXPECT_EQ(folder_sha256(root_ + "/a"), before);
+  EXPECT_EQ(count_cuda_files(root_ + "/a"), 1);
+  copy_source_folder(root_ + "/a", root_ + "/b");
+  EXPECT_FALSE(fs::exists(root_ + "/b/build"));
+  EXPECT_EQ(folder_sha256(root_ + "/b"), before);
+  write("a/csrc/one.cu", "3");
+  EXPECT_NE(folder_sha256(root_ + "/a"), before);
+}
+
+TEST_F(Folder, AStateComesBack) {
+  EXPECT_FALSE(read_state(root_));
+  BuildState state;
+  state.phase = "building";
+  state.owner_host = host_name();
+  state.owner = getpid();
+  state.owner_start = process_start(getpid());
+  state.files_done = 3;
+  state.files_total = 72;
+  state.peak_bytes = 7'000'000'000;
+  write_state(root_, state);
+  const auto read = read_state(root_);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->files_total, 72);
+  EXPECT_EQ(read->peak_bytes, 7'000'000'000u);
+  EXPECT_TRUE(is_running(*read));
+  state.owner_start += 1;  // the id was given to another process since
+  EXPECT_FALSE(is_running(state));
+  state.owner_host = "another-node";
+  EXPECT_TRUE(is_running(state));  // it wrote its state just now
+  state.updated -= 1000;
+  EXPECT_FALSE(is_running(state));
+  state.phase = "done";
+  EXPECT_FALSE(is_running(state));
+  std::ofstream(root_ + "/state.json") << "{\"phase\": 7}";
+  EXPECT_FALSE(read_state(root_));
+}
+
+TEST(Record, WhatWasFoundOutBeforeStaysKnown) {
+  const std::string before =
+      R"({"sha256": "a", "attempts": 2, "imported": ["m"], "compared_with_mica": true, "largest_difference": 0.5,
+          "verdicts": [], "matrix": {"status": "compared"}})";
+  const std::string after =
+      R"({"sha256": "a", "attempts": 0, "imported": [], "compared_with_mica": null, "largest_difference": null,
+          "verdicts": ["v"], "matrix": {"status": "judged"}})";
+  const std::string both = judged_again(before, after);
+  for (const char* part : {R"("attempts": 2)", R"("m")", R"("compared_with_mica": true)",
+                           R"("largest_difference": 0.5)", R"("v")", R"("status": "compared")"})
+    EXPECT_NE(both.find(part), std::string::npos) << part << " in " << both;
+  const std::string other = judged_again(R"({"sha256": "b", "attempts": 2})", after);
+  EXPECT_EQ(other, after) << "other bytes";
+  EXPECT_EQ(judged_again("nonsense", after), after);
+}
+
+TEST_F(Folder, OneAtATimeWorksInIt) {
+  {
+    const Claim first(root_), second(root_);
+    EXPECT_TRUE(first.held());
+    EXPECT_FALSE(second.held());
+  }
+  EXPECT_TRUE(Claim(root_).held());
+  // The claim of a process that died is taken over.
+  const pid_t child = fork();
+  if (child == 0) {
+    const Claim claim(root_);
+    _exit(claim.held() ? 0 : 1);  // without the destructor
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(root_ + "/claim.1"));
+  EXPECT_TRUE(Claim(root_).held());
+}
+
+// What became of children that wanted the folder at the same moment.
+struct Crowd {
+  int held = 0, overlaps = 0, broken = 0;
+};
+
+// The exit code of a child: 0 it had the folder, 1 another has it, 2 another was inside at the same time, 3 an error.
+int want_folder(const std::string& root) try {
+  const std::string inside = root + "/inside";
+  const Claim claim(root);
+  if (!claim.held()) return 1;
+  const int descriptor = open(inside.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0600);
+  if (descriptor < 0) return 2;
+  usleep(2000);
+  unlink(inside.c_str());
+  _exit(0);  // without the destructor: its claim is a dead one now
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 3;
+}
+
+Crowd crowd(const std::string& root, int children) {
+  std::vector<pid_t> started;
+  for (int n = 0; n < children; ++n) {
+    started.push_back(fork());
+    if (started.back() == 0) _exit(want_folder(root));
+  }
+  Crowd out;
+  for (const pid_t child : started) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    out.held += code == 0;
+    out.overlaps += code == 2;
+    out.broken += code != 0 && code != 1 && code != 2;
+  }
+  return out;
+}
+
+TEST_F(Folder, OfManyThatFindADeadClaimOneAtATimeHasIt) {
+  std::ofstream(root_ + "/claim.1") << host_name() << " 999999999 1\n";
+  for (int round = 0; round < 25; ++round) {
+    const Crowd result = crowd(root_, 8);
+    EXPECT_GE(result.held, 1);
+    EXPECT_EQ(result.overlaps, 0);
+    EXPECT_EQ(result.broken, 0);
+  }
+}
+
+}  // namespace
+}  // namespace builder

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every known failure, in clean text and in what terminals, launchers, loggers and people make of it.
+#include "doctor/explain/explain.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+#include <sstream>
+
+#include "doctor/explain/known_failures.h"
+#include "doctor/explain/pattern.h"
+#include "doctor/verdict/catalogue.h"
+#include "tests/doctor/explain/explain_cases.h"
+#include "tests/verdict_notes.h"
+
+namespace doctor {
+namespace {
+
+using explain_cases::Case;
+
+std::string each_line(const std::string& text, const std::function<std::string(const std::string&)>& change) {
+  std::istringstream lines(text);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) out += change(line) + "\n";
+  return out;
+}
+
+// A terminal breaks a line wherever it ends.
+std::string wrapped(const std::string& text, std::size_t columns) {
+  return each_line(text, [&](const std::string& line) {
+    std::string out;
+    for (std::size_t i = 0; i < line.size(); i += columns) out += (i ? "\n" : "") + line.substr(i, columns);
+    return out;
+  });
+}
+
+// An editor breaks it between words.
+std::string filled(const std::string& text, std::size_t columns) {
+  return each_line(text, [&](const std::string& line) {
+    std::istringstream words(line);
+    std::string out;
+    std::size_t length = 0;
+    for (std::string word; words >> word; length += word.size() + 1) {
+      if (length + word.size() > columns && length > 0) out += "\n    ", length = 0;
+      out += word + " ";
+    }
+    return out;
+  });
+}
+
+struct Noise {
+  const char* name;
+  std::function<std::string(const std::string&)> make;
+};
+
+const std::vector<Noise>& noises() {
+  static const std::vector<Noise> all = {
+      {"plain", [](const std::string& s) { return s; }},
+      {"crlf", [](const std::string& s) { return each_line(s, [](const auto& l) { return l + "\r"; }); }},
+      {"colours",
+       [](const std::string& s) {
+         return each_line(s, [](const auto& l) {
+           return "\x1b[31;1m" + l.substr(0, 9) + "\x1b[0m" + l.substr(std::min<std::size_t>(9, l.size()));
+         });
+       }},
+      {"ranks",
+       [](const std::string& s) {
+         return each_line(s, [](const auto& l) { return "[rank3]: 2026-05-01 10:11:12,345 " + l; });
+       }},
+      {"docker", [](const std::string& s) { return each_line(s, [](const auto& l) { return "#12 345.6 " + l; }); }},
+      {"workers",
+       [](const std::string& s) {
+         return each_line(s, [](const auto& l) { return "(EngineCore_0 pid=4711) ERROR 07:08:09 " + l; });
+       }},
+      {"frame", [](const std::string& s) { return each_line(s, [](const auto& l) { return "│ " + l + "   │"; }); }},
+      {"mail", [](const std::string& s) { return each_line(s, [](const auto& l) { return "> >       " + l; }); }},
+      {"wrapped80", [](const std::string& s) { return wrapped(s, 80); }},
+      {"wrapped61", [](const std::string& s) { return wrapped(s, 61); }},
+      {"filled72", [](const std::string& s) { return filled(s, 72); }},
+      {"long_log",
+       [](const std::string& s) {
+         std::string before, after;
+         for (int i = 0; i < 300; ++i) {
+           before += "[" + std::to_string(i) + "/999] copying flash_attn/ops/a.py -> build/lib/flash_attn/ops\n";
+           after += "  File \"/usr/lib/python3.10/x.py\", line " + std::to_string(i) + ", in run\n";
+         }
+         return before + s + "\n" + after +
+                "note: This error originates from a subprocess, and is likely not a problem with pip.\n";
+       }},
+  };
+  return all;
+}
+
+class Known : public testing::TestWithParam<Case> {};
+
+TEST_P(Known, InAllItsForms) {
+  const Case& c = GetParam();
+  for (const Noise& noise : noises()) {
+    SCOPED_TRACE(noise.name);
+    const std::string text = noise.make(c.text);
+    const Explanation explanation = explain(text);
+    ASSERT_FALSE(explanation.verdicts.empty()) << text;
+    const Verdict& first = explanation.verdicts[0];
+    EXPECT_EQ(first.code, c.code) << text << "\n" << first.message;
+    EXPECT_NE((first.cause + first.fix + first.message + first.subject +
+               (first.evidence.empty() ? "" : first.evidence.back()))
+                  .find(c.says),
+              std::string::npos)
+        << first.cause << "\n"
+        << first.fix;
+    EXPECT_FALSE(first.evidence.empty());
+    EXPECT_FALSE(first.cause.empty());
+    EXPECT_FALSE(first.fix.empty());
+    EXPECT_EQ((first.cause + first.fix).find('{'), std::string::npos) << first.cause << first.fix;
+    ASSERT_NE(find_verdict_kind(first.code), nullptr) << first.code;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Explain, Known, testing::ValuesIn(explain_cases::all()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Explain, EveryCodeHasANearMiss) {
+  std::set<std::string> missed;
+  for (const explain_cases::NearMiss& miss : explain_cases::near_misses()) {
+    std::vector<Verdict> given;
+    for (const Case& c : explain_cases::all())
+      if (std::string(c.code) == miss.code) given = explain(c.text).verdicts;
+    expect_covered(miss.code, given, explain(miss.text).verdicts);
+    missed.insert(miss.code);
+  }
+  for (const Case& c : explain_cases::all()) EXPECT_TRUE(missed.count(c.code)) << c.code;
+}
+
+TEST(Explain, TheFirstCauseNotTheLastSymptom) {
+  const Explanation build = explain(
+      "Guessing wheel URL:  https://x/flash_attn-2.8.3+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_x86_64.whl\n"
+      "Precompiled wheel not found. Building from source...\n"
+      "FAILED: a.o\n"
+      "nvcc fatal   : Unsupported gpu architecture 'compute_120'\n"
+      "ninja: build stopped: subcommand failed.\n"
+      "subprocess.CalledProcessError: Command '['ninja', '-v', '-j', '64']' returned non-zero exit status 1.\n"
+      "RuntimeError: Error compiling objects for extension\n"
+      "OSError: [Errno 28] No space left on device\n"
+      "ERROR: Failed building wheel for flash-attn\n");
+  ASSERT_EQ(build.verdicts.size(), 3u);
+  EXPECT_EQ(build.verdicts[0].code, "BUILD_ARCH_UNSUPPORTED_BY_NVCC");
+  EXPECT_EQ(build.verdicts[1].code, "DISK_FULL");
+  EXPECT_EQ(build.verdicts[2].code, "URL_GUESS_404");  // the symptoms are not told
+  EXPECT_TRUE(build.cause_found);
+  EXPECT_EQ(build.verdicts[0].evidence[0].rfind("line 4: ", 0), 0u);
+
+  const Explanation chain = explain(
+      "ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEa\n"
+      "The above exception was the direct cause of the following exception:\n"
+      "RuntimeError: Failed to import transformers.models.llama because of the following error (look up)\n"
+      "ImportError: the package flash_attn seems to be not installed\n");
+  EXPECT_EQ(chain.verdicts[0].code, "TORCH_SIGNATURE");
+}
+
+TEST(Explain, OtherTextIsNotKnown) {
+  for (const char* text :
+       {"", "\n\n", "hello", "Killed it today, great talk!", "The job was killed by its owner.",
+        "undefined symbols are explained in chapter 3", "symbol: x", "version GLIBC_2.32 is nice",
+        "I have no module for that", "libcudart.so.12 => /usr/lib/libcudart.so.12 (0x00007f)", "GLIBC_2.32",
+        "flash_attn_2_cuda imported fine", "PyInit_foo is defined", "nvcc: NVIDIA (R) Cuda compiler driver",
+        "the ELF header is valid", "kernel image loaded", "unpad_input returns five values", "TLS handshake failed"}) {
+    const Explanation explanation = explain(text);
+    EXPECT_TRUE(explanation.verdicts.empty()) << text << " -> " << explanation.verdicts[0].code;
+    EXPECT_FALSE(explanation.cause_found);
+  }
+  EXPECT_EQ(likely_error_line("all well\nValueError: strange\nbye"), "ValueError: strange");
+  EXPECT_EQ(likely_error_line("all well"), "");
+}
+
+TEST(Explain, AMissingModuleOfAProgramIsNoBuild) {
+  EXPECT_EQ(explain("ModuleNotFoundError: No module named 'torch'").verdicts[0].code, "TORCH_MISSING");
+  EXPECT_TRUE(explain("ModuleNotFoundError: No module named 'pandas'").verdicts.empty());
+}
+
+TEST(Explain, AHintIsNoCause) {
+  const Explanation guess = explain(
+      "flash-attn\nPrecompiled wheel not found. Building from source...\nSuccessfully installed flash-attn-2.8.3\n");
+  EXPECT_FALSE(guess.cause_found);
+  EXPECT_TRUE(guess.success_seen);
+  EXPECT_EQ(guess.verdicts[0].severity, Severity::kNote);
+  const Explanation symptom = explain("ninja: build stopped: subcommand failed.");
+  EXPECT_FALSE(symptom.cause_found);
+  EXPECT_FALSE(symptom.success_seen);
+  EXPECT_EQ(symptom.verdicts[0].severity, Severity::kWarning);
+}
+
+TEST(Explain, TheTargetDecidesWhichAbi) {
+  const char* text =
+      "ImportError: x.so: undefined symbol: "
+      "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+  Environment target;
+  target.torch.emplace();
+  target.torch->version = "2.5.1+cu124";
+  target.torch->cxx_abi = CxxAbi::kOld;
+  target.python.emplace();
+  target.python->executable = "/v/bin/python";
+  const Explanation other = explain(text, &target);
+  EXPECT_EQ(other.verdicts[0].code, "TORCH_CXX11_ABI");
+  EXPECT_NE(other.verdicts[0].cause.find("torch 2.5.1+cu124 has the old one"), std::string::npos);
+  EXPECT_NE(other.verdicts[0].fix.find("/v/bin/python -m pip"), std::string::npos);
+  target.torch->cxx_abi = CxxAbi::kNew;  // so it cannot be the ABI
+  EXPECT_EQ(explain(text, &target).verdicts[0].code, "TORCH_SIGNATURE");
+}
+
+TEST(Explain, EveryRowIsInTheCatalogueAndHasACase) {
+  for (const auto rows : {known_loader_failures(), known_install_failures(), known_build_failures(),
+                          known_run_failures(), known_symptoms()})
+    for (const KnownFailure& row : rows) {
+      EXPECT_NE(find_verdict_kind(row.code), nullptr) << row.code;
+      const LogText none = read_log("");
+      bool has_case = false;
+      for (const Case& c : explain_cases::all())
+        for (const char* pattern : row.patterns) has_case |= find_pattern(read_log(c.text), pattern).has_value();
+      EXPECT_TRUE(has_case) << row.code << " " << row.patterns[0];
+    }
+}
+
+TEST(Explain, NothingThatATerminalObeysComesBack) {
+  const Explanation explanation = explain(
+      "ImportError: /x/\x9b"
+      "31mlib\xc2\x9b"
+      "2J\x7f\t.so: undefined symbol: _ZN3foo3barEv\n");
+  ASSERT_FALSE(explanation.verdicts.empty());
+  const std::string said = verdict_text(explanation.verdicts[0], false);
+  for (const char* bad : {"\x9b", "\x7f", "\t", "\xc2"}) EXPECT_EQ(said.find(bad), std::string::npos) << said;
+  EXPECT_NE(said.find("\\x9b31mlib"), std::string::npos) << said;
+  EXPECT_EQ(likely_error_line("Error: \x9bx"), "Error: \\x9bx");
+}
+
+// Read once and not again from every line: that would take hours, and ctest's limit ends it.
+TEST(Explain, HostileTextIsReadOnce) {
+  std::string text(24 << 20, 'x');
+  for (std::size_t i = 0; i < text.size(); i += 97) text[i] = i % 2 ? '\n' : '\'';
+  EXPECT_TRUE(explain(text).verdicts.empty());
+  EXPECT_TRUE(explain(std::string(4 << 20, '\n')).verdicts.empty());
+  EXPECT_TRUE(explain(std::string(4 << 20, '\x1b')).verdicts.empty());
+  std::string symbols;
+  while (symbols.size() < (2u << 20)) symbols += "undefined symbol: _ZN\n_ZN\n";
+  explain(symbols);
+  std::string end(20 << 20, '.');
+  end += "\nKilled\n";
+  EXPECT_EQ(explain(end).verdicts.at(0).code, "BUILD_OOM");  // the end of a log is always read
+}
+
+TEST(VerdictText, NeverSpeaksToTheTerminal) {
+  const Verdict verdict = make_verdict("CANNOT_TELL", "a\x1b[2J.so", "b\nc", "one\ntwo\x07", "d\re", {"\x9bm"});
+  EXPECT_EQ(verdict_text(verdict, false),
+            std::string(severity_name(verdict.severity)) +
+                " CANNOT_TELL  a\\x1b[2J.so: b\\x0ac\n  cause     one\n            two\\x07\n  fix       d\\x0de\n"
+                "  evidence  \\x9bm\n");
+}
+
+TEST(Pattern, Language) {
+  const auto at = [](const char* text, const char* pattern) { return find_pattern(read_log(text), pattern); };
+  EXPECT_TRUE(at("a  b", "a b"));
+  EXPECT_TRUE(at("a\n  b", "a b"));
+  EXPECT_FALSE(at("ab", "a b"));
+  EXPECT_TRUE(at("say `x'", "say 'x'"));
+  EXPECT_TRUE(at("say “x”", "say 'x'"));
+  EXPECT_EQ(at("version (12.4) of", "version ({v})")->captures.at("v"), "12.4");
+  EXPECT_EQ(at("got 12.4.", "got {v}")->captures.at("v"), "12.4");
+  EXPECT_EQ(at("file a b.so: bad", "file {f*}: bad")->captures.at("f"), "a b.so");
+  EXPECT_EQ(at("x libfoo.so.1: missing", "{l}: missing")->captures.at("l"), "libfoo.so.1");
+  EXPECT_FALSE(at(": missing", "{l}: missing"));
+  EXPECT_TRUE(at("one\ntwo", "^two$"));
+  EXPECT_FALSE(at("one two", "^two$"));
+  EXPECT_FALSE(at("two three", "^two$"));
+  EXPECT_TRUE(at("begin and then the end", "begin...end"));
+  EXPECT_FALSE(at(("begin" + std::string(600, '-') + "end").c_str(), "begin...end"));
+  EXPECT_EQ(at("s: _ZN3c104cuda9SetDev\niceEab\nTraceback", "s: {s@}")->captures.at("s"), "_ZN3c104cuda9SetDeviceEab");
+  EXPECT_EQ(at("s: _ZN3c104cuda9SetDeviceEa\nTraceback (most", "s: {s@}")->captures.at("s"),
+            "_ZN3c104cuda9SetDeviceEa");
+}
+
+}  // namespace
+}  // namespace doctor

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every verdict of the readers and the judge: a file that earns it, and its near miss that does not.
+#include "doctor/judge/judge.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "doctor/read/inspect.h"
+#include "doctor/verdict/catalogue.h"
+#include "support/text.h"
+#include "tests/doctor/judge/judged.h"
+#include "tests/verdict_notes.h"
+
+namespace {
+
+using namespace judged;
+
+struct Case {
+  const char* code;
+  const char* part;  // of message, cause, fix or evidence
+  std::function<std::vector<Verdict>()> trigger, near_miss;
+  Severity severity = Severity::kError;
+};
+
+bool mentions(const Verdict& v, const std::string& part) {
+  return (v.message + "|" + v.cause + "|" + v.fix + "|" + support::joined(v.evidence, "|")).find(part) !=
+         std::string::npos;
+}
+
+std::vector<Verdict> alone(const Inspection& inspection) { return doctor::judge(inspection); }
+std::vector<Verdict> on_node(const Inspection& inspection, const std::function<void(Node&)>& change = {}) {
+  Node node;
+  if (change) change(node);
+  return doctor::judge(inspection, node.target);
+}
+
+fixtures::WheelParts pure() {
+  fixtures::WheelParts parts;
+  parts.tag = "py3-none-any";
+  parts.files = {{"pkg/__init__.py", "x = 1\n"}};
+  return parts;
+}
+
+std::vector<Case> wheel_cases() {
+  std::vector<Case> out;
+  const auto parts = [](auto change) {
+    fixtures::WheelParts p = pure();
+    change(p);
+    return p;
+  };
+  out.push_back({"WHEEL_ARCHIVE", "'../x' leads outside",
+                 [=] { return alone(wheel(pure(), [](auto& f) {
+                         f.push_back({"../x", "x"});
+                       })); },
+                 [] { return alone(wheel(pure())); }});
+  out.push_back({"WHEEL_NAME", "is not the name of a wheel",
+                 [] {
+                   Inspection i = wheel(pure());
+                   i.wheel->name.reset();
+                   return alone(i);
+                 },
+                 [] { return alone(wheel(pure())); }});
+  out.push_back({"WHEEL_METADATA", "METADATA is missing",
+                 [] { return alone(wheel(pure(), [](auto& f) { f.erase(f.begin() + 1); })); },
+                 [] { return alone(wheel(pure())); }});
+  out.push_back({"WHEEL_NO_EXTENSION", "No module named 'pkg_2_cuda'",
+                 [=] {
+                   return alone(wheel(parts([](auto& p) { p.files = {{"pkg/a.py", "import pkg_2_cuda\n"}}; })));
+                 },
+                 [=] {
+                   return alone(wheel(parts([](auto& p) {
+                     p.files = {{"pkg/a.py", "import pkg_2_cuda\n"}, {"pkg_2_cuda.py", ""}};
+                   })));
+                 }});
+  out.push_back({"WHEEL_NO_EXTENSION", "the tags promise compiled code",
+                 [=] { return alone(wheel(parts([](auto& p) { p.tag = "cp311-cp311-linux_x86_64"; }))); },
+                 [] { return alone(wheel_with({}, {})); }, Severity::kWarning});
+  out.push_back({"WHEEL_TAG_PYTHON", "the Python here is 3.12.4", [] { return on_node(wheel_with({}, {})); },
+                 [] { return on_node(wheel(pure())); }});
+  out.push_back({"WHEEL_TAG_PLATFORM", "this is x86_64 with glibc 2.31",
+                 [=] { return on_node(wheel(parts([](auto& p) { p.tag = "py3-none-manylinux_2_34_x86_64"; }))); },
+                 [=] { return on_node(wheel(parts([](auto& p) { p.tag = "py3-none-manylinux_2_31_x86_64"; }))); }});
+  out.push_back({"WHEEL_TAG_MISMATCH", "WHEEL promises py3-none-linux_x86_64",
+                 [=] { return alone(wheel(parts([](auto& p) { p.wheel_tag = "py3-none-linux_x86_64"; }))); },
+                 [=] {
+                   return alone(wheel(parts(
+                       [](auto& p) { p.tag = "py2.py3-none-any", p.wheel_tag = "py3-none-any\nTag: py2-none-any"; })));
+                 },
+                 Severity::kWarning});
+  fixtures::WheelParts many;
+  many.tag = "cp311-cp311-manylinux_2_17_x86_64";
+  const Words new_glibc = {{"libc.so.6"}, {"arc4random@GLIBC_2.36@libc.so.6"}, {}, {}},
+              old_glibc = {{"libc.so.6"}, {"malloc@GLIBC_2.17@libc.so.6"}, {}, {}};
+  out.push_back({"WHEEL_TAG_VS_ELF", "GLIBC_2.36 (arc4random)", [=] { return alone(wheel_with(many, new_glibc)); },
+                 [=] { return alone(wheel_with(many, old_glibc)); }});
+  out.push_back({"WHEEL_TAG_VS_ELF", "for aarch64, and the tag says x86_64",
+                 [=] { return alone(wheel_with(many, {}, "m.cpython-311-x86_64-linux-gnu.so", "aarch64")); },
+                 [=] { return alone(wheel_with(many, {})); }});
+  out.push_back({"WHEEL_TAG_VS_ELF", "a module for Python 3.12",
+                 [=] { return alone(wheel_with(many, {}, "m.cpython-312-x86_64-linux-gnu.so")); },
+                 [=] { return alone(wheel_with(many, {})); }});
+  out.push_back({"WHEEL_TAG_VS_ELF", "at most GLIBCXX_3.4.19",
+                 [=] {
+                   return alone(wheel_with(many, {{"libstdc++.so.6"}, {"x@GLIBCXX_3.4.29@libstdc++.so.6"}, {}, {}}));
+                 },
+                 [=] {
+                   return alone(wheel_with(many, {{"libstdc++.so.6"}, {"x@GLIBCXX_3.4.19@libstdc++.so.6"}, {}, {}}));
+                 },
+                 Severity::kWarning});
+  out.push_back({"WHEEL_TAG_VS_ELF", "tagged for any platform",
+                 [] { return alone(wheel_with(pure(), {}, "libplain.so")); },
+                 [=] { return alone(wheel_with(many, {}, "libplain.so")); }});
+  out.push_back(
+      {"WHEEL_VERSION_MISMATCH", "METADATA says 1.0",
+       [=] { return alone(wheel(parts([](auto& p) { p.version = "1.0+cu12torch2.8", p.metadata_version = "1.0"; }))); },
+       [=] { return alone(wheel(parts([](auto& p) { p.version = "1.0+CU12", p.metadata_version = "1.0+cu12"; }))); },
+       Severity::kWarning});
+  out.push_back({"WHEEL_REQUIRES_PYTHON", "3.12.4 not in '<3.12'",
+                 [=] { return on_node(wheel(parts([](auto& p) { p.more_metadata = "Requires-Python: <3.12\n"; }))); },
+                 [=] { return on_node(wheel(parts([](auto& p) { p.more_metadata = "Requires-Python: >=3.9\n"; }))); }});
+  const auto needs_torch = [](const char* requirement) {
+    fixtures::WheelParts p;
+    p.more_metadata = std::string("Requires-Dist: ") + requirement + "\n";
+    return p;
+  };
+  const auto required = [=](const char* requirement) {
+    return [=] {
+      fixtures::WheelParts p = pure();
+      p.more_metadata = std::string("Requires-Dist: ") + requirement + "\n";
+      return on_node(wheel(p));
+    };
+  };
+  out.push_back({"WHEEL_REQUIRES_TORCH", "pkg 1.0 has requirement torch<3,>=2.9, but you have torch 2.8.0+cu128.",
+                 required("torch >=2.9, <3"), required("torch<3,>=2.2")});
+  out.push_back({"WHEEL_REQUIRES_TORCH", "pkg 1.0 has requirement torch!=2.8.*, but", required("torch (!=2.8.*)"),
+                 required("torch==2.7.*")});
+  out.push_back({"WHEEL_REQUIRES_TORCH", "has requirement torch<2.8, but", required("torch<2.8"),
+                 required("torch<2.8; extra == 'old'")});
+  out.push_back({"WHEEL_REQUIRES_TORCH_UNPINNED", "Requires-Dist: torch",
+                 [=] {
+                   return alone(wheel_with(needs_torch("torch"), {{}, {kNewError}, {}, {}}));
+                 },
+                 [=] {
+                   return alone(wheel_with(needs_torch("torch==2.8.0"), {{}, {kNewError}, {}, {}}));
+                 },
+                 Severity::kWarning});
+  out.push_back({"RECORD_BAD", "another sha256",
+                 [] { return alone(wheel(pure(), [](auto& f) { f[0].bytes = "x = 2\n"; })); },
+                 [] { return alone(wheel(pure())); }});
+  out.push_back({"RECORD_BAD", "is listed and not there",
+                 [] { return alone(wheel(pure(), [](auto& f) { f.erase(f.begin()); })); },
+                 [] { return alone(wheel(pure())); }});
+  out.push_back({"RECORD_BAD", "is there and not listed",
+                 [] { return alone(wheel(pure(), [](auto& f) {
+                        f.push_back({"late.py", ""});
+                      })); },
+                 [] { return alone(wheel(pure())); }, Severity::kWarning});
+  return out;
+}
+
+std::vector<Case> loader_cases() {
+  std::vector<Case> out;
+  const auto ok = [] { return on_node(module({{"libc10.so"}, {kNewError, "PyLong_FromLong"}, {}, {}})); };
+  const auto with = [](Words words) { return [words] { return on_node(module(words)); }; };
+  out.push_back({"LOADS", "loads in the node", ok, with({{"libgone.so"}, {}, {}, {}}), Severity::kNote});
+  out.push_back({"ELF_DAMAGED", "cut off",
+                 [] {
+                   fixtures::TempFolder folder;
+                   return alone(doctor::inspect(fixtures::write_file(folder / "x.so", std::string("\x7f"
+                                                                                                  "ELF\x02\x01\x01",
+                                                                                                  7) +
+                                                                                          std::string(20, '\0'))));
+                 },
+                 [] { return alone(module({})); }});
+  out.push_back({"ELF_MACHINE", "for aarch64", [] { return on_node(module({}, "m.so", "aarch64")); },
+                 [] { return on_node(module({}, "m.so")); }});
+  out.push_back({"EXECUTABLE_STACK", "RWE",
+                 [] {
+                   Inspection i = module({});
+                   i.binaries[0].elf.executable_stack = true;
+                   return alone(i);
+                 },
+                 [] { return alone(module({})); }, Severity::kWarning});
+  out.push_back({"SO_SOABI", "looks for cpython-312",
+                 [] { return on_node(module({}, "m.cpython-311-x86_64-linux-gnu.so")); }, ok});
+  out.push_back(
+      {"SO_SOABI", "Free-threaded",
+       [] { return on_node(module({}, "m.abi3.so"), [](Node& n) { n.target.python->free_threaded = true; }); },
+       [] { return on_node(module({}, "m.abi3.so")); }});
+  out.push_back({"SO_NO_PYINIT", "(PyInit_other)",
+                 [] { return alone(module({}, "other.cpython-312-x86_64-linux-gnu.so")); },
+                 [] { return alone(module({}, "other.so")); }});
+  out.push_back({"PY_ABI3_VIOLATION", "_PyObject_GetDictPtr",
+                 [] {
+                   return alone(module({{}, {"_PyObject_GetDictPtr"}, {}, {}}, "m.abi3.so"));
+                 },
+                 [] {
+                   return alone(module({{}, {"PyLong_FromLong"}, {}, {}}, "m.abi3.so"));
+                 }});
+  out.push_back({"PY_ABI3_VIOLATION", "from Python 3.13 on",
+                 [] {
+                   return on_node(module({{}, {"PyDict_GetItemRef"}, {}, {}}, "m.abi3.so"));
+                 },
+                 [] {
+                   return on_node(module({{}, {"PyLong_FromLong"}, {}, {}}, "m.abi3.so"));
+                 }});
+  out.push_back(
+      {"PY_SYMBOL", "undefined symbol: PyUnicode_GoneIn312", with({{}, {"PyUnicode_GoneIn312"}, {}, {}}), ok});
+  out.push_back({"NEEDED_MISSING", "libgone.so: cannot open shared object file: No such file or directory",
+                 with({{"libgone.so"}, {}, {}, {}}), ok});
+  out.push_back({"CUDA_MAJOR", "brings CUDA 12", with({{"libcudart.so.13"}, {}, {}, {}}),
+                 with({{"libcudart.so.12"}, {}, {}, {}})});
+  out.push_back({"GLIBC_TOO_OLD", "version `GLIBC_2.32' not found (required by /site/m",
+                 with({{"libc.so.6"}, {"__libc_single_threaded@GLIBC_2.32@libc.so.6"}, {}, {}}),
+                 with({{"libc.so.6"}, {"malloc@GLIBC_2.17@libc.so.6"}, {}, {}})});
+  out.push_back({"GLIBCXX_TOO_OLD", "GLIBCXX_3.4.30",
+                 with({{"libstdc++.so.6"}, {"x@GLIBCXX_3.4.30@libstdc++.so.6"}, {}, {}}),
+                 with({{"libstdc++.so.6"}, {"_Znwm@GLIBCXX_3.4@libstdc++.so.6"}, {}, {}})});
+  out.push_back({"VERSION_MISSING", "version `ODD_2' not found",
+                 with({{"libodd.so.1"}, {"odd@ODD_2@libodd.so.1"}, {}, {}}),
+                 with({{"libodd.so.1"}, {"odd@ODD_1@libodd.so.1"}, {}, {}})});
+  out.push_back({"UNDEFINED_SYMBOL", "undefined symbol: nowhere", with({{}, {"nowhere"}, {}, {}}), ok});
+  out.push_back({"UNDEFINED_SYMBOL", "undefined symbol: cudaNew, version libcudart.so.12",
+                 with({{"libcudart.so.12"}, {"cudaNew@libcudart.so.12@libcudart.so.12"}, {}, {}}),
+                 with({{"libcudart.so.12"}, {"cudaMalloc@libcudart.so.12@libcudart.so.12"}, {}, {}})});
+  out.push_back({"TORCH_MISSING", "this Python has none",
+                 [] {
+                   return on_node(module({{"libc10.so"}, {}, {}, {}}), [](Node& n) { n.target.torch.reset(); });
+                 },
+                 ok});
+  out.push_back({"TORCH_CXX11_ABI", "made for torch 2.8", with({{"libc10.so"}, {kOldError}, {}, {}}), ok});
+  // flash-attn's wheels say in their names which ABI they are for; others' do not.
+  out.push_back({"TORCH_CXX11_ABI", "cxx11abiTRUE",
+                 [] {
+                   return on_node(module({{"libc10.so"}, {kOldError}, {}, {}}, "flash_attn_2_cuda.so"));
+                 },
+                 with({{"libc10.so"}, {kOldError}, {}, {}})});
+  out.push_back({"TORCH_CXX11_ABI", "in both C++ ABIs",
+                 [] {
+                   return alone(module({{}, {kOldError, kNewError}, {}, {}}));
+                 },
+                 [] {
+                   return alone(module({{}, {kNewError}, {}, {}}));
+                 }});
+  out.push_back({"TORCH_SIGNATURE", "torch up to 2.7", with({{"libc10.so"}, {"_ZN3c104cuda9SetDeviceEa"}, {}, {}}),
+                 with({{"libc10.so"}, {"_ZN3c104cuda9SetDeviceEab"}, {}, {}})});
+  out.push_back({"TORCH_SIGNATURE", "needs torch 2.8 or later and torch 2.7 or before",
+                 [] {
+                   return alone(module({{}, {"_ZN3c104cuda9SetDeviceEa", "_ZN3c104cuda9SetDeviceEab"}, {}, {}}));
+                 },
+                 [] {
+                   return alone(module({{}, {"_ZN3c104cuda9SetDeviceEa"}, {}, {}}));
+                 }});
+  out.push_back({"TORCH_STABLE_MIN", "torch 2.11 or later", with({{"libc10.so"}, {"torch_from_blob"}, {}, {}}),
+                 with({{"libc10.so"}, {"torch_call_dispatcher"}, {}, {}})});
+  return out;
+}
+
+std::vector<Case> gpu_cases() {
+  std::vector<Case> out;
+  const auto code = [](std::vector<std::string> archs, uint64_t compression = 0, int abi = 7,
+                       const std::function<void(Node&)>& change = {}) {
+    return [=] { return on_node(gpu_module(fixtures::make_gpu_code(archs, compression, abi)), change); };
+  };
+  const auto ok = code({"80"});
+  out.push_back(
+      {"GPU_CODE_DAMAGED", "is cut off",
+       [] {
+         fixtures::TempFolder folder;
+         const std::string whole = fixtures::make_gpu_code({"80"});
+         return alone(doctor::inspect(fixtures::write_file(folder / "x.fatbin", whole.substr(0, whole.size() - 8))));
+       },
+       [] {
+         fixtures::TempFolder folder;
+         return alone(doctor::inspect(fixtures::write_file(folder / "x.fatbin", fixtures::make_gpu_code({"80"}))));
+       }});
+  out.push_back({"GPU_NO_CODE", "no kernel image is available", code({"90", "86"}), ok});
+  out.push_back({"GPU_ARCH_SPECIFIC_A", "sm_90a", code({"80", "90a"}), ok, Severity::kNote});
+  out.push_back({"GPU_FAMILY_F", "sm_120f", code({"80", "120f"}, 0, 8), ok, Severity::kNote});
+  out.push_back({"PTX_TOO_NEW", "PTX 8.4", code({"ptx70"}),
+                 code({"ptx70"}, 0, 7, [](Node& n) { n.target.driver = parse_version("550.90"); })});
+  out.push_back({"PTX_JIT", "only PTX",
+                 code({"ptx70"}, 0, 7, [](Node& n) { n.target.driver = parse_version("550.90"); }), ok,
+                 Severity::kNote});
+  out.push_back({"CUBIN_TOOLKIT_TOO_NEW", "CUDA 13.0", code({"80"}, 0, 8), ok});
+  out.push_back({"FATBIN_ZSTD_OLD_DRIVER", "zstd", code({"80"}, 0x8000), code({"80"}, 0x2000)});
+  const auto linked = [](const char* library, const char* driver) {
+    return [=] {
+      return on_node(module({{library}, {}, {}, {}}), [&](Node& n) { n.target.driver = parse_version(driver); });
+    };
+  };
+  out.push_back(
+      {"DRIVER_TOO_OLD", "525 or later", linked("libcudart.so.12", "470.82"), linked("libcudart.so.12", "525.60")});
+  const auto no_driver = [](Node& n) { n.target.gpus.clear(), n.target.driver = {}; };
+  out.push_back({"DRIVER_MISSING", "no NVIDIA driver", code({"80"}, 0, 7, no_driver), ok, Severity::kWarning});
+  return out;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> out = wheel_cases();
+  for (const auto& more : {loader_cases(), gpu_cases()}) out.insert(out.end(), more.begin(), more.end());
+  return out;
+}
+
+TEST(Judge, EveryVerdictHasATriggerAndANearMiss) {
+  for (const Case& c : all_cases()) {
+    const auto hit = c.trigger(), miss = c.near_miss();
+    const auto found =
+        std::find_if(hit.begin(), hit.end(), [&](const Verdict& v) { return v.code == c.code && mentions(v, c.part); });
+    std::string said;
+    for (const Verdict& v : hit) said += doctor::verdict_text(v, false);
+    ASSERT_TRUE(found != hit.end()) << c.code << ": " << c.part << "\n" << said;
+    EXPECT_EQ(found->severity, c.severity) << c.code;
+    EXPECT_FALSE(found->message.empty());
+    for (const Verdict& v : miss)
+      EXPECT_FALSE(v.code == c.code && mentions(v, c.part)) << "near miss: " << doctor::verdict_text(v, false);
+    note_covered(c.code);
+  }
+}
+
+TEST(Judge, NearMissesOfTheSameKindStayQuiet) {
+  // Apart from notes, a module in good order gets nothing.
+  for (const Verdict& v :
+       on_node(module({{"libc10.so", "libc.so.6"}, {kNewError, "malloc@GLIBC_2.17@libc.so.6"}, {}, {}})))
+    EXPECT_EQ(v.severity, Severity::kNote) << doctor::verdict_text(v, false);
+  for (const Verdict& v : on_node(wheel(pure())))
+    EXPECT_EQ(v.severity, Severity::kNote) << doctor::verdict_text(v, false);
+}
+
+// That every row has its test: catalogue_test.py.
+TEST(Judge, TheCatalogueHasEachCodeOnce) {
+  std::set<std::string> seen;
+  for (const doctor::VerdictKind& kind : doctor::verdict_catalogue()) {
+    EXPECT_TRUE(seen.insert(kind.code).second) << kind.code << " is there twice";
+    EXPECT_TRUE(kind.title[0]) << kind.code;
+  }
+  EXPECT_EQ(doctor::verdict_anchor("NEEDED_MISSING"), "doctor.md#needed-missing");
+}
+
+// Kernels for one architecture each, as FlashAttention-3 is built: not an error while some serve the GPU.
+TEST(Judge, WhatBringsALibraryOfCuda) {
+  const auto fix = [](const char* library, const char* runpath, bool has_torch) {
+    Inspection file = module({{library}, {}, {}, {}});
+    file.binaries[0].elf.runpath = runpath;
+    for (const Verdict& verdict : on_node(file, [&](Node& n) {
+           if (!has_torch) n.target.torch.reset();
+         }))
+      if (verdict.severity == Severity::kError) return verdict.fix;
+    return std::string();
+  };
+  EXPECT_EQ(fix("libcudart.so.13", "", true), "take the wheel for cu12, or a torch for CUDA 13");
+  EXPECT_EQ(fix("libnvJitLink.so.12", "", true), "pip install nvidia-nvjitlink-cu12");
+  EXPECT_EQ(fix("libcudart.so.12", "", false),
+            "install a torch for CUDA 12 and import it first, or add the folder of libcudart.so.12 to LD_LIBRARY_PATH");
+  // It looks where pip puts them.
+  EXPECT_EQ(fix("libcudart.so.12", "$ORIGIN/nvidia/cuda_runtime/lib", false), "pip install nvidia-cuda-runtime-cu12");
+  EXPECT_EQ(fix("libcublasLt.so.13", "/site/nvidia/cu13/lib", true), "pip install nvidia-cublas");
+  EXPECT_EQ(fix("libcudart.so.13", "/site/nvidia/cublas/lib", true), "take the wheel for cu12, or a torch for CUDA 13");
+}
+
+TEST(Judge, ContainersAreJudgedOneByOne) {
+  const std::string some =
+      fixtures::make_gpu_code({"80"}) + fixtures::make_gpu_code({"80"}) + fixtures::make_gpu_code({"90a"});
+  std::vector<Verdict> found = on_node(gpu_module(some));
+  EXPECT_TRUE(std::any_of(found.begin(), found.end(), [](const Verdict& v) {
+    return v.code == "GPU_NO_CODE" && v.severity == Severity::kNote && mentions(v, "1 of 3 containers");
+  }));
+  EXPECT_EQ(doctor::exit_code_of(found), 0);
+  EXPECT_EQ(doctor::exit_code_of(on_node(gpu_module(fixtures::make_gpu_code({"90a"})))), 1);
+}
+
+TEST(Judge, TextForPeopleAndTerminals) {
+  const Verdict verdict = doctor::make_verdict("NEEDED_MISSING", "x.so", "gone", "why", "do this", {"a", "b"});
+  EXPECT_EQ(doctor::verdict_text(verdict, false),
+            "error NEEDED_MISSING  x.so: gone\n  cause     why\n  fix       do this\n  evidence  a\n            b\n");
+  EXPECT_NE(doctor::verdict_text(verdict, true).find("\033["), std::string::npos);
+}
+
+}  // namespace

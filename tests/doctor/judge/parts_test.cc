@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compiled files of one package together: its own libraries first, and parts that it can do without.
+#include <gtest/gtest.h>
+
+#include "doctor/judge/judge.h"
+#include "doctor/read/imports.h"
+#include "doctor/read/inspect.h"
+#include "tests/doctor/judge/judged.h"
+
+namespace {
+
+using namespace judged;
+
+// A wheel for Python 3.12 of these binaries (path and contents) and this Python file.
+Inspection package(const std::vector<std::pair<std::string, Words>>& binaries, const std::string& python) {
+  fixtures::WheelParts parts;
+  parts.tag = "cp312-cp312-linux_x86_64";
+  parts.files = {{"pkg/__init__.py", python}};
+  Inspection out = wheel(parts);
+  for (const auto& [path, words] : binaries) {
+    Binary& binary = out.wheel->binaries.emplace_back();
+    binary.path = path;
+    binary.elf = elf_of(words);
+  }
+  return out;
+}
+
+Verdict of(const Inspection& inspection, const std::string& subject) {
+  for (const Verdict& verdict : doctor::judge(inspection, Node().target))
+    if (verdict.subject == subject) return verdict;
+  return {};
+}
+
+const Words kCore = {{"libc10.so"}, {kNewError}, {}, {}};
+const Words kVideo = {{"libc10.so", "libavutil.so.56"}, {kNewError}, {}, {}};
+
+TEST(Parts, WhatNobodyImportsForCertainMayBeAbsent) {
+  const auto pair = [](const std::string& python) {
+    return package({{"pkg/_core.so", kCore}, {"pkg/_video4.so", kVideo}}, python);
+  };
+  const char* lazy =
+      "import torch\nfrom pkg import _core\ndef video():\n    import pkg._video4\ntry:\n    from . import _video4\n"
+      "except ImportError:\n    pass\n";
+  const Verdict absent = of(pair(lazy), "pkg/_video4.so");
+  EXPECT_EQ(absent.code, "NEEDED_MISSING");
+  EXPECT_EQ(absent.severity, Severity::kWarning);
+  EXPECT_EQ(absent.message, "ImportError: libavutil.so.56: cannot open shared object file: No such file or directory");
+  EXPECT_NE(absent.cause.find("can be absent"), std::string::npos);
+  EXPECT_TRUE(absent.fix.starts_with("nothing, unless you need that part; then: install")) << absent.fix;
+  for (const char* python : {"from pkg import _core, _video4\n", "import pkg._video4\n", "from pkg._video4 import f\n",
+                             "from pkg import (_core,\n    _video4)\n", "x = 1\n"})
+    EXPECT_EQ(of(pair(python), "pkg/_video4.so").severity, Severity::kError) << python;
+  // Alone it is all there is; and what torch or CUDA bring is no matter of taste.
+  EXPECT_EQ(of(package({{"pkg/_video4.so", kVideo}}, lazy), "pkg/_video4.so").severity, Severity::kError);
+  const Words cuda = {{"libc10.so", "libcudart.so.13"}, {kNewError}, {}, {}};
+  EXPECT_EQ(of(package({{"pkg/_core.so", kCore}, {"pkg/_video4.so", cuda}}, lazy), "pkg/_video4.so").severity,
+            Severity::kError);
+}
+
+TEST(Parts, OneLibraryForEachCuda) {
+  const Words plain = {{"libc.so.6"}, {}, {}, {}}, old_cuda = {{"libcudart.so.11.0"}, {}, {}, {}};
+  const std::string python = "import ctypes\n";
+  const auto old_one = [&](const char* other, const char* name = "pkg/libpkg_cuda118.so") {
+    return of(package({{other, plain}, {name, old_cuda}}, python), name);
+  };
+  const Verdict aside = old_one("pkg/libpkg_cpu.so");
+  EXPECT_EQ(aside.code, "CUDA_MAJOR");
+  EXPECT_EQ(aside.severity, Severity::kWarning);
+  EXPECT_EQ(aside.message, "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory");
+  EXPECT_NE(aside.cause.find("opens the one that fits; libpkg_cpu.so loads here."), std::string::npos) << aside.cause;
+  EXPECT_TRUE(aside.fix.starts_with("nothing, unless you need this one; then: take the wheel for cu12")) << aside.fix;
+  EXPECT_EQ(old_one("pkg/libpkg_cu12.so").severity, Severity::kWarning);
+  // Near misses: another name, another folder, a kind without a number, one that does not load, one that is imported.
+  for (const char* other : {"pkg/libother_cpu.so", "other/libpkg_cpu.so", "pkg/libpkg_cuda.so", "pkg/libpkg.so"})
+    EXPECT_EQ(old_one(other).severity, Severity::kError) << other;
+  EXPECT_EQ(old_one("pkg/libpkg_cpu.so", "pkg/libpkg_cuda11x.so").severity, Severity::kError);
+  const auto both = [&](const std::string& text, const Words& other) {
+    return of(package({{"pkg/libpkg_cpu.so", other}, {"pkg/libpkg_cuda118.so", old_cuda}}, text),
+              "pkg/libpkg_cuda118.so");
+  };
+  EXPECT_EQ(both(python, {{"libgone.so"}, {}, {}, {}}).severity, Severity::kError);
+  EXPECT_EQ(both("from pkg import libpkg_cuda118\n", plain).severity, Severity::kError);
+}
+
+TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
+  const Words module = {{"libc10.so", "libpkg_video6.so"}, {kNewError, "pkg_play"}, {}, {}};
+  const Words library = {{"libc10.so"}, {kNewError}, {"pkg_play"}, {}, "libpkg_video6.so"};
+  const auto both = [&](const Words& own, const std::string& python) {
+    return package({{"pkg/lib/_video6.so", module}, {"pkg/lib/libpkg_video6.so", own}}, python);
+  };
+  const char* opens = "def load(n):\n    torch.ops.load_library(folder / f\"libpkg_video{n}.so\")\n";
+  const Verdict loads = of(both(library, opens), "pkg/lib/_video6.so");
+  EXPECT_EQ(loads.code, "LOADS");
+  ASSERT_FALSE(loads.evidence.empty());
+  EXPECT_EQ(loads.evidence.back(), "opened before it by its package: pkg/lib/libpkg_video6.so");
+  // Without a word about it, the loader's own search decides.
+  const Verdict alone = of(both(library, "import torch\n"), "pkg/lib/_video6.so");
+  EXPECT_EQ(alone.message, "ImportError: libpkg_video6.so: cannot open shared object file: No such file or directory");
+  // What cannot be opened itself is of no help, and leaves nothing loaded behind.
+  const Words broken = {{"libc10.so", "libavutil.so.58"}, {kNewError}, {"pkg_play"}, {}, "libpkg_video6.so"};
+  EXPECT_EQ(of(both(broken, opens), "pkg/lib/_video6.so").message, alone.message);
+  EXPECT_NE(of(both(broken, opens), "pkg/lib/libpkg_video6.so").message.find("libavutil.so.58"), std::string::npos);
+  const Inspection three =
+      package({{"pkg/_core.so", kCore}, {"pkg/lib/_video6.so", module}, {"pkg/lib/libpkg_video6.so", broken}},
+              std::string("import torch\n") + opens);
+  EXPECT_EQ(of(three, "pkg/lib/_video6.so").fix,
+            "nothing, unless you need that part; then: what libpkg_video6.so needs (see its own verdict)");
+  // Opened first, its symbols count as those of a needed library do: a missing one is named.
+  const Words other = {{"libc10.so"}, {kNewError}, {"pkg_stop"}, {}, "libpkg_video6.so"};
+  EXPECT_NE(of(both(other, opens), "pkg/lib/_video6.so").message.find("undefined symbol: pkg_play"), std::string::npos);
+}
+
+TEST(Parts, ALibraryThatAProgramNeedsIsJudgedToo) {
+  const Words library = {{"libc.so.6"}, {"malloc@GLIBC_2.17@libc.so.6"}, {"pkg_open"}, {}, "libpkg.so.0"};
+  const Words user = {{"libpkg.so.0"}, {"pkg_open"}, {}, {}};
+  Inspection both = package({{"pkg/bin/pkg", user}, {"pkg/lib/libpkg.so.0", library}}, "import ctypes\n");
+  both.wheel->binaries[0].elf.interpreter = "/lib/ld-linux-x86-64.so.2";
+  EXPECT_EQ(of(both, "pkg/lib/libpkg.so.0").code, "LOADS");
+  // What another library needs is met through that one.
+  both.wheel->binaries[0].elf.interpreter = "";
+  EXPECT_EQ(of(both, "pkg/lib/libpkg.so.0").code, "");
+}
+
+TEST(Parts, WordsOfPythonFiles) {
+  doctor::PythonWords words;
+  doctor::collect_words(
+      "import a.b, c as d  # e\nfrom .x import (y,  # z\n  w as v,\n)\nfrom q import r\n  import hidden\nimportant = "
+      "1\n"
+      "path = 'libone.so'\nname = f\"libtwo{n}\"\nglib = calibrate(lib)\n",
+      words);
+  EXPECT_EQ(words.certain_imports, (std::set<std::string>{"b", "c", "q", "r", "w", "x", "y"}));
+  EXPECT_EQ(words.libraries, (std::set<std::string>{"libone", "libtwo"}));
+}
+
+}  // namespace

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loader in the head against the loader itself: the same file, the same words.
+#include "doctor/load/resolve.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "doctor/load/library_store.h"
+#include "support/text.h"
+#include "tests/doctor/fixtures.h"
+
+namespace {
+
+using fixtures::compile;
+using fixtures::TempFolder;
+
+constexpr const char* kLibrary = "-shared -fPIC -nostdlib ";
+
+// A program that opens its argument as Python does; it stands for the interpreter.
+struct World {
+  TempFolder folder;
+  std::string program = folder / "program";
+  doctor::Environment target;
+
+  World() {
+    compile(program,
+            "#include <dlfcn.h>\n#include <stdio.h>\nint main(int n, char** a) { for (int i = 1; i < n; ++i) { void* h "
+            "= dlopen(a[i], RTLD_NOW); if (!h) { puts(dlerror()); return 0; } } puts(\"\"); return 0; }\n"
+            "int PyLong_FromLong(void) { return 0; }",
+            "-rdynamic -ldl");
+    target.name = "the test";
+    target.machine = fixtures::output_of("uname -m");
+    target.python.emplace();
+    target.python->executable = program;
+    target.loader.default_folders = {
+        support::folder_name(fixtures::output_of("ldd " + program + " | sed -n 's/.*=> \\(.*libc.so.6\\) .*/\\1/p'"))};
+    target.libraries = doctor::disk_libraries();
+  }
+
+  // What will be said, and what is said; `before` are opened first, as torch would be.
+  void expect_truth(const std::string& file, const std::string& want_part, const std::vector<std::string>& before = {},
+                    const std::string& variables = "") {
+    const doctor::ElfFile elf = doctor::read_elf_file(file);
+    doctor::LoadRequest request;
+    request.file = {file, &elf};
+    target.torch.reset();
+    if (!before.empty()) {
+      target.torch.emplace();
+      target.torch->libraries = before;
+    }
+    const doctor::Resolution predicted = doctor::resolve(request, target);
+    std::string arguments;
+    for (const std::string& path : before) arguments += " " + path;
+    const std::string said = fixtures::output_of(variables + " " + program + arguments + " " + file);
+    EXPECT_EQ(predicted.message, said);
+    EXPECT_NE(said.find(want_part), std::string::npos) << said;
+    EXPECT_EQ(want_part.empty(), predicted.failure == doctor::LoadFailure::kNone);
+    if (want_part.empty()) {
+      EXPECT_EQ(said, "");
+    }
+  }
+};
+
+World& world() {
+  static World* one = new World;
+  return *one;
+}
+
+TEST(Resolve, LoadsAndFindsItsNeeds) {
+  const std::string at = world().folder / "ok";
+  compile(at + "/libdep.so.1", "int dep(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libdep.so.1");
+  compile(at + "/origin.so",
+          "int dep(void); int PyLong_FromLong(void); int f(void) { return dep() + PyLong_FromLong(); }",
+          std::string(kLibrary) + "libdep.so.1 -Wl,-rpath,'$ORIGIN'");
+  world().expect_truth(at + "/origin.so", "");
+  std::filesystem::create_directories(at + "/sub");
+  compile(at + "/rpath.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "libdep.so.1 -Wl,-rpath,'${ORIGIN}/sub/..' -Wl,--disable-new-dtags");
+  world().expect_truth(at + "/rpath.so", "");
+  // Weak symbols may stay undefined.
+  compile(at + "/weak.so", "void nowhere(void) __attribute__((weak)); void f(void) { if (nowhere) nowhere(); }",
+          kLibrary);
+  world().expect_truth(at + "/weak.so", "");
+}
+
+TEST(Resolve, NeededLibraryMissing) {
+  const std::string at = world().folder / "missing";
+  compile(at + "/libgone.so.12", "int gone(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libgone.so.12");
+  compile(at + "/a.so", "int gone(void); int f(void) { return gone(); }", std::string(kLibrary) + "libgone.so.12");
+  world().expect_truth(at + "/a.so", "libgone.so.12: cannot open shared object file: No such file or directory");
+  // What is loaded already counts, wherever it lies.
+  world().expect_truth(at + "/a.so", "", {at + "/libgone.so.12"});
+  world().target.loader.library_path = {at};
+  world().expect_truth(at + "/a.so", "", {}, "LD_LIBRARY_PATH=" + at);
+  world().target.loader.library_path.clear();
+  // A file of another machine in the way is passed over.
+  std::string other = fixtures::read_file(at + "/libgone.so.12");
+  other[18] = 8;
+  fixtures::write_file(at + "/libgone.so.12", other);
+  world().target.libraries = doctor::disk_libraries();
+  world().target.loader.library_path = {at};
+  world().expect_truth(at + "/a.so", "cannot open", {}, "LD_LIBRARY_PATH=" + at);
+  world().target.loader.library_path.clear();
+  world().expect_truth(at + "/libgone.so.12", "cannot open shared object file");
+}
+
+TEST(Resolve, RunpathIsNotInherited) {
+  const std::string at = world().folder / "inherit";
+  compile(at + "/deep/libinner.so", "int inner(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libinner.so");
+  compile(at + "/deep/libouter.so", "int inner(void); int outer(void) { return inner(); }",
+          std::string(kLibrary) + "libinner.so -Wl,-soname,libouter.so");
+  const std::string source = "int outer(void); int f(void) { return outer(); }";
+  const std::string flags =
+      std::string(kLibrary) + "deep/libouter.so -Wl,-rpath,'$ORIGIN/deep' -Wl,--allow-shlib-undefined ";
+  compile(at + "/runpath.so", source, flags + "-Wl,--enable-new-dtags");
+  world().expect_truth(at + "/runpath.so", "libinner.so: cannot open");
+  compile(at + "/rpath.so", source, flags + "-Wl,--disable-new-dtags");
+  world().expect_truth(at + "/rpath.so", "");
+}
+
+TEST(Resolve, VersionsMissing) {
+  const std::string at = world().folder / "versions";
+  const auto versioned = [&](const std::string& path, const std::string& script, const std::string& soname) {
+    fixtures::write_file(at + "/s.map", script);
+    compile(path, "int one(void) { return 1; } int two(void) { return 2; }",
+            std::string(kLibrary) + "-Wl,--version-script=" + at + "/s.map -Wl,-soname," + soname);
+  };
+  versioned(at + "/libc.so.6", "GLIBC_9.99 { global: one; two; };", "libc.so.6");
+  compile(at + "/glibc.so", "int one(void); int f(void) { return one(); }", std::string(kLibrary) + "libc.so.6");
+  std::filesystem::remove(at + "/libc.so.6");
+  world().expect_truth(at + "/glibc.so", "version `GLIBC_9.99' not found (required by " + at + "/glibc.so)");
+  // The node is there, the symbol is not.
+  versioned(at + "/libcudart.so.12", "libcudart.so.12 { global: one; two; local: *; };", "libcudart.so.12");
+  compile(at + "/cuda.so", "int two(void); int f(void) { return two(); }",
+          std::string(kLibrary) + "libcudart.so.12 -Wl,-rpath,'$ORIGIN'");
+  world().expect_truth(at + "/cuda.so", "");
+  versioned(at + "/libcudart.so.12", "libcudart.so.12 { global: one; local: *; };", "libcudart.so.12");
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/cuda.so", "undefined symbol: two, version libcudart.so.12");
+}
+
+TEST(Resolve, UndefinedSymbolsInTheLoadersOrder) {
+  const std::string at = world().folder / "symbols";
+  compile(at + "/order.so",
+          "extern int late_data; int first_call(void); int second_call(void); int* p = &late_data; int f(void) { "
+          "return first_call() + second_call(); }",
+          kLibrary);
+  world().expect_truth(at + "/order.so", "undefined symbol: late_data");
+  compile(at + "/calls.so",
+          "int first_call(void); int second_call(void); int f(void) { return first_call() + second_call(); }",
+          kLibrary);
+  world().expect_truth(at + "/calls.so", "undefined symbol: ");
+  // Dependencies are bound first.
+  compile(at + "/libbad.so", "int nowhere_a(void); int bad(void) { return nowhere_a(); }",
+          std::string(kLibrary) + "-Wl,-soname,libbad.so");
+  compile(at + "/top.so", "int bad(void); int nowhere_b(void); int f(void) { return bad() + nowhere_b(); }",
+          std::string(kLibrary) + "libbad.so -Wl,-rpath,'$ORIGIN'");
+  world().expect_truth(at + "/top.so", "libbad.so: undefined symbol: nowhere_a");
+  // A library that was opened before is loaded, but its symbols are not for everyone.
+  compile(at + "/libtorch_side.so", "int side(void) { return 1; }",
+          std::string(kLibrary) + "-Wl,-soname,libtorch_side.so");
+  compile(at + "/lonely.so", "int side(void); int f(void) { return side(); }", kLibrary);
+  world().expect_truth(at + "/lonely.so", "undefined symbol: side", {at + "/libtorch_side.so"});
+  compile(at + "/linked.so", "int side(void); int f(void) { return side(); }",
+          std::string(kLibrary) + "libtorch_side.so");
+  world().expect_truth(at + "/linked.so", "", {at + "/libtorch_side.so"});
+  compile(at + "/object.so", "int f(void) { return 1; }", "-c -fPIC");
+  world().expect_truth(at + "/object.so", "only ET_DYN and ET_EXEC can be loaded");
+}
+
+TEST(Resolve, FilesOfOneWheelSeeEachOther) {
+  const std::string at = world().folder / "wheel";
+  compile(at + "/build/pkg.libs/libdep.so", "int dep(void) { return 1; }",
+          std::string(kLibrary) + "-Wl,-soname,libdep.so");
+  compile(at + "/build/pkg/mod.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "../pkg.libs/libdep.so -Wl,-rpath,'$ORIGIN/../pkg.libs'");
+  const doctor::ElfFile module = doctor::read_elf_file(at + "/build/pkg/mod.so"),
+                        library = doctor::read_elf_file(at + "/build/pkg.libs/libdep.so");
+  doctor::LoadRequest request;
+  request.file = {"/site/pkg/mod.so", &module};
+  world().target.torch.reset();
+  EXPECT_EQ(doctor::resolve(request, world().target).failure, doctor::LoadFailure::kNeededMissing);
+  request.beside = {{"/site/pkg/mod.so", &module}, {"/site/pkg.libs/libdep.so", &library}};
+  EXPECT_EQ(doctor::resolve(request, world().target).message, "");
+}
+
+TEST(Libraries, LinksStayInsideTheRoot) {
+  TempFolder root;
+  compile(root / "usr/lib/libreal.so.1", "int f(void) { return 1; }", kLibrary);
+  std::filesystem::create_symlink("/usr/lib/libreal.so.1", root / "usr/lib/libabsolute.so");
+  std::filesystem::create_symlink("libreal.so.1", root / "usr/lib/librelative.so");
+  std::filesystem::create_symlink("../../../../../../../../usr/lib/libreal.so.1", root / "usr/lib/libup.so");
+  std::filesystem::create_symlink("libloop.so", root / "usr/lib/libloop.so");
+  std::filesystem::create_symlink("usr/lib", root / "lib");
+  const auto store = doctor::disk_libraries(root.path());
+  for (const char* path :
+       {"/usr/lib/libabsolute.so", "/lib/librelative.so", "/usr/lib/libup.so", "/lib/../lib/./libreal.so.1"}) {
+    EXPECT_EQ(store->canonical(path), "/usr/lib/libreal.so.1") << path;
+    EXPECT_TRUE(store->find(path)) << path;
+  }
+  EXPECT_FALSE(store->find("/usr/lib/libloop.so"));
+  EXPECT_FALSE(store->find("/usr/lib"));
+  EXPECT_FALSE(store->find("/nowhere"));
+}
+
+}  // namespace

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// A target written to a file and read again; installed packages; the reports.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "doctor/facts/mangled.h"
+#include "doctor/judge/installed.h"
+#include "doctor/load/library_list.h"
+#include "doctor/load/packed_text.h"
+#include "doctor/report/report.h"
+#include "doctor/report/report_html.h"
+#include "doctor/report/report_json.h"
+#include "doctor/system/environment_json.h"
+#include "tests/doctor/fake_system.h"
+#include "tests/verdict_notes.h"
+
+namespace doctor {
+namespace {
+
+constexpr const char* kNewError =
+    "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+constexpr const char* kOldError = "_ZN3c105ErrorC2ENS_14SourceLocationESs";
+const std::string kSite = "/opt/conda/lib/python3.12/site-packages";
+
+// A Python with torch 2.8 of the new ABI, and flash-attn that asks for `symbol`.
+void make_system(FakeSystem& system, const char* symbol) {
+  system.add_base();
+  system.add_python("/opt/conda", "3.12.4");
+  system.set("CONDA_PREFIX", "/opt/conda");
+  system.add_torch(kSite, "2.8.0+cu128", "12.8", true);
+  system.library(kSite + "/torch/lib/libtorch_global_deps.so", {.soname = "libtorch_global_deps.so"});
+  system.library(kSite + "/torch/_C.cpython-312-x86_64-linux-gnu.so",
+                 {.needed = {"libc10.so"}, .runpath = "$ORIGIN/lib"});
+  const std::string module = "flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so";
+  system.library(kSite + "/" + module,
+                 {.needed = {"libc10.so"}, .exports = {"PyInit_flash_attn_2_cuda"}, .imports = {symbol}});
+  system.write(kSite + "/flash_attn/__init__.py", "");
+  system.write(kSite + "/flash_attn/flash_attn_interface.py", "import flash_attn_2_cuda as flash_attn_gpu\n");
+  system.add_package(kSite, "flash_attn", "2.8.3", "Requires-Dist: torch\nRequires-Dist: einops\n",
+                     "flash_attn/__init__.py,,\nflash_attn/flash_attn_interface.py,,\n" + module + ",,\n");
+}
+
+std::vector<std::string> codes_of(const std::vector<Judged>& judged, Severity least = Severity::kWarning) {
+  std::vector<std::string> out;
+  for (const Judged& item : judged)
+    for (const Verdict& verdict : item.verdicts)
+      if (verdict.severity >= least) out.push_back(verdict.code);
+  return out;
+}
+
+std::vector<Judged> judge_all(FakeSystem& system) {
+  const Survey found = survey(system.outlook());
+  return judge_installed(found, found.pythons.at(0), environment_of(found, &found.pythons[0]));
+}
+
+TEST(Installed, LoadsOrTheFirstMessage) {
+  FakeSystem good;
+  make_system(good, kNewError);
+  EXPECT_EQ(codes_of(judge_all(good)), std::vector<std::string>{});
+
+  FakeSystem bad;
+  make_system(bad, kOldError);
+  const auto judged = judge_all(bad);
+  ASSERT_EQ(codes_of(judged), std::vector<std::string>{"TORCH_CXX11_ABI"});
+  for (const Judged& item : judged)
+    for (const Verdict& verdict : item.verdicts)
+      if (verdict.code == "TORCH_CXX11_ABI") {
+        EXPECT_NE(verdict.message.find(
+                      kSite + "/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined symbol: " + kOldError),
+                  std::string::npos)
+            << verdict.message;
+        EXPECT_EQ(verdict.message.find(bad.root()), std::string::npos) << "paths are those of the target";
+      }
+}
+
+TEST(Installed, ForAnotherReleaseOfTorch) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  const std::string record = "flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so,,\n";
+  system.add_package(kSite, "flash_attn", "2.8.3", "Requires-Dist: torch (==2.7.0)\n", record);
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"TORCH_OTHER_RELEASE"});
+  system.add_package(kSite, "flash_attn", "2.8.3", "Requires-Dist: torch==2.8.1\n", record);
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+  note_covered("TORCH_OTHER_RELEASE");
+  system.add_package(kSite, "flash_attn", "2.8.3",
+                     "Requires-Dist: torch; extra == \"test\"\nRequires-Dist: torch>=2.1\n", record);
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+}
+
+TEST(Installed, WithoutItsModule) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.remove(kSite + "/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so");
+  system.add_package(kSite, "flash_attn", "2.8.3", "Requires-Dist: torch\n", "flash_attn/flash_attn_interface.py,,\n");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"MODULE_MISSING"});
+  system.write(kSite + "/flash_attn_2_cuda.py", "");  // a drop-in in Python
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+}
+
+TEST(Installed, WithoutTorch) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.remove(kSite + "/torch");
+  system.remove(kSite + "/torch-2.8.0+cu128.dist-info");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"TORCH_MISSING"});
+}
+
+TEST(Installed, TwoReleasesInOneFolder) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.add_package(kSite, "flash_attn", "2.8.3", "Requires-Dist: torch\n",
+                     "flash_attn/cute/__init__.py,,\nflash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so,,\n");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+  system.add_package(kSite, "flash_attn_4", "4.0.0");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"FLASH_ATTN_STALE_CUTE"});
+}
+
+TEST(Installed, AFolderThatNobodyInstalled) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.remove(kSite + "/flash_attn-2.8.3.dist-info");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"FLASH_ATTN_NOT_SEEN"});
+}
+
+TEST(Installed, TheDriver) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  EXPECT_EQ(codes_of(judge_all(system), Severity::kNote).at(0), "DRIVER_MISSING");
+  system.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82.01  Wed\n");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"DRIVER_TOO_OLD"});
+  system.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Wed\n");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+}
+
+TEST(Installed, ARecordThatLeadsOutside) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.library("/secret/other.so", {.imports = {"missing_everywhere"}});
+  system.add_package(
+      kSite, "flash_attn", "2.8.3", "Requires-Dist: torch\n",
+      "../../../../../secret/other.so,,\n/secret/other.so,,\nflash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so,,\n");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+}
+
+TEST(Target, IsTheSameAfterAFile) {
+  FakeSystem system;
+  make_system(system, kOldError);
+  system.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Wed\n");
+  // A library that only torch's own search path reaches.
+  system.library(
+      kSite + "/torch/lib/libtorch_global_deps.so",
+      {.soname = "libtorch_global_deps.so", .needed = {"libblas-1.so"}, .runpath = "$ORIGIN/../../torch.libs"});
+  system.library(kSite + "/torch.libs/libblas-1.so", {.soname = "libblas-1.so"});
+  const Survey found = survey(system.outlook());
+  const Environment here = environment_of(found, &found.pythons.at(0));
+  const std::string text = export_environment(here, found.outlook.files);
+  const Environment there = parse_environment(text, "node.json");
+  EXPECT_EQ(there.machine, "x86_64");
+  EXPECT_EQ(there.libc_version, parse_version("2.35"));
+  EXPECT_EQ(there.glibcxx, parse_version("3.4.30"));
+  EXPECT_EQ(there.driver, parse_version("580.95.05"));
+  EXPECT_EQ(there.loader.default_folders, here.loader.default_folders);
+  ASSERT_TRUE(there.python && there.torch);
+  EXPECT_EQ(there.python->soabi, "cpython-312-x86_64-linux-gnu");
+  EXPECT_EQ(there.python->site_packages, here.python->site_packages);
+  EXPECT_EQ(there.torch->version, "2.8.0+cu128");
+  EXPECT_EQ(there.torch->cxx_abi, CxxAbi::kNew);
+  EXPECT_EQ(there.torch->libraries, here.torch->libraries);
+  const ElfFile* c10 = there.libraries->find(kSite + "/torch/lib/libc10.so");
+  ASSERT_TRUE(c10);
+  EXPECT_EQ(c10->soname, "libc10.so");
+  EXPECT_EQ(c10->symbols.size(), 3u);
+  EXPECT_TRUE(there.libraries->find(kSite + "/torch/lib/../../torch.libs/libblas-1.so"));
+  EXPECT_EQ(there.libraries->find("/nowhere.so"), nullptr);
+  // The verdict over the same file is the same, word for word.
+  const InstalledPackage* package = found.pythons[0].package("flash-attn");
+  ASSERT_TRUE(package);
+  const Judged first = judge_package(found, found.pythons[0], *package, here);
+  const Judged second = judge_package(found, found.pythons[0], *package, there);
+  ASSERT_EQ(first.verdicts.size(), second.verdicts.size());
+  for (std::size_t i = 0; i < first.verdicts.size(); ++i) {
+    EXPECT_EQ(first.verdicts[i].code, second.verdicts[i].code);
+    EXPECT_EQ(first.verdicts[i].message, second.verdicts[i].message);
+  }
+}
+
+TEST(Target, BadFilesGetOneLine) {
+  const auto complaint = [](const std::string& text) -> std::string {
+    try {
+      parse_environment(text, "x.json");
+    } catch (const ReadError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(complaint("").find("not JSON"), std::string::npos);
+  EXPECT_NE(complaint("{").find("not JSON"), std::string::npos);
+  EXPECT_NE(complaint("[]").find("no object"), std::string::npos);
+  EXPECT_NE(complaint("{}").find("mica_target"), std::string::npos);
+  EXPECT_NE(complaint(std::string(100000, '[')).find("deep"), std::string::npos);
+  EXPECT_NE(complaint(R"({"mica_target": 1, "machine": 5})").find("machine is 5, want a text"), std::string::npos);
+  EXPECT_NE(complaint(R"({"mica_target": 1, "libc_version": "new"})").find("want a version"), std::string::npos);
+  EXPECT_NE(complaint(R"({"mica_target": 1, "loader": {"cache": [[1]]}})").find("pairs"), std::string::npos);
+  EXPECT_NE(complaint(R"({"mica_target": 1, "gpus_known": "yes"})").find("true or false"), std::string::npos);
+  EXPECT_NE(complaint(R"({"mica_target": 1, "libraries": "!!"})").find("base64"), std::string::npos);
+  EXPECT_NE(complaint(R"({"mica_target": 1, "libraries": "AAAA"})").find("libraries"), std::string::npos);
+  EXPECT_NE(complaint("{\"mica_target\": 1, \"libraries\": \"" + packed("soname x\n") + "\"}").find("line 1"),
+            std::string::npos);
+  EXPECT_EQ(complaint(R"({"mica_target": 1})"), "");
+}
+
+TEST(Target, PackedTextIsBounded) {
+  const std::string text(10 << 20, 'a');
+  const std::string small = packed(text);
+  EXPECT_LT(small.size(), 100'000u);
+  EXPECT_EQ(unpacked(small, text.size()), text);
+  EXPECT_THROW(unpacked(small, text.size() - 1), ReadError);
+  EXPECT_THROW(unpacked(small.substr(0, small.size() / 2), text.size()), ReadError);
+  for (const std::size_t length : {0, 1, 2, 3, 4, 5})
+    EXPECT_EQ(unpacked(packed(text.substr(0, length)), 10), text.substr(0, length));
+}
+
+TEST(Report, HoldsNoMarkupOfOthers) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.write("/etc/os-release", "PRETTY_NAME=\"<script>alert(1)</script>\"\n");
+  const Survey found = survey(system.outlook());
+  const std::vector<Judged> judged = {{"<img alt=x>", "", {make_verdict("LOADS", "<b>", "\"quoted\" & 'more'")}}};
+  const std::string page = report_html("a < b", describe(found), judged);
+  for (const char* bad : {"<script", "<img", "<b>\"", "a < b"}) EXPECT_EQ(page.find(bad), std::string::npos) << bad;
+  EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
+  for (const char* outside : {"http://", "https://", "src=", "@import"})
+    EXPECT_EQ(page.find(outside), std::string::npos);
+}
+
+TEST(Report, SaysTheSameInTextAndJson) {
+  FakeSystem system;
+  make_system(system, kOldError);
+  const Survey found = survey(system.outlook());
+  const auto judged = judge_installed(found, found.pythons[0], environment_of(found, &found.pythons[0]));
+  const std::string text = report_text(describe(found), judged, false);
+  for (const char* words : {"glibc 2.35", "Ubuntu 22.04.4 LTS", "Python 3.12.4  /opt/conda/bin/python",
+                            "torch 2.8.0+cu128, CUDA 12.8, new C++ ABI", "flash-attn 2.8.3", "error TORCH_CXX11_ABI"})
+    EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_NE(report_text(describe(found), judged, true).find("\x1b[1"), std::string::npos);
+  const nlohmann::json survey_json = as_json(found), judged_json = as_json(judged);
+  EXPECT_EQ(survey_json["host"]["libc_version"], "2.35");
+  EXPECT_EQ(survey_json["pythons"][0]["torch"]["cxx_abi"], "new");
+  EXPECT_EQ(survey_json["pythons"][0]["packages"]["flash-attn"], "2.8.3");
+  bool has_error = false;
+  for (const auto& item : judged_json)
+    for (const auto& verdict : item["verdicts"])
+      has_error |= verdict["code"] == "TORCH_CXX11_ABI" && verdict["severity"] == "error";
+  EXPECT_TRUE(has_error);
+}
+
+}  // namespace
+}  // namespace doctor
