@@ -49,8 +49,8 @@ MICA_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::
 MICA_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
 MICA_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 
-// 9.7.13.10 redux.sync: the largest of the warp's lanes, in a uniform register: the compiler knows that branches on it do
-// not divide the warp, and keeps what follows from it, wgmma's descriptors above all, in uniform registers.
+// 9.7.13.10 redux.sync: the largest of the warp's lanes, in a uniform register: the compiler knows that branches on it
+// do not divide the warp, and keeps what follows from it, wgmma's descriptors above all, in uniform registers.
 MICA_DEVICE i32 warp_max(i32 x) {
   i32 largest;
   asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;\n" : "=r"(largest) : "r"(x));

@@ -13,7 +13,7 @@
 // nobody but the group that owns them reads them at the end.
 #pragma once
 
-#include "kernels/backward_fragments_sm90.cuh"
+#include "kernels/parts/backward_fragments_sm90.cuh"
 
 namespace mica {
 

@@ -9,7 +9,7 @@
 //   dQ = dS K                                 | own columns, 64 at a time, added to the accumulator from the registers
 #pragma once
 
-#include "kernels/backward_maps_sm90.cuh"
+#include "kernels/parts/backward_maps_sm90.cuh"
 
 namespace mica {
 

@@ -11,7 +11,7 @@
 // Warps and fragments are those of backward_sm80. Column `stages` of its row: width / 64.
 #pragma once
 
-#include "kernels/backward_block.cuh"
+#include "kernels/parts/backward_block.cuh"
 
 namespace mica {
 

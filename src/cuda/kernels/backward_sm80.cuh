@@ -12,7 +12,7 @@
 //   dQ = dS K        added to global      | own rows, own columns
 #pragma once
 
-#include "kernels/backward_block.cuh"
+#include "kernels/parts/backward_block.cuh"
 
 namespace mica {
 

@@ -9,7 +9,7 @@
 //   dQ = dS K       -> shared memory         | all keys of the block, own columns
 #pragma once
 
-#include "kernels/backward_fragments_sm90.cuh"
+#include "kernels/parts/backward_fragments_sm90.cuh"
 
 namespace mica {
 

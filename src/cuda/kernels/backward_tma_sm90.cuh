@@ -7,7 +7,7 @@
 // queries and all columns, or, where a tile is no multiple of 64 queries, transposed: dQ^T = K^T dS^T of its columns.
 #pragma once
 
-#include "kernels/backward_maps_sm90.cuh"
+#include "kernels/parts/backward_maps_sm90.cuh"
 
 namespace mica {
 

@@ -10,8 +10,8 @@
 
 #include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
-#include "kernels/key_rows_sm90.cuh"
-#include "kernels/packed_rows.cuh"
+#include "kernels/parts/key_rows_sm90.cuh"
+#include "kernels/parts/packed_rows.cuh"
 
 namespace mica {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "device/products.cuh"
-#include "kernels/packed_rows.cuh"
+#include "kernels/parts/packed_rows.cuh"
 
 namespace mica {
 

@@ -10,7 +10,7 @@
 // shared memory.
 #pragma once
 
-#include "kernels/forward_block.cuh"
+#include "kernels/parts/forward_block.cuh"
 
 namespace mica {
 

@@ -16,7 +16,7 @@
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
 #include "device/work_ring_sm90.cuh"
-#include "kernels/forward_block.cuh"
+#include "kernels/parts/forward_block.cuh"
 
 namespace mica {
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "device/shared_tile.cuh"
-#include "kernels/packed_rows.cuh"
+#include "kernels/parts/packed_rows.cuh"
 
 namespace mica {
 

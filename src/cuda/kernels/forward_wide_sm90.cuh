@@ -12,7 +12,7 @@
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
-#include "kernels/forward_block.cuh"
+#include "kernels/parts/forward_block.cuh"
 
 namespace mica {
 

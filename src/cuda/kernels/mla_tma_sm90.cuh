@@ -2,7 +2,7 @@
 // Attention with V in K (mla_block_sm90), keys fetched by the copy engine.
 #pragma once
 
-#include "kernels/mla_block_sm90.cuh"
+#include "kernels/parts/mla_block_sm90.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardMapsParams params) {

@@ -22,8 +22,8 @@
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
-#include "kernels/key_rows_sm90.cuh"
-#include "kernels/packed_rows.cuh"
+#include "kernels/parts/key_rows_sm90.cuh"
+#include "kernels/parts/packed_rows.cuh"
 
 namespace mica {
 

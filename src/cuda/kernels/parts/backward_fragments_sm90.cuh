@@ -4,7 +4,7 @@
 #pragma once
 
 #include "device/tma.cuh"
-#include "kernels/backward_ring_sm90.cuh"
+#include "kernels/parts/backward_ring_sm90.cuh"
 
 namespace mica {
 

@@ -8,7 +8,7 @@
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
-#include "kernels/backward_block.cuh"
+#include "kernels/parts/backward_block.cuh"
 
 namespace mica {
 

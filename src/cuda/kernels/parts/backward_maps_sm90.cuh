@@ -2,7 +2,7 @@
 // What the backward kernels that fetch by the copy engine share: who asks for what, and rows past the sequence.
 #pragma once
 
-#include "kernels/backward_fragments_sm90.cuh"
+#include "kernels/parts/backward_fragments_sm90.cuh"
 
 namespace mica {
 
