@@ -188,7 +188,10 @@ bool is_decode(const KernelRow& row, const Problem& p) {
   constexpr i32 kMostTiles = 4;
   const i32 tiles =
       ceil_div(max_of(p.hint_len_q, 1), decode_queries(row.tile_q, p.group)) * decode_head_tiles(row.tile_q, p.group);
-  return p.hint_len_q <= 1 || tiles <= kMostTiles;
+  // Tiles of 64 rows have as many products to make as forward has, unless the keys are many more than the queries.
+  constexpr i32 kKeysOfQuery = 8;
+  const bool is_long = row.tile_q <= 16 || p.hint_len_k >= i64(kKeysOfQuery) * p.hint_len_q;
+  return p.hint_len_q <= 1 || (tiles <= kMostTiles && is_long);
 }
 
 // What the columns of the row say about the problem.
