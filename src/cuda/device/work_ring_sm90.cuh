@@ -52,7 +52,7 @@ struct WorkRing {
   MICA_DEVICE u32 slot() const { return shared + Ring<kSlots>::kBytes + place.stage * 4; }
 
   // By one thread. takers: warps that take each item.
-  MICA_DEVICE void init(u32 takers) const { ring().init(1, takers); }
+  MICA_DEVICE void init(u32 takers) const { ring().init(1, 32 * takers); }
   // By a warp.
   MICA_DEVICE void announce(i32 item) {
     ring().wait_empty(place);
@@ -65,7 +65,7 @@ struct WorkRing {
   MICA_DEVICE i32 take() {
     ring().wait_full(place);
     const i32 item = warp_max(i32(load_shared_4(slot())));
-    ring().release(place);
+    ring().release_by_thread(place);
     place.next();
     return item;
   }
