@@ -49,7 +49,7 @@ class Case(dict):
             words.append("window{},{}".format(*self["window"]))
         words += [word for word in ("softcap", "alibi", "bias", "mask", "sinks", "dropout") if self[word]]
         words += [f"{word}{self[word]}" for word in ("paged", "append", "rotary", "splits", "capacity") if self[word]]
-        words += [word.replace("_", "-") for word in ("deterministic", "batch_invariant", "latent") if self[word]]
+        words += [word.replace("_", "-") for word in ("deterministic", "batch_invariant") if self[word]]
         return " ".join(words)
 
     def visible_pairs(self):

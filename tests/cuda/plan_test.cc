@@ -51,10 +51,10 @@ class PlanTest : public ::testing::Test {
   // Addresses are never followed: the fake launches nothing.
   static mica_bindings bind(const Plan& plan) {
     mica_bindings x = MICA_BINDINGS_INIT;
-    x.q = reinterpret_cast<void*>(0x10000);
-    x.k = reinterpret_cast<void*>(0x20000);
-    x.v = reinterpret_cast<void*>(0x30000);
-    x.o = reinterpret_cast<void*>(0x40000);
+    x.q = reinterpret_cast<void*>(0x10000000);
+    x.k = reinterpret_cast<void*>(0x20000000);
+    x.v = reinterpret_cast<void*>(0x30000000);
+    x.o = reinterpret_cast<void*>(0x40000000);
     x.workspace = reinterpret_cast<void*>(0x50000);
     x.workspace_bytes = mica_plan_workspace(plan.plan);
     x.stream = reinterpret_cast<void*>(0x60000);

@@ -34,7 +34,7 @@ Problem problem_of(const KernelRow& row) {
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
   p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : 1000, row.traits.least_queries);
-  p.max_len_k = p.hint_len_k = 1000;
+  p.max_len_k = p.hint_len_k = max_of(1000, row.traits.least_keys);
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
   p.slots_k = p.batch;
@@ -159,6 +159,11 @@ TEST(KernelTable, SaysWhyNot) {
       p.group = 1;
       p.batch_invariant = 1;
       EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
+    if (row.traits.least_keys) {
+      p.hint_len_k = row.traits.least_keys - 1;
+      EXPECT_NE(reason(i, p, 90).find("keys: too few for it"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
     if (row.traits.v_in_k) {
