@@ -86,12 +86,6 @@ MICA_HD QueryTile find_packed_tile(const i32* cu_seqlens_q, i32 batch, i64 total
   return QueryTile{low, tile >= 0 ? tile : i32(ceil_div<i64>(total_q, tile_q))};
 }
 
-// Which item a worker takes in a round when `workers` of them share out items that are sorted by weight: every other
-// round in the opposite order, so that nobody gets the heavier ones every time.
-MICA_HD u32 snake(u32 round, u32 worker, u32 workers) {
-  return round * workers + (round % 2 == 0 ? worker : workers - 1 - worker);
-}
-
 // Causal tiles get heavier towards the end: deal them from the last to the first.
 MICA_HD i32 heavy_first(i32 index, i32 count, bool last_is_heavy) { return last_is_heavy ? count - 1 - index : index; }
 
