@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The structs and numbers of include/mica/mica.h. tests/python/abi_test.py compares every offset with the header."""
+"""The structs and numbers of include/mica/mica.h. tests/python/package/abi_test.py compares every offset with the header."""
 
 import ctypes
 from ctypes import Structure, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p

@@ -11,7 +11,8 @@ import zipfile
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from conftest import ROOT
+
 SITE = os.environ.get("MICA_TEST_INSTALLED")
 sys.path.insert(0, str(ROOT / "tools/wheel"))
 pytestmark = pytest.mark.skipif(not SITE, reason="MICA_TEST_INSTALLED does not name a folder with the installed wheel")

@@ -4,11 +4,12 @@
 import importlib.util
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
+
+from conftest import ROOT
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,7 +17,7 @@ transformers = pytest.importorskip("transformers", minversion="4.57", reason="no
 
 import mica.integrations.transformers  # noqa: E402,F401
 
-_path = next((pathlib.Path(__file__).resolve().parents[2] / "tools").rglob("transformers_truth.py"))
+_path = next((ROOT / "tools").rglob("transformers_truth.py"))
 _spec = importlib.util.spec_from_file_location("transformers_truth", _path)
 truth = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(truth)
