@@ -86,6 +86,7 @@ int run(const Options& options) {
       {"build_type", MICA_CLI_BUILD_TYPE},
       {"architecture", MICA_CLI_ARCHITECTURE},
       {"threads", mica_get_num_threads()},
+      {"threads_from", mica_threads_from()},
       {"backends", {backend_report(MICA_CPU, "cpu"), backend_report(MICA_CUDA, "cuda")}},
       {"instruction_sets", instruction_sets()},
   };
@@ -98,7 +99,7 @@ int run(const Options& options) {
   std::printf("mica %s, C interface %u\n", mica_version(), mica_abi_version());
   std::printf("build      %s, %s, %s\n", MICA_CLI_BUILD_TYPE, MICA_CLI_COMPILER, MICA_CLI_ARCHITECTURE);
   std::printf("library    %s\n", library_path().c_str());
-  std::printf("threads    %d\n", mica_get_num_threads());
+  std::printf("threads    %d, %s\n", mica_get_num_threads(), mica_threads_from());
   if (out.contains("MICA_CPU_ISA"))
     std::printf("forced     MICA_CPU_ISA=%s\n", out["MICA_CPU_ISA"].get<std::string>().c_str());
   for (const auto& backend : out["backends"]) {

@@ -213,13 +213,27 @@ MICA_API uint32_t mica_abi_version(void);
 
 /* Devices of a backend: 0, with a message that says why and what would help, where there are none. */
 MICA_API int32_t mica_device_count(mica_backend backend);
-/* One line about a device, such as "NVIDIA H200, sm_90, driver 13.0" or "avx512+amx, 16 threads"; valid until the
- * thread's next call. NULL if there is no such device. */
+/* One line about a device, such as "NVIDIA H200, sm_90, driver 13.0" or "amx, 16 threads (OpenMP, libgomp.so.1)"; valid
+ * until the thread's next call. NULL if there is no such device. */
 MICA_API const char* mica_device_description(mica_device device);
 
-/* Threads of the CPU backend for plans made after this call; 0: as many as the process may use. */
+/* Threads of the CPU backend for plans made after this call; 0: as many as the process may use, or as many as an OpenMP
+ * runtime gives the calling thread, where the plan computes on one. */
 MICA_API mica_status mica_set_num_threads(int32_t num_threads);
 MICA_API int32_t mica_get_num_threads(void);
+
+/* Whose threads a plan made now would compute on: "OpenMP, libgomp.so.1" where the process has loaded an OpenMP
+ * runtime, "its own: ..." and why, or "the caller's pool"; valid until the thread's next call. The environment's
+ * MICA_CPU_THREADS_FROM (openmp or own) decides otherwise. */
+MICA_API const char* mica_threads_from(void);
+
+/* The caller's own pool, for plans made after this call. run calls task(tasks, i) once for each i in [0, count), on any
+ * threads, at the same time or one after another, and returns when all calls have returned; count is at most the number
+ * of threads. It may be called from several threads at once, must not throw, and in a child of fork must still work.
+ * run NULL: no pool of the caller's any more. */
+typedef void (*mica_task)(void* tasks, int64_t index);
+typedef void (*mica_run_tasks)(void* pool, int64_t count, mica_task task, void* tasks);
+MICA_API mica_status mica_set_thread_pool(mica_run_tasks run, void* pool);
 
 #ifdef __cplusplus
 }

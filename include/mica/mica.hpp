@@ -399,6 +399,18 @@ inline std::vector<KernelAnswer> list_kernels(const mica_attention& description,
   return answers;
 }
 
+// Plans made after this call compute on the caller's threads: run(count, task) calls task(i) once for each i in
+// [0, count), on any threads, and returns when all calls have returned. `run` must outlive those plans.
+template <class Run>
+void set_thread_pool(Run& run) {
+  check(mica_set_thread_pool(
+      [](void* pool, std::int64_t count, mica_task task, void* tasks) {
+        (*static_cast<Run*>(pool))(count, [task, tasks](std::int64_t i) { task(tasks, i); });
+      },
+      &run));
+}
+inline void reset_thread_pool() { check(mica_set_thread_pool(nullptr, nullptr)); }
+
 }  // namespace face
 }  // namespace mica
 #endif

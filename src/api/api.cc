@@ -5,7 +5,7 @@
 #include "api/plan.h"
 #include "api/validate.h"
 #include "base/status.h"
-#include "cpu/cpu.h"
+#include "cpu/threads/threads.h"
 #include "mica/mica.h"
 #include "mica/version.h"
 
@@ -95,10 +95,22 @@ const char* mica_device_description(mica_device device) {
 mica_status mica_set_num_threads(int32_t num_threads) {
   if (num_threads < 0 || num_threads > 1024)
     return fail(MICA_ERROR_INVALID, "num_threads is %d, want 0 (all) to 1024", num_threads);
-  mica::cpu_set_num_threads(num_threads);
+  mica::set_num_threads(num_threads);
   return MICA_OK;
 }
 
-int32_t mica_get_num_threads(void) { return mica::cpu_num_threads(); }
+int32_t mica_get_num_threads(void) { return mica::num_threads(); }
+
+const char* mica_threads_from(void) {
+  thread_local char text[128];
+  mica::describe_threads(text, sizeof text);
+  return text;
+}
+
+mica_status mica_set_thread_pool(mica_run_tasks run, void* pool) {
+  if (!run && pool) return fail(MICA_ERROR_INVALID, "run is null and pool is not, want a function, or null for both");
+  mica::set_thread_pool(run, pool);
+  return MICA_OK;
+}
 
 }  // extern "C"

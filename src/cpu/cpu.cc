@@ -2,7 +2,6 @@
 // The CPU backend: which instruction sets this machine has, which kernel a plan takes, and the way into it.
 #include "cpu/cpu.h"
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,12 +11,10 @@
 #include "base/status.h"
 #include "cpu/isa/isa.h"
 #include "cpu/isa/isa_list.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 
 namespace mica {
 namespace {
-
-std::atomic<i32> requested_threads{0};
 
 static_assert(sizeof(CpuPlan) <= sizeof(Plan::backend_data));
 
@@ -65,7 +62,9 @@ void describe_device(i32, char* text, size_t text_bytes) {
   const char* name = "none";
   for (i32 i = kNumIsas - 1; i >= 0; --i)
     if (kIsas[i].is_available() && (forced < 0 || i == forced)) name = kIsas[i].table().name;
-  std::snprintf(text, text_bytes, "%s, %d threads", name, cpu_num_threads());
+  char whose[128];
+  describe_threads(whose, sizeof whose);
+  std::snprintf(text, text_bytes, "%s, %d threads (%s)", name, num_threads(), whose);
 }
 
 mica_status make_plan(Plan& plan) {
@@ -83,7 +82,7 @@ mica_status make_plan(Plan& plan) {
   if (!chosen) return fail(MICA_ERROR_UNSUPPORTED, "no CPU kernel runs this problem (%s)", reason);
   CpuPlan cpu = {};
   cpu.kernel = chosen;
-  cpu.num_threads = cpu_num_threads();
+  if (const mica_status status = choose_threads(cpu.threads); status != MICA_OK) return status;
   plan.num_splits = 1;
   chosen->plan(plan.problem, cpu, plan.num_splits);
   plan.workspace_bytes = size_t(cpu.workspace_bytes);
@@ -124,13 +123,6 @@ void list_kernels(const Problem& problem, i32, KernelVisitor visit, void* contex
 const Backend& cpu_backend() {
   static constexpr Backend backend = {"cpu", 64, device_count, describe_device, make_plan, execute, list_kernels};
   return backend;
-}
-
-void cpu_set_num_threads(i32 num_threads) { requested_threads.store(num_threads, std::memory_order_relaxed); }
-
-i32 cpu_num_threads() {
-  const i32 requested = requested_threads.load(std::memory_order_relaxed);
-  return requested > 0 ? requested : available_threads();
 }
 
 }  // namespace mica

@@ -8,8 +8,4 @@ namespace mica {
 
 const Backend& cpu_backend();
 
-// 0: as many as the process may use. Holds for plans made afterwards.
-void cpu_set_num_threads(i32 num_threads);
-i32 cpu_num_threads();
-
 }  // namespace mica

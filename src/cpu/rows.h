@@ -5,7 +5,7 @@
 
 #include "cpu/engine/vector.h"
 #include "cpu/isa/isa.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 
 namespace MICA_NS {
 
@@ -100,7 +100,7 @@ inline void append_row(const CpuCall& call, i32 b, i32 t) {
 inline void append_new_rows(const CpuCall& call) {
   if (call.problem->len_new == 0) return;
   mica::parallel_for(
-      call.plan->num_threads, i64(call.problem->batch) * call.problem->len_new,
+      call.plan->threads, i64(call.problem->batch) * call.problem->len_new,
       [](void* context, i64 index, i32) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
         append_row(c, i32(index / c.problem->len_new), i32(index % c.problem->len_new));

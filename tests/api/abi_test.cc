@@ -199,6 +199,10 @@ TEST(Abi, DevicesAndThreads) {
   EXPECT_EQ(mica_get_num_threads(), 3);
   EXPECT_EQ(mica_set_num_threads(0), MICA_OK);
   EXPECT_GE(mica_get_num_threads(), 1);
+  EXPECT_STREQ(mica_threads_from(), "its own: no OpenMP runtime is loaded");
+  int pool = 0;
+  EXPECT_EQ(mica_set_thread_pool(nullptr, &pool), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "run is null and pool is not, want a function, or null for both");
 }
 
 TEST(Abi, ListsTheKernelThatAPlanTakes) {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/api/description.h"
+#include "tests/thread_sanitizer.h"
 
 namespace mica::testing_api {
 namespace {
@@ -78,19 +79,6 @@ TEST(Threads, ChangingTheirNumberWhileOthersCompute) {
   changer.join();
   mica_set_num_threads(0);
 }
-
-// The thread sanitizer ends a child that makes threads after a fork of many.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kHasThreadSanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool kHasThreadSanitizer = true;
-#else
-constexpr bool kHasThreadSanitizer = false;
-#endif
-#else
-constexpr bool kHasThreadSanitizer = false;
-#endif
 
 // Runs in a child; its exit status says whether the bits were the same.
 int computed_in_child(const std::vector<float>& expected, const mica_attention& a) {

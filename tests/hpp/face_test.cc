@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -179,6 +180,28 @@ TEST(Face, ListsKernels) {
   const auto first = std::find_if(answers.begin(), answers.end(), [](const auto& a) { return a.why_not.empty(); });
   ASSERT_NE(first, answers.end());
   EXPECT_EQ(first->kernel, attention.plan().kernel());
+}
+
+TEST(Face, TheCallersThreads) {
+  Data expected, data;
+  expected.attention().forward();
+  std::int64_t most = 0;
+  auto run = [&most](std::int64_t count, auto task) {
+    most = std::max(most, count);
+    std::vector<std::thread> threads;
+    for (std::int64_t i = 1; i < count; ++i) threads.emplace_back(task, i);
+    task(std::int64_t(0));
+    for (std::thread& thread : threads) thread.join();
+  };
+  mica_set_num_threads(3);
+  mica::set_thread_pool(run);
+  EXPECT_STREQ(mica_threads_from(), "the caller's pool");
+  data.attention().forward();
+  mica::reset_thread_pool();
+  mica_set_num_threads(0);
+  EXPECT_GT(most, 1);
+  EXPECT_LE(most, 3);
+  EXPECT_EQ(data.o, expected.o);
 }
 
 }  // namespace

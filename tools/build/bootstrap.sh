@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 # distribution does not know at all is asked for once (remove this file to ask again).
 absent=.cache/absent-packages
 apt_build="cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv ccache?"
-apt_test="libgtest-dev binutils pkg-config|pkgconf clang? libclang-rt-dev|libclang-rt-14-dev? qemu-user-static|qemu-user?"
+apt_test="libgtest-dev binutils pkg-config|pkgconf clang? libclang-rt-dev|libclang-rt-14-dev? libomp-dev? qemu-user-static|qemu-user?"
 # The other architecture's C library, for qemu.
 case $(uname -m) in
   x86_64) apt_test="$apt_test libc6-arm64-cross?" ;;

@@ -7,7 +7,7 @@
 #include "cpu/backward/backward_plan.h"
 #include "cpu/backward/backward_rows.h"
 #include "cpu/backward/backward_tile.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 
 namespace MICA_NS {
 
@@ -148,14 +148,14 @@ class BackwardWorker {
 template <class E>
 void execute_backward(const CpuCall& call) {
   const Problem& p = *call.problem;
-  const i32 num_threads = call.plan->num_threads;
+  const mica::Threads& threads = call.plan->threads;
   CpuCall* context = const_cast<CpuCall*>(&call);
   mica::parallel_for(
-      num_threads, num_row_tasks(p),
+      threads, num_row_tasks(p),
       [](void* c, i64 index, i32) { prepare_rows(*static_cast<const CpuCall*>(c), index); }, context);
   if (p.dq.dtype != MICA_NONE || p.dk.dtype != MICA_NONE || p.dv.dtype != MICA_NONE)
     mica::parallel_for(
-        num_threads, i64(p.batch) * p.heads_k * call.plan->backward.num_chunks,
+        threads, i64(p.batch) * p.heads_k * call.plan->backward.num_chunks,
         [](void* context, i64 index, i32 thread) {
           const CpuCall& c = *static_cast<const CpuCall*>(context);
           const i64 heads = i64(c.problem->batch) * c.problem->heads_k;
@@ -166,7 +166,7 @@ void execute_backward(const CpuCall& call) {
         context);
   if (p.dq.dtype != MICA_NONE)
     mica::parallel_for(
-        num_threads, num_row_tasks(p),
+        threads, num_row_tasks(p),
         [](void* c, i64 index, i32) { finish_dq(*static_cast<const CpuCall*>(c), index); }, context);
   if (p.d_sinks.dtype != MICA_NONE) finish_sinks(call);
   if (p.d_bias.dtype != MICA_NONE) execute_bias<E>(call);

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cpu/backward/backward_tile.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 
 namespace MICA_NS {
 
@@ -103,7 +103,7 @@ class BiasWorker {
 template <class E>
 void execute_bias(const CpuCall& call) {
   mica::parallel_for(
-      call.plan->num_threads, BiasWorker<E>::num_tasks(*call.problem, call.plan->backward),
+      call.plan->threads, BiasWorker<E>::num_tasks(*call.problem, call.plan->backward),
       [](void* context, i64 index, i32 thread) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
         BiasWorker<E>(c, c.workspace + c.plan->scratch.offset + thread * c.plan->scratch_bytes).run(index);

@@ -152,8 +152,8 @@ void plan_backward(const Problem& p, mica::CpuPlan& cpu, i32& num_splits) {
   const i64 scratch = BackwardScratch<E>(p, plan, nullptr).bytes;
   cpu.scratch_bytes = scratch;
   // Threads for whom there is no task need none; those of dBias are counted elsewhere.
-  const i64 tasks = p.d_bias.dtype == MICA_NONE ? i64(p.batch) * p.heads_k * plan.num_chunks : cpu.num_threads;
-  cpu.scratch = mica::Region{carve.bytes, scratch * min_of<i64>(cpu.num_threads, max_of<i64>(tasks, 1))};
+  const i64 tasks = p.d_bias.dtype == MICA_NONE ? i64(p.batch) * p.heads_k * plan.num_chunks : cpu.threads.count;
+  cpu.scratch = mica::Region{carve.bytes, scratch * min_of<i64>(cpu.threads.count, max_of<i64>(tasks, 1))};
   cpu.workspace_bytes = carve.bytes + cpu.scratch.bytes;
 }
 

@@ -6,7 +6,7 @@
 
 #include "cpu/backward/backward_plan.h"
 #include "cpu/score_row.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 
 namespace MICA_NS {
 

@@ -22,7 +22,7 @@ void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   plan.tile_heads = min_of(p.group, rows);
   plan.tile_q = max_of(1, rows / plan.tile_heads);
   plan.scratch_bytes = forward_scratch_bytes<E>(p, plan);
-  plan.scratch = Region{0, plan.scratch_bytes * plan.num_threads};
+  plan.scratch = Region{0, plan.scratch_bytes * plan.threads.count};
   const i64 partial_rows = p.num_splits > 0 ? p.total_q : i64(p.batch) * plan.short_q;
   plan.partial = Region{plan.scratch.bytes, 0};
   if (num_splits > 1)
@@ -124,7 +124,7 @@ void execute_forward(const CpuCall& call) {
   if (call.problem->probs.dtype != MICA_NONE) clear_probs(call);
   // All heads of a range of keys together: where heads are interleaved, they share pages and lines of memory.
   mica::parallel_for(
-      call.plan->num_threads, num_tiles(call) * call.num_splits,
+      call.plan->threads, num_tiles(call) * call.num_splits,
       [](void* context, i64 index, i32 thread) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
         const i64 tiles = num_tiles(c);
@@ -136,7 +136,7 @@ void execute_forward(const CpuCall& call) {
       const_cast<CpuCall*>(&call));
   if (call.num_splits <= 1) return;
   mica::parallel_for(
-      call.plan->num_threads, num_tiles(call),
+      call.plan->threads, num_tiles(call),
       [](void* context, i64 index, i32) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
         const ForwardTile tile = forward_tile(c, index);

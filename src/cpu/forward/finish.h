@@ -7,7 +7,7 @@
 #include "cpu/isa/isa.h"
 #include "cpu/rows.h"
 #include "cpu/score_row.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 
 namespace MICA_NS {
 
@@ -50,7 +50,7 @@ inline void clear_probs(const CpuCall& call) {
   const Tensor& t = call.problem->probs;
   if (t.shape[3] == 0) return;
   mica::parallel_for(
-      call.plan->num_threads, t.shape[0] * t.shape[1] * t.shape[2],
+      call.plan->threads, t.shape[0] * t.shape[1] * t.shape[2],
       [](void* context, i64 index, i32) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
         const Tensor& t = c.problem->probs;

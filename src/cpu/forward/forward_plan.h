@@ -107,7 +107,7 @@ HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan, i32 splits_of_al
   i32 rows = kTileRows<E>;
   while (rows > kShortRows) {
     const i64 tiles = num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k * ceil_div(p.group, rows);
-    if (tiles * splits_of_all >= 4 * plan.num_threads) break;
+    if (tiles * splits_of_all >= 4 * plan.threads.count) break;
     rows /= 2;
   }
   return rows;

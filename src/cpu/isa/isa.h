@@ -5,6 +5,7 @@
 #include "base/backend.h"
 #include "core/random.h"
 #include "core/sequence.h"
+#include "cpu/threads/threads.h"
 
 namespace mica {
 
@@ -30,7 +31,7 @@ struct BackwardPlan {
 // The CPU's part of a plan.
 struct CpuPlan {
   const struct IsaKernel* kernel;
-  i32 num_threads;
+  Threads threads;
   i32 tile_q;         // query rows of a tile; with group packing a tile has tile_q * tile_heads rows
   i32 tile_heads;     // query heads of one group that share a tile
   i32 tile_k;         // keys
@@ -58,7 +59,7 @@ struct IsaKernel {
   i32 pass;          // mica_pass
   // "" if the kernel can run the problem.
   void (*why_not)(const Problem& problem, char* text, size_t text_bytes);
-  // Fills the CPU's plan (kernel and num_threads are set) and num_splits.
+  // Fills the CPU's plan (kernel and threads are set) and num_splits.
   void (*plan)(const Problem& problem, CpuPlan& plan, i32& num_splits);
   void (*execute)(const CpuCall& call);
 };

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/threads.h"
+#include "cpu/threads/own_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <new>
 
 namespace mica {
 namespace {
 
-constexpr i32 kMaxThreads = 1024;
 constexpr i64 kSpinNanoseconds = 50'000;  // before a waiting thread sleeps
 
 void relax() {
@@ -42,7 +39,7 @@ bool spin_until(const Condition& condition) {
   return false;
 }
 
-// Lives on the stack of the thread that called parallel_for.
+// Lives on the stack of the thread that called run_on_own_pool.
 struct Job {
   ParallelBody body;
   void* context;
@@ -174,26 +171,9 @@ __attribute__((destructor)) void stop_pool() { pool().stop(); }
 
 }  // namespace
 
-i32 available_threads() {
-  if (const char* text = std::getenv("MICA_NUM_THREADS")) {
-    char* end = nullptr;
-    const long value = std::strtol(text, &end, 10);
-    if (end != text && *end == 0 && value >= 1 && value <= kMaxThreads) return i32(value);
-  }
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  const int count = CPU_COUNT(&set);
-  return count < 1 ? 1 : (count > kMaxThreads ? kMaxThreads : count);
-}
-
-void parallel_for(i32 num_threads, i64 count, ParallelBody body, void* context) {
-  if (count <= 0) return;
-  Job job{body, context, count, 0, nullptr, 1, {0}, {0}};
-  job.max_threads = i32(num_threads < count ? num_threads : count);
-  if (job.max_threads <= 1)
-    job.work(0);
-  else
-    pool().run(job);
+void run_on_own_pool(i32 num_threads, i64 count, ParallelBody body, void* context) {
+  Job job{body, context, count, num_threads, nullptr, 1, {0}, {0}};
+  pool().run(job);
 }
 
 }  // namespace mica
