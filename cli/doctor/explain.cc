@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -20,7 +21,7 @@
 namespace cli {
 namespace {
 
-constexpr std::size_t kMostBytes = 4 * doctor::kLogLimit;
+constexpr std::size_t kMostBytes = 64u << 20;  // that are read, of a file or of a pipe
 
 struct Options {
   std::vector<std::string> words;
@@ -28,15 +29,33 @@ struct Options {
   bool elsewhere = false, json = false;
 };
 
-// Of a stream that may be larger than what is looked at: its beginning and its end.
+// At most kMostBytes: of a longer file its beginning and its end, of a longer pipe its beginning.
 std::string read_stream(std::FILE* stream, const std::string& name) {
   std::string text;
   char buffer[1 << 16];
-  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, stream)) > 0;) {
-    text.append(buffer, n);
-    if (text.size() > kMostBytes) text.erase(doctor::kLogLimit / 2, kMostBytes / 2);
+  const auto read_up_to = [&](std::size_t most) {
+    while (text.size() < most) {
+      const std::size_t n = std::fread(buffer, 1, std::min(sizeof buffer, most - text.size()), stream);
+      if (n == 0) return;
+      text.append(buffer, n);
+    }
+  };
+  const long half = kMostBytes / 2;
+  const bool is_seekable = std::fseek(stream, 0, SEEK_END) == 0;
+  const long size = is_seekable ? std::ftell(stream) : -1;
+  std::clearerr(stream);
+  if (is_seekable) std::rewind(stream);
+  if (size > 2 * half) {
+    read_up_to(half);
+    if (std::fseek(stream, size - half, SEEK_SET) != 0)
+      throw std::runtime_error(name + " cannot be read: " + std::strerror(errno));
   }
+  read_up_to(kMostBytes);
   if (std::ferror(stream)) throw std::runtime_error(name + " cannot be read: " + std::strerror(errno));
+  if (size > 2 * half)
+    std::fprintf(stderr, "%s has %ld MB; its first and its last 32 MB were read\n", name.c_str(), size >> 20);
+  else if (text.size() == kMostBytes)
+    std::fprintf(stderr, "%s goes on; its first 64 MB were read\n", name.c_str());
   return text;
 }
 
@@ -82,7 +101,11 @@ std::optional<doctor::Environment> target_of(const Options& options) {
 int run(const Options& options) {
   const std::string text = text_of(options);
   const std::optional<doctor::Environment> target = target_of(options);
-  doctor::Explanation explanation = doctor::explain(text, target ? &*target : nullptr);
+  // A target that is named is where it happened; else it may have happened anywhere.
+  const bool is_named = !options.target.empty() || !options.python.empty();
+  doctor::Explanation explanation = !target    ? doctor::explain(text)
+                                    : is_named ? doctor::explain(text, &*target)
+                                               : doctor::explain_pasted(text, *target);
   const bool is_known = !explanation.verdicts.empty();
   if (!is_known && !explanation.success_seen) explanation.verdicts.push_back(not_known(text));
   const bool is_success = explanation.success_seen && !explanation.cause_found;

@@ -170,6 +170,17 @@ class Explain(unittest.TestCase):
             result = run("explain", "--elsewhere", "--file", unreadable)
             self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1))
 
+    def test_explain_reads_at_most_64_megabytes(self):
+        with tempfile.NamedTemporaryFile(mode="r+b") as log:
+            log.truncate(200 << 20)
+            log.seek(0, os.SEEK_END)
+            log.write(b"\nKilled\n")
+            log.flush()
+            result = run("explain", "--elsewhere", "--file", log.name)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("BUILD_OOM", result.stdout)
+            self.assertIn("its first and its last 32 MB were read", result.stderr)
+
 
 class Pick(unittest.TestCase):
     TARGET = ["--python", "3.12", "--machine", "x86_64", "--torch"]

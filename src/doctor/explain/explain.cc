@@ -2,9 +2,11 @@
 #include "doctor/explain/explain.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "doctor/explain/explain_symbol.h"
 #include "doctor/explain/known_failures.h"
+#include "doctor/explain/origin.h"
 #include "doctor/explain/pattern.h"
 #include "doctor/judge/attention_wheel.h"
 #include "doctor/judge/pick.h"
@@ -23,6 +25,8 @@ struct Finding {
   Match match;
 };
 
+bool explains(Role role) { return role == Role::kCause || role == Role::kSummary; }
+
 std::string fill(std::string text, const std::map<std::string, std::string>& values) {
   for (const auto& [name, value] : values) {
     const std::string field = "{" + name + "}";
@@ -33,9 +37,10 @@ std::string fill(std::string text, const std::map<std::string, std::string>& val
 }
 
 bool in_context(const LogText& log, const KnownFailure& failure) {
-  return failure.context.empty() || std::any_of(failure.context.begin(), failure.context.end(), [&](const char* words) {
-           return find_pattern(log, words).has_value();
-         });
+  const auto stands = [&](const char* words) { return find_pattern(log, words).has_value(); };
+  const auto& [context, without] = std::tie(failure.context, failure.without);
+  return (context.empty() || std::any_of(context.begin(), context.end(), stands)) &&
+         std::none_of(without.begin(), without.end(), stands);
 }
 
 // Every place where a row matches; where two overlap, the one of the earlier row.
@@ -45,8 +50,7 @@ std::vector<Finding> find_failures(const LogText& log) {
     return std::any_of(findings.begin(), findings.end(),
                        [&](const Finding& f) { return m.begin < f.match.end && f.match.begin < m.end; });
   };
-  for (const auto rows : {known_loader_failures(), known_install_failures(), known_build_failures(),
-                          known_run_failures(), known_symptoms()})
+  for (const auto rows : all_known_failures())
     for (const KnownFailure& row : rows) {
       if (!in_context(log, row)) continue;
       for (const char* pattern : row.patterns) {
@@ -87,26 +91,29 @@ std::vector<std::string> evidence_of(const LogText& log, const Match& match) {
   return lines;
 }
 
-std::map<std::string, std::string> names_of(const Environment* target) {
+std::map<std::string, std::string> names_of(const LogText& log, const Environment* target) {
   const std::string python = target && target->python && !target->python->executable.empty()
                                  ? target->python->executable
                                  : std::string("python");
-  return {{"python", python}, {"pip", python + " -m pip"}};
+  return {{"python", python}, {"pip", python + " -m pip"}, {"project", project_of(log)}};
 }
 
 Verdict verdict_of(const LogText& log, const Finding& finding, const Environment* target) {
   const KnownFailure& row = *finding.failure;
-  std::map<std::string, std::string> values = names_of(target);
+  std::map<std::string, std::string> values = names_of(log, target);
   values.insert(finding.match.captures.begin(), finding.match.captures.end());
   Verdict verdict;
   verdict.code = row.code;
-  verdict.severity = row.role == Role::kCause  ? Severity::kError
+  verdict.severity = explains(row.role)        ? Severity::kError
                      : row.role == Role::kHint ? Severity::kNote
                                                : Severity::kWarning;
   verdict.message = words_of(log, finding.match);
   verdict.cause = fill(row.cause, values);
   verdict.fix = fill(row.fix, values);
   verdict.evidence = evidence_of(log, finding.match);
+  if (verdict.code == "NEEDED_MISSING" && values.count("library"))
+    if (const std::string command = command_that_brings(values["library"]); !command.empty())
+      verdict.fix = fill(command, values);
   for (const char* name : {"file", "library", "module", "package"})
     if (values.count(name) && verdict.subject.empty()) verdict.subject = values[name];
   if (verdict.code == "TORCH_SIGNATURE" && values.count("symbol")) {
@@ -151,6 +158,35 @@ void make_harmless(Verdict& verdict) {
   for (std::string& line : verdict.evidence) line = harmless(line);
 }
 
+// A symptom points at lines above it: whether they are in the text is looked up, not assumed.
+void point_at_the_cause(const LogText& log, const std::vector<Finding>& findings, Verdict& verdict) {
+  const auto is_known = [&](std::size_t line) {
+    return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) {
+      return log.line_of(f.match.begin) <= line && line <= log.line_of(f.match.end > 0 ? f.match.end - 1 : 0);
+    });
+  };
+  for (const char* words : {" error: ", "error: ", " Error: ", "Error: ", "fatal: "})
+    for (std::size_t from = 0;;) {
+      const auto match = find_pattern(log, words, from);
+      if (!match) break;
+      from = match->begin + 1;
+      const std::size_t line = log.line_of(match->begin);
+      const std::string& raw = log.raw[line];
+      constexpr const char* kOfPip[] = {"subprocess-exited-with-error", "metadata-generation-failed",
+                                        "CalledProcessError",           "error: subprocess",
+                                        "legacy-install-failure",       "failed-wheel-build-for-install",
+                                        "error: failed-wheel",          "returned non-zero exit status"};
+      const bool is_of_pip =
+          std::any_of(std::begin(kOfPip), std::end(kOfPip), [&](const char* w) { return raw.find(w) != raw.npos; });
+      if (is_known(line) || is_of_pip) continue;
+      verdict.cause +=
+          "; here the first line like it is line " + std::to_string(line + 1) + ", which mica has no entry for.";
+      verdict.evidence.push_back("line " + std::to_string(line + 1) + ": " + shorten(raw, kEvidenceColumns));
+      return;
+    }
+  verdict.cause += ", and that is not in this text.";
+}
+
 bool ends_well(const LogText& log, std::size_t after) {
   for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
     if (const auto match = find_pattern(log, words); match && match->begin >= after) return true;
@@ -163,13 +199,13 @@ Explanation explain(std::string_view text, const Environment* target) {
   const LogText log = read_log(text);
   std::vector<Finding> findings = find_failures(log);
   const LogText* used = &log;
-  const auto has_cause = [&] { return !findings.empty() && findings[0].failure->role == Role::kCause; };
+  const auto has_cause = [&] { return !findings.empty() && explains(findings[0].failure->role); };
   // A terminal may have wrapped the message in the middle of a word.
   LogText joined;
   if (!has_cause()) {
     joined = join_lines(log);
     std::vector<Finding> more = find_failures(joined);
-    if (!more.empty() && (findings.empty() || more[0].failure->role == Role::kCause)) {
+    if (!more.empty() && (findings.empty() || explains(more[0].failure->role))) {
       findings = std::move(more);
       used = &joined;
     }
@@ -178,17 +214,37 @@ Explanation explain(std::string_view text, const Environment* target) {
   out.cause_found = has_cause();
   std::size_t last = 0;
   for (const Finding& finding : findings) {
+    const Role role = finding.failure->role;
     last = std::max(last, finding.match.begin);
     Verdict verdict = verdict_of(*used, finding, target);
+    if (role == Role::kSymptom) point_at_the_cause(*used, findings, verdict);
     if (target) name_the_wheel(*used, *target, verdict);
     make_harmless(verdict);
-    const bool is_known =
-        std::any_of(out.verdicts.begin(), out.verdicts.end(), [&](const Verdict& v) { return v.code == verdict.code; });
-    // Where the cause stands in the text, its symptoms say nothing more.
-    if (is_known || (out.cause_found && finding.failure->role == Role::kSymptom)) continue;
+    const auto is_same = [&](const Verdict& v) {
+      return v.code == verdict.code && (v.cause == verdict.cause || role != Role::kHint);
+    };
+    // Where the cause stands in the text, what follows from it says nothing more.
+    const bool follows = (role == Role::kSymptom && out.cause_found) ||
+                         (role == Role::kSummary && findings[0].failure->role == Role::kCause);
+    if (follows || std::any_of(out.verdicts.begin(), out.verdicts.end(), is_same)) continue;
     out.verdicts.push_back(std::move(verdict));
   }
   out.success_seen = ends_well(*used, last);
+  return out;
+}
+
+Explanation explain_pasted(std::string_view text, const Environment& here) {
+  const std::string there = foreign_python(read_log(text), here);
+  Explanation out = explain(text, there.empty() ? &here : nullptr);
+  if (there.empty() || out.verdicts.empty()) return out;
+  Verdict& first = out.verdicts[0];
+  const Version& version = here.python->version;
+  first.evidence.push_back("the text is of " + harmless(there) + "; mica runs beside Python " + version.text() +
+                           (here.python->site_packages.empty() ? "" : " in " + here.python->site_packages[0]) +
+                           ": the answer is for there");
+  const Explanation ours = explain(text, &here);
+  if (!ours.verdicts.empty() && ours.verdicts[0].cause != first.cause)
+    first.evidence.push_back("the same words here would mean: " + ours.verdicts[0].cause);
   return out;
 }
 

@@ -21,6 +21,10 @@ struct Explanation {
 // `target` makes the advice particular; nullptr: nothing is known of where the text comes from.
 Explanation explain(std::string_view text, const Environment* target = nullptr);
 
+// For a text that people paste, with the environment of where mica runs. A text that names another Python, or a folder
+// of packages that is not here, is explained for there, and then for here where that differs.
+Explanation explain_pasted(std::string_view text, const Environment& here);
+
 // The line that looks most like an error, for text that is not known; empty if none does.
 std::string likely_error_line(std::string_view text);
 

@@ -24,14 +24,27 @@ std::string built_for(const std::string& symbol, const std::string& name) {
 
 void explain_symbol(const std::string& symbol, const Environment* target, Verdict& verdict) {
   const std::string name = demangled(symbol);
+  // Constructors have parameters; without them their name is cut off too, though it demangles.
+  const bool is_abridged =
+      symbol.rfind("_Z", 0) == 0 && (name == symbol || symbol.ends_with("C1E") || symbol.ends_with("C2E"));
   if (name != symbol) verdict.evidence.push_back("it is " + name);
   verdict.fix =
-      "{pip} uninstall the package, then install the wheel that fits: for flash-attn, mica pick names it; for "
-      "torchvision and the like, {pip} install -U torch torchvision torchaudio in one command";
+      "{pip} uninstall -y PACKAGE, then install the wheel that fits: for flash-attn, mica pick names it; for "
+      "torchvision and the like, {pip} install -U torch torchvision torchaudio in one command; what has no wheel: mica "
+      "build PACKAGE";
   if (!is_torch_name(symbol) && !is_torch_stable_name(symbol)) {
     verdict.code = "UNDEFINED_SYMBOL";
     verdict.cause = "Nothing that is loaded defines " + name + ".";
     verdict.fix = "mica doctor FILE.so shows which of its libraries should have it";
+    if (symbol.rfind("_Z", 0) == 0) {
+      verdict.cause +=
+          " It is no symbol of PyTorch, of CUDA or of the C++ library, so that it belongs to the extension "
+          "itself or to a library of the same project: a part of it was not compiled (another GPU or "
+          "another option), or files of two builds stand side by side.";
+      verdict.fix =
+          "{pip} uninstall -y PACKAGE until nothing is left of it, rm -rf build *.egg-info in its checkout, and "
+          "{pip} install --no-cache-dir --no-build-isolation PACKAGE";
+    }
     return;
   }
   const CxxAbi installed = target && target->torch ? target->torch->cxx_abi : CxxAbi::kUnknown;
@@ -44,6 +57,17 @@ void explain_symbol(const std::string& symbol, const Environment* target, Verdic
                     describe_torch(target) + " has " + (is_new ? "the old one" : "the new one") +
                     ". pip's PyTorch had the old one up to 2.5 and in 2.6.0 for cu118, cu124 and x86 CPUs; from 2.7 on "
                     "all have the new one, and so had NVIDIA's containers and conda-forge long before.";
+    return;
+  }
+  if (is_abridged && abi == StringAbi::kNeutral) {
+    verdict.cause =
+        "This belongs to PyTorch, and the name is cut off, so that it does not show what differs: either the "
+        "file was built with the other C++ ABI (the whole name then has __cxx11 or Ss in it), or for another "
+        "version of PyTorch than " +
+        describe_torch(target) + ".";
+    verdict.fix =
+        "{python} -c 'import torch, MODULE' 2>&1 | mica explain, with the whole name; or mica doctor PACKAGE, "
+        "which reads the file; the cure is the same: for flash-attn the wheel that mica pick names";
     return;
   }
   const std::string made_for = built_for(symbol, name);

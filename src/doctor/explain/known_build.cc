@@ -17,6 +17,7 @@ const std::vector<const char*> kBuild = {"setup.py",
                                          "Failed to download and build",
                                          "metadata-generation-failed",
                                          "get_requires_for_build",
+                                         "declare it as a build dependency",
                                          "bdist_wheel"};
 
 }  // namespace
@@ -29,8 +30,19 @@ std::span<const KnownFailure> known_build_failures() {
        kBuild,
        "setup.py imports {module}, but the installer builds in an empty environment of its own, which does not have "
        "it. What setup.py says it needs is read too late.",
-       "{pip} install packaging wheel setuptools psutil ninja, then {pip} install flash-attn --no-build-isolation "
-       "(uv: uv pip install --no-build-isolation flash-attn)"},
+       "{pip} install packaging wheel setuptools psutil ninja, then {pip} install {project} --no-build-isolation "
+       "(uv: uv pip install --no-build-isolation {project})"},
+      // Without any line around it: these are the modules that a setup.py of this world imports first.
+      {"BUILD_ISOLATION",
+       Role::kCause,
+       {"No module named 'packaging'", "No module named 'psutil'", "No module named 'wheel'", "No module named 'ninja'",
+        "No module named 'setuptools'"},
+       {},
+       "A setup.py that imports the module at its top (flash-attn's does) was run by an installer that builds in an "
+       "empty "
+       "environment of its own, or in a Python that never had it; that it is installed elsewhere does not help.",
+       "{pip} install packaging wheel setuptools psutil ninja, then {pip} install {project} --no-build-isolation",
+       {"File \"", "line "}},
       {"TORCH_MISSING",
        Role::kCause,
        {"No module named 'torch'"},
@@ -39,12 +51,14 @@ std::span<const KnownFailure> known_build_failures() {
        "{pip} install torch, or start the Python that has it (mica doctor lists them)"},
       {"BUILD_NVCC_MISSING",
        Role::kCause,
-       {"CUDA_HOME environment variable is not set", "nvcc was not found", "name 'bare_metal_version' is not defined",
+       {"CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile CUDA op",
+        "MissingCUDAException", "nvcc was not found", "name 'bare_metal_version' is not defined",
         "[Errno 2] No such file or directory: '{path*}/bin/nvcc'", "nvcc: command not found", "nvcc: not found"},
        {},
        "The source is compiled with nvcc, and none was found: PyTorch's own CUDA libraries do not bring it.",
-       "install a CUDA toolkit of the same major as PyTorch and export CUDA_HOME=/usr/local/cuda; or take a ready "
-       "wheel (mica pick)"},
+       "mica doctor lists the toolkits here: export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH; none? "
+       "conda "
+       "install -c nvidia cuda-toolkit (of PyTorch's CUDA major), or a ready wheel: mica pick"},
       {"BUILD_NVCC_TOO_OLD",
        Role::kCause,
        {"FlashAttention is only supported on CUDA {minimum} and above",
@@ -56,19 +70,24 @@ std::span<const KnownFailure> known_build_failures() {
        "{pip} install 'nvidia-cuda-nvcc-cu12'"},
       {"BUILD_ARCH_UNSUPPORTED_BY_NVCC",
        Role::kCause,
-       {"Unsupported gpu architecture '{arch}'", "Value '{arch}' is not defined for option 'gpu-architecture'"},
+       {"Unsupported gpu architecture '{arch}'", "Value '{arch}' is not defined for option 'gpu-architecture'",
+        "Unknown CUDA arch ({arch}) or GPU not supported"},
        {},
-       "nvcc does not know {arch}: it is too old for it (compute_90 needs 11.8, compute_100 and compute_120 need 12.8, "
-       "compute_110 needs 13.0), or so new that it dropped it.",
-       "FLASH_ATTN_CUDA_ARCHS=\"80;90\" {pip} install flash-attn --no-build-isolation (leave out what you do not own), "
-       "or a newer CUDA toolkit"},
+       "nvcc (or this PyTorch's list) does not know {arch}: it is too old for it (compute_86 needs CUDA 11.1, "
+       "compute_89 "
+       "and compute_90 need 11.8, compute_100 and compute_120 need 12.8, compute_110 needs 13.0), or so new that it "
+       "dropped it.",
+       "mica doctor lists the toolkits here: export CUDA_HOME to a newer one; or leave the architecture out: export "
+       "TORCH_CUDA_ARCH_LIST=\"8.0;8.6\" (flash-attn: FLASH_ATTN_CUDA_ARCHS=\"80;90\") and {pip} install {project} "
+       "--no-build-isolation"},
       {"BUILD_CUDA_MAJOR_MISMATCH",
        Role::kCause,
        {"The detected CUDA version ({nvcc}) mismatches the version that was used to compile PyTorch ({torch})"},
        {},
        "nvcc is of CUDA {nvcc}, PyTorch was compiled with {torch}: the majors must agree.",
-       "export CUDA_HOME to a toolkit of CUDA {torch}'s major (mica doctor lists them), or install the PyTorch of "
-       "nvcc's"},
+       "export CUDA_HOME=/usr/local/cuda-{torch} PATH=/usr/local/cuda-{torch}/bin:$PATH (mica doctor lists the "
+       "toolkits "
+       "here; any of that major serves), or install the PyTorch of nvcc's CUDA"},
       {"BUILD_OOM",
        Role::kCause,
        {"died due to signal 9", "^Killed$", "line {number}: {pid} Killed", "Killed signal terminated program",
@@ -80,7 +99,7 @@ std::span<const KnownFailure> known_build_failures() {
        {},
        "The system ended the compiler because memory ran out. Each nvcc thread takes about 5 GB, and setup.py counts "
        "the memory of the whole machine, not the limit of the container or the job.",
-       "MAX_JOBS=1 NVCC_THREADS=1 {pip} install flash-attn --no-build-isolation, or more memory (docker -m, sbatch "
+       "MAX_JOBS=1 NVCC_THREADS=1 {pip} install {project} --no-build-isolation, or more memory (docker -m, sbatch "
        "--mem)"},
       {"DISK_FULL",
        Role::kCause,
@@ -100,6 +119,34 @@ std::span<const KnownFailure> known_build_failures() {
        "install a g++ inside the range and export CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12'"},
       {"BUILD_HOST_COMPILER",
        Role::kCause,
+       {"parameter packs not expanded with '...'", "parameter packs not expanded with"},
+       {},
+       "nvcc 11.5 (Ubuntu 22.04's nvidia-cuda-toolkit, /usr/bin/nvcc) cannot read the headers of g++ 11. Often a newer "
+       "toolkit is there, and this one is found first.",
+       "export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH (mica doctor lists the toolkits here); with "
+       "nvcc "
+       "11.5: apt-get install -y g++-10 and export CC=gcc-10 CXX=g++-10 NVCC_PREPEND_FLAGS='-ccbin g++-10'"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
+       {"Cannot open include file: 'corecrt.h'", "Cannot open include file: 'stddef.h'",
+        "Cannot open include file: 'io.h'", "Error checking compiler version for cl: {words*}",
+        "Cannot find compiler 'cl.exe' in PATH", "'cl' is not recognized as an internal or external command",
+        "unsupported Microsoft Visual Studio version"},
+       {},
+       "On Windows the compiler is Visual Studio's cl.exe, with the Windows SDK; it is not found, or its release is "
+       "outside of nvcc's range. Its paths are set only in its own prompt.",
+       "install \"Desktop development with C++\" of the Visual Studio Build Tools (with a Windows SDK), open \"x64 "
+       "Native "
+       "Tools Command Prompt\", then set DISTUTILS_USE_SDK=1 && {pip} install {project} --no-build-isolation"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
+       {"Failed to find C compiler. Please specify via CC environment variable"},
+       {},
+       "Triton compiles a small C file at first use and finds no compiler on PATH.",
+       "apt-get install -y gcc (or: conda install -c conda-forge gcc_linux-64), then export CC=gcc; on Windows: {pip} "
+       "install -U triton-windows"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
        {"unable to execute '{compiler}': No such file", "command '{compiler}' failed: No such file",
         "error: [Errno 2] No such file or directory: '{compiler}'", "{compiler}: command not found",
         "nvcc fatal : Cannot find compiler '{compiler}'"},
@@ -114,11 +161,28 @@ std::span<const KnownFailure> known_build_failures() {
        "apt-get install -y python3-dev (of the same version as {python})"},
       {"BUILD_HEADERS_MISSING",
        Role::kCause,
+       {"cudnn.h: No such file or directory", "Could not find cudnn_LIBRARY using the following names",
+        "Could not find CUDNN", "cudnn_version.h: No such file"},
+       {},
+       "The headers and the linker's name of cuDNN are not where the build looks: PyTorch brings cuDNN's library for "
+       "running, below site-packages/nvidia/cudnn.",
+       "{pip} install nvidia-cudnn-cu12 && export CUDNN_PATH=$({python} -c 'import nvidia.cudnn as c; "
+       "print(c.__path__[0])') CPATH=$CUDNN_PATH/include:$CPATH LIBRARY_PATH=$CUDNN_PATH/lib:$LIBRARY_PATH"},
+      {"BUILD_SOURCES_MISSING",
+       Role::kCause,
+       {"cutlass/{header}: No such file or directory", "cute/{header}: No such file or directory"},
+       {},
+       "The source comes without CUTLASS: it is a submodule, and archives of the repository leave it out. (A package "
+       "that compiles at first use, as flashinfer does, was packed without it.)",
+       "in a checkout: git submodule update --init --recursive; a package: {pip} install --force-reinstall "
+       "--no-cache-dir --no-deps {project}"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
        {"{header}.h: No such file or directory", "{header}.cuh: No such file or directory"},
-       {"cuda", "cusparse", "cublas", "cusolver", "cutlass", "nv/target", "thrust"},
-       "A header of the CUDA toolkit (or of CUTLASS) is missing: the toolkit is not whole, as some conda and pip "
-       "packages are, or the submodules were not fetched.",
-       "install the whole toolkit and point CUDA_HOME at it; in a checkout: git submodule update --init --recursive"},
+       {"cuda", "cusparse", "cublas", "cusolver", "nv/target", "thrust"},
+       "A header of the CUDA toolkit is missing: the toolkit is not whole, as some conda and pip packages are.",
+       "conda install -c nvidia cuda-toolkit, or the distribution's whole toolkit, and export CUDA_HOME to it (mica "
+       "doctor lists the toolkits here)"},
       {"BUILD_HEADERS_MISSING",
        Role::kCause,
        {"cannot find -lcuda{rest}", "cannot find -lnvrtc", "cannot find -lcublas{rest}", "cannot find -lcudart",
@@ -126,8 +190,8 @@ std::span<const KnownFailure> known_build_failures() {
        {},
        "The linker finds no library of CUDA: the toolkit is not whole, or its libraries lie in a folder that is not "
        "looked into (lib64/stubs has -lcuda).",
-       "install the whole toolkit and point CUDA_HOME at it; export "
-       "LIBRARY_PATH=$CUDA_HOME/lib64:$CUDA_HOME/lib64/stubs"},
+       "export LIBRARY_PATH=$CUDA_HOME/lib64:$CUDA_HOME/lib64/stubs; if they are not there: conda install -c nvidia "
+       "cuda-toolkit"},
       {"BUILD_SOURCES_MISSING",
        Role::kCause,
        {"csrc/cutlass is missing"},

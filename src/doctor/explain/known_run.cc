@@ -11,8 +11,9 @@ std::span<const KnownFailure> known_run_failures() {
        {},
        "The driver cannot read the GPU code: it is compressed in a way that drivers before 550 do not know "
        "(flash-attn 2.8.1 was), or compiled by a CUDA of a newer major than the driver's.",
-       "a newer driver (550 or later; 580 for CUDA 13), or {pip} install 'flash-attn==2.8.3'; mica inspect FILE.so "
-       "tells which of the two it is"},
+       "mica inspect FILE.so tells which of the two it is; then {pip} install 'flash-attn==2.8.3' "
+       "--no-build-isolation, "
+       "or a newer driver (550 or later; 580 for CUDA 13)"},
       {"GPU_NO_CODE",
        Role::kCause,
        {"no kernel image is available for execution on the device", "cudaErrorNoKernelImageForDevice",
@@ -27,7 +28,8 @@ std::span<const KnownFailure> known_run_failures() {
         "cudaErrorUnsupportedPtxVersion"},
        {},
        "The PTX in the file is newer than this driver's compiler.",
-       "a newer driver, or a build made with an older CUDA toolkit"},
+       "mica doctor FILE.so names the driver that it needs; without one: export CUDA_HOME to a toolkit of the driver's "
+       "CUDA and mica build {project}"},
       {"DRIVER_TOO_OLD",
        Role::kCause,
        {"CUDA driver version is insufficient for CUDA runtime version", "cudaErrorInsufficientDriver",
@@ -38,12 +40,18 @@ std::span<const KnownFailure> known_run_failures() {
        "https://download.pytorch.org/whl/cu126"},
       {"DRIVER_MISSING",
        Role::kCause,
-       {"Found no NVIDIA driver on your system", "Torch not compiled with CUDA enabled",
-        "no CUDA-capable device is detected", "No CUDA GPUs are available"},
+       {"Found no NVIDIA driver on your system", "no CUDA-capable device is detected", "No CUDA GPUs are available"},
        {},
-       "PyTorch sees no GPU: the machine or container has none, the driver is missing, CUDA_VISIBLE_DEVICES hides it, "
-       "or this PyTorch is a build for the CPU.",
+       "PyTorch sees no GPU: the machine or container has none, the driver is missing, or CUDA_VISIBLE_DEVICES hides "
+       "it.",
        "mica doctor shows driver, GPUs and PyTorch's CUDA; in a container: docker run --gpus all ..."},
+      {"TORCH_CPU_BUILD",
+       Role::kCause,
+       {"Torch not compiled with CUDA enabled", "PyTorch was compiled without CUDA support"},
+       {},
+       "The PyTorch of this Python is a build for the CPU: it would not use a GPU that is there.",
+       "{pip} uninstall -y torch torchvision torchaudio && {pip} install torch torchvision torchaudio --index-url "
+       "https://download.pytorch.org/whl/cu126"},
       {"GPU_NO_CODE",
        Role::kCause,
        {"with CUDA capability {capability} is not compatible with the current PyTorch installation"},
@@ -72,24 +80,6 @@ std::span<const KnownFailure> known_run_failures() {
        {},
        "The GPU's memory is full; nothing is wrong with the installation.",
        "a smaller batch or sequence; nvidia-smi shows who else uses the GPU"},
-      {"TORCH_SIGNATURE",
-       Role::kCause,
-       {"operator torchvision::{operator} does not exist", "Couldn't load custom C++ ops",
-        "Could not load this library: {file*}/torchaudio", "Could not load library {file*}torchaudio"},
-       {},
-       "torchvision or torchaudio was built for another PyTorch than the one that is installed, and its compiled part "
-       "could not be loaded.",
-       "{pip} install -U --force-reinstall torch torchvision torchaudio in one command"},
-      {"FLASH_ATTN_NOT_SEEN",
-       Role::kCause,
-       {"the package flash_attn seems to be not installed", "FlashAttention2 is not installed",
-        "Flash Attention 2 is not installed", "FlashAttention3 is not installed", "flash attention 2 is not installed",
-        "flash_attn is not installed", "flash-attn is not installed", "please install it with 'pip install flash-attn",
-        "requires the following packages that were not found in your environment: flash_attn"},
-       {},
-       "transformers found no flash_attn in this Python, or found the folder without its installed metadata; it looks "
-       "at the package's metadata, so a copied folder does not count.",
-       "{pip} install the wheel that mica pick names, or ask for attn_implementation=\"sdpa\""},
   };
   return rows;
 }
@@ -104,18 +94,23 @@ std::span<const KnownFailure> known_symptoms() {
         "subprocess-exited-with-error", "metadata-generation-failed", "legacy-install-failure",
         "Failed to build installable wheels", "FAILED: {object}"},
        {},
-       "A compile step failed. Why stands in the lines above it, at the first `FAILED:` or `error:`, and those are not "
-       "in this text.",
-       "{pip} install -v flash-attn --no-build-isolation 2>&1 | tee build.log; then mica explain < build.log"},
+       "A compile step failed. Why stands in the lines above it, at the first `FAILED:` or `error:`",
+       "{pip} install -v {project} --no-build-isolation 2>&1 | tee build.log; then mica explain --file build.log"},
+      {"BUILD_FAILED",
+       Role::kSymptom,
+       {"object has no attribute 'ds_opt_adam'", "object has no attribute 'ds_opt_adagrad'"},
+       {},
+       "DeepSpeed compiles its optimiser for the CPU at first use; that failed before, and what failed to be built is "
+       "now taken down. The compiler's words stand above it",
+       "{python} -c 'from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdamBuilder().load()' 2>&1 | mica "
+       "explain"},
       {"IMPORT_FAILED",
        Role::kSymptom,
        {"Failed to import {module} because of the following error",
-        "Your Flash Attention 2 installation seems to be "
-        "broken",
-        "cannot be used due to the following error"},
+        "Your Flash Attention 2 installation seems to be broken", "cannot be used due to the following error",
+        "could not load {part} kernels extension"},
        {},
-       "A package reports that importing another one failed; the first error is the one that matters, and it is not in "
-       "this text.",
+       "A package reports that importing another one failed; the first error is the one that matters",
        "{python} -c 'import torch, flash_attn' 2>&1 | mica explain"},
   };
   return rows;

@@ -99,8 +99,22 @@ std::string_view clean(std::string_view line) {
   return line;
 }
 
+constexpr std::size_t kLongText = 256u << 10;
+
+std::size_t triple_at(std::string_view s, std::size_t i) {
+  const auto byte = [&](std::size_t at) { return std::size_t(static_cast<unsigned char>(s[at])); };
+  return byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
+}
+
+void note_triples(LogText& log) {
+  if (log.text.size() < kLongText) return;
+  log.triples.assign(1u << 24, false);
+  for (std::size_t i = 0; i + 3 <= log.text.size(); ++i) log.triples[triple_at(log.text, i)] = true;
+}
+
 void add_line(LogText& log, std::string_view line) {
   log.raw.push_back(without_escapes(line));
+  log.columns = std::max(log.columns, log.raw.back().size());
   log.line_begin.push_back(log.text.size());
   log.text += clean(log.raw.back());
   log.text += '\n';
@@ -127,6 +141,13 @@ bool LogText::is_break(std::size_t offset) const {
   return std::binary_search(line_begin.begin(), line_begin.end(), offset);
 }
 
+bool LogText::may_hold(std::string_view words) const {
+  if (triples.empty()) return true;
+  for (std::size_t i = 0; i + 3 <= words.size(); ++i)
+    if (!triples[triple_at(words, i)]) return false;
+  return true;
+}
+
 LogText read_log(std::string_view bytes) {
   LogText log;
   if (bytes.size() <= kLogLimit) {
@@ -136,6 +157,7 @@ LogText read_log(std::string_view bytes) {
     add_lines(log, bytes.substr(0, kLogLimit / 2));
     add_lines(log, bytes.substr(bytes.size() - kLogLimit / 2));
   }
+  note_triples(log);
   return log;
 }
 
@@ -144,11 +166,13 @@ LogText join_lines(const LogText& log) {
   out.joined = true;
   out.shortened = log.shortened;
   out.raw = log.raw;
+  out.columns = log.columns;
   for (std::size_t i = 0; i < log.line_begin.size(); ++i) {
     out.line_begin.push_back(out.text.size());
     const std::size_t end = i + 1 < log.line_begin.size() ? log.line_begin[i + 1] : log.text.size();
-    out.text.append(log.text, log.line_begin[i], end - 1 - log.line_begin[i]);
+    out.text.append(log.text, log.line_begin[i], end - (log.is_full(i) ? 1 : 0) - log.line_begin[i]);
   }
+  note_triples(out);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 namespace doctor {
@@ -129,13 +130,22 @@ class Matcher {
     return std::string(line.substr(0, n));
   }
 
-  // Whether a plain symbol goes on after the break at text[i]: its line is full, and the rest ends at a comma.
-  bool continues_after(std::size_t i) const {
-    if (log_.raw[log_.line_of(i > 0 ? i - 1 : 0)].size() < 60) return false;
+  // Whether a symbol that is `value` so far goes on after the break at text[i]. A line that is shorter than the longest
+  // was not broken by the terminal, unless the symbol is cut in the middle of a name.
+  bool continues_after(std::size_t i, const std::string& value) const {
+    const std::size_t line = log_.line_of(i > 0 ? i - 1 : 0);
     if (log_.text[i] == '\n') ++i;
     const std::size_t begin = i;
     while (i < log_.text.size() && i - begin < kWordLimit && is_symbol_character(log_.text[i])) ++i;
-    return i > begin && i < log_.text.size() && log_.text[i] == ',';
+    const std::string_view next = std::string_view(log_.text).substr(begin, i - begin);
+    if (next.empty()) return false;
+    const char after = i < log_.text.size() ? log_.text[i] : '\n';
+    if (!is_mangled(value)) return log_.is_full(line) && after == ',';
+    // A word of prose, not the rest of a mangled name: those have capitals, digits, or are the letters of types.
+    const bool is_prose = next.size() > 2 && std::all_of(next.begin(), next.end(),
+                                                         [](unsigned char c) { return std::islower(c) || c == '.'; });
+    if (demangles(value)) return log_.is_full(line) && after != ' ' && !is_prose;
+    return !is_prose || log_.is_full(line);
   }
 
   // The longest run of symbol characters that demangles, where each line break may or may not end it.
@@ -148,7 +158,7 @@ class Matcher {
       const bool at_break = log_.text[i] == '\n' || (log_.joined && i > at_ && log_.is_break(i));
       if (at_break) {
         if (best.empty() || demangles(value)) best = value, best_end = i;
-        if (!is_mangled(value) && !continues_after(i)) break;
+        if (!continues_after(i, value)) break;
         whole_line = true;
         if (log_.text[i] == '\n') continue;
       }
@@ -156,9 +166,10 @@ class Matcher {
       value += log_.text[i];
     }
     const bool ended_inside_line = i < log_.text.size() && log_.text[i] != '\n';
-    if (best.empty() || !is_mangled(value) ||
+    if (best.empty() || (!is_mangled(value) && value != best && whole_line) ||
         (demangles(value) && !(whole_line && ended_inside_line && log_.text[i] == ' ')))
       best = value, best_end = i;
+    while (!best.empty() && best.back() == '.') best.pop_back();  // "_ZN3c105ErrorC2E..." and the end of a sentence
     at_ = best_end;
     return best;
   }
@@ -180,10 +191,12 @@ std::optional<Match> find_pattern(const LogText& log, std::string_view pattern, 
     pattern.remove_prefix(close + 1);
   }
   const std::string_view literal = literal_head(pattern.substr(!pattern.empty() && pattern[0] == '^'));
-  if (literal.empty()) return std::nullopt;
+  if (literal.empty() || !log.may_hold(literal)) return std::nullopt;
   while (from < text.size()) {
-    const std::size_t found = text.find(literal, from);
-    if (found == std::string_view::npos) return std::nullopt;
+    // memmem stays linear where find() compares again and again.
+    const void* place = memmem(text.data() + from, text.size() - from, literal.data(), literal.size());
+    if (!place) return std::nullopt;
+    const std::size_t found = static_cast<std::size_t>(static_cast<const char*>(place) - text.data());
     from = found + 1;
     Matcher matcher(log, found);
     if (!matcher.run(pattern)) continue;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
 #include <set>
 #include <sstream>
@@ -92,6 +93,66 @@ const std::vector<Noise>& noises() {
   return all;
 }
 
+// A text of a public thread, from the files beside this one.
+struct Thread {
+  std::string code, where, says, text;
+};
+
+const std::vector<Thread>& threads() {
+  static const std::vector<Thread> all = [] {
+    std::vector<Thread> out;
+    for (const char* name : {"loader.txt", "install.txt", "build.txt"}) {
+      std::ifstream file(std::string(MICA_TEST_THREADS) + "/" + name);
+      for (std::string line; std::getline(file, line);) {
+        if (line.rfind("=== ", 0) == 0) {
+          const std::size_t first = line.find(" | "), second = line.find(" | ", first + 3);
+          out.push_back(
+              {line.substr(4, first - 4), line.substr(first + 3, second - first - 3), line.substr(second + 3), ""});
+        } else if (!out.empty()) {
+          out.back().text += line + "\n";
+        }
+      }
+    }
+    return out;
+  }();
+  return all;
+}
+
+bool is_command(const std::string& fix) {
+  for (const char* word : {"pip", "conda ", "apt-get ", "export ", "unset ", "mica ", "git ", "python",
+                           "LD_PRELOAD=", "rm ", "namei ", "docker ", "nvidia-smi", "TMPDIR=", "torch_dtype="})
+    if (fix.find(word) != fix.npos) return true;
+  return false;
+}
+
+std::string all_that_is_said(const Verdict& verdict) {
+  std::string out = verdict.cause + "\n" + verdict.fix + "\n" + verdict.message + "\n" + verdict.subject;
+  for (const std::string& line : verdict.evidence) out += "\n" + line;
+  return out;
+}
+
+TEST(Threads, EachHasItsFirstCauseAndACommand) {
+  std::set<std::string> repositories;
+  for (const Thread& thread : threads()) {
+    SCOPED_TRACE(thread.where + "\n" + thread.text);
+    repositories.insert(thread.where.substr(0, thread.where.find('#')));
+    const Explanation explanation = explain(thread.text);
+    if (explanation.verdicts.empty()) {
+      ADD_FAILURE() << "nothing is known";
+      continue;
+    }
+    const Verdict& first = explanation.verdicts[0];
+    EXPECT_EQ(first.code, thread.code) << first.message << "\n" << first.cause;
+    EXPECT_NE(all_that_is_said(first).find(thread.says), std::string::npos) << thread.says << " is not in:\n"
+                                                                            << all_that_is_said(first);
+    EXPECT_TRUE(is_command(first.fix)) << first.fix;
+    EXPECT_EQ((first.cause + first.fix).find("{p"), std::string::npos) << first.cause << first.fix;
+    EXPECT_TRUE(!explanation.cause_found || first.cause.find("not in this text") == std::string::npos) << first.cause;
+  }
+  EXPECT_GE(threads().size(), 150u);
+  EXPECT_GE(repositories.size(), 80u);
+}
+
 class Known : public testing::TestWithParam<Case> {};
 
 TEST_P(Known, InAllItsForms) {
@@ -175,7 +236,111 @@ TEST(Explain, OtherTextIsNotKnown) {
 
 TEST(Explain, AMissingModuleOfAProgramIsNoBuild) {
   EXPECT_EQ(explain("ModuleNotFoundError: No module named 'torch'").verdicts[0].code, "TORCH_MISSING");
-  EXPECT_TRUE(explain("ModuleNotFoundError: No module named 'pandas'").verdicts.empty());
+  const Verdict pandas = explain("ModuleNotFoundError: No module named 'pandas'").verdicts.at(0);
+  EXPECT_EQ(pandas.code, "PACKAGE_MISSING");
+  EXPECT_NE(pandas.fix.find("pip install pandas"), std::string::npos);
+}
+
+TEST(Explain, LinesAreNotGluedToWhatFollows) {
+  const auto symbol_in = [](const std::string& text) { return explain(text).verdicts.at(0).message; };
+  const std::string line =
+      "ImportError: /opt/conda/lib/python3.10/site-packages/a.so: undefined symbol: _ZN3c104cuda9SetDeviceEa";
+  for (const char* next : {"\nsame\n", "\nsame", "\nme too\n", "\n\nsame\n", "\nE\n", "\nhelp, please\n"})
+    EXPECT_EQ(symbol_in(line + next), "undefined symbol: _ZN3c104cuda9SetDeviceEa") << next;
+  EXPECT_EQ(symbol_in(line + "\n" + std::string(line.size() + 5, '-') + "\nb\n"),
+            "undefined symbol: _ZN3c104cuda9SetDeviceEa");
+  const std::string plain =
+      "ImportError: /opt/conda/lib/python3.10/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: "
+      "ncclCommRegister\nsame, torch 2.2\n" +
+      std::string(200, '-') + "\n";
+  EXPECT_EQ(symbol_in(plain).find("same"), std::string::npos) << symbol_in(plain);
+  // Without a cause the lines that fill the terminal are joined, and only those.
+  EXPECT_TRUE(explain("Kil\nled\n").verdicts.empty());
+}
+
+TEST(Explain, NotInThisTextOnlyIfItIsNot) {
+  const Verdict without = explain("ninja: build stopped: subcommand failed.").verdicts.at(0);
+  EXPECT_NE(without.cause.find("not in this text"), std::string::npos) << without.cause;
+  const Verdict with =
+      explain(
+          "a.cu(12): error: identifier \"half3\" is undefined\n"
+          "ninja: build stopped: subcommand failed.\n"
+          "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n")
+          .verdicts.at(0);
+  EXPECT_EQ(with.code, "BUILD_FAILED");
+  EXPECT_EQ(with.cause.find("not in this text"), std::string::npos) << with.cause;
+  EXPECT_NE(with.cause.find("line 1"), std::string::npos) << with.cause;
+  EXPECT_NE(with.evidence.back().find("half3"), std::string::npos);
+}
+
+TEST(Explain, NumPyHasTwoDirections) {
+  const auto fix = [](const char* text) { return explain(text).verdicts.at(0).fix; };
+  EXPECT_NE(fix("ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 88 from C header, "
+                "got 96 from PyObject")
+                .find("'numpy>=2'"),
+            std::string::npos);
+  EXPECT_NE(fix("RuntimeError: module compiled against ABI version 0x2000000 but this version of numpy is 0x1000009")
+                .find("'numpy>=2'"),
+            std::string::npos);
+  EXPECT_NE(fix("RuntimeError: module compiled against ABI version 0x1000009 but this version of numpy is 0x2000000")
+                .find("'numpy<2'"),
+            std::string::npos);
+}
+
+TEST(Explain, AnAbridgedSymbolIsTheAbiOrTheVersion) {
+  const Verdict verdict = explain("ImportError: a.so: undefined symbol: _ZN3c105ErrorC2E...").verdicts.at(0);
+  EXPECT_NE(verdict.cause.find("C++ ABI"), std::string::npos) << verdict.cause;
+  EXPECT_NE(verdict.cause.find("version of PyTorch"), std::string::npos) << verdict.cause;
+  EXPECT_EQ(verdict.message, "undefined symbol: _ZN3c105ErrorC2E");
+}
+
+TEST(Explain, ARemedyIsToldAfterTheCause) {
+  const Explanation explanation = explain(
+      "ENV FLASH_ATTENTION_FORCE_CXX11_ABI=1\nImportError: a.so: undefined symbol: "
+      "_ZN3c105ErrorC2ENS_14SourceLocationESs\n");
+  ASSERT_EQ(explanation.verdicts.size(), 2u);
+  EXPECT_EQ(explanation.verdicts[0].code, "TORCH_CXX11_ABI");
+  EXPECT_EQ(explanation.verdicts[1].code, "FOLK_REMEDY");
+  EXPECT_NE(explanation.verdicts[1].cause.find("exactly TRUE"), std::string::npos);
+  EXPECT_TRUE(explanation.cause_found);
+  EXPECT_FALSE(explain("DS_SKIP_CUDA_CHECK=1 worked for me").cause_found);
+}
+
+TEST(Explain, TextFromElsewhereIsNotJudgedByThisTorch) {
+  Environment here;
+  here.torch.emplace();
+  here.torch->version = "2.9.1+cu128";
+  here.torch->cxx_abi = CxxAbi::kNew;
+  here.python.emplace();
+  here.python->executable = "/v/bin/python";
+  here.python->version = parse_version("3.12.4");
+  here.python->site_packages = {"/v/lib/python3.12/site-packages"};
+  const std::string symbol =
+      "a.so: undefined symbol: "
+      "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+  // Here it cannot be the ABI; there it is.
+  const Verdict there =
+      explain_pasted("ImportError: /home/u/lib/python3.10/site-packages/" + symbol, here).verdicts.at(0);
+  EXPECT_EQ(there.code, "TORCH_CXX11_ABI");
+  EXPECT_EQ(all_that_is_said(there).find("/v/bin/python"), std::string::npos);
+  EXPECT_NE(all_that_is_said(there).find("the text is of Python 3.10 in /home/u/lib/python3.10/site-packages"),
+            std::string::npos)
+      << all_that_is_said(there);
+  EXPECT_NE(all_that_is_said(there).find("torch 2.9.1+cu128"), std::string::npos);
+  const Verdict ours = explain_pasted("ImportError: /v/lib/python3.12/site-packages/" + symbol, here).verdicts.at(0);
+  EXPECT_EQ(ours.code, "TORCH_SIGNATURE");
+  EXPECT_EQ(all_that_is_said(ours).find("the text is of"), std::string::npos);
+  EXPECT_EQ(explain_pasted("ImportError: " + symbol, here).verdicts.at(0).code, "TORCH_SIGNATURE");  // it does not say
+  // An extension of another Python, without a folder; and a build's throw-away environment, which is no other machine.
+  EXPECT_EQ(explain_pasted("ImportError: a.cpython-310-x86_64-linux-gnu.so" + symbol.substr(4), here).verdicts[0].code,
+            "TORCH_CXX11_ABI");
+  EXPECT_EQ(explain_pasted("File \"/tmp/pip-build-env-x/overlay/lib/python3.12/site-packages/setuptools/x.py\"\n"
+                           "ModuleNotFoundError: No module named 'torch'",
+                           here)
+                .verdicts[0]
+                .evidence.back()
+                .find("the text is of"),
+            std::string::npos);
 }
 
 TEST(Explain, AHintIsNoCause) {
@@ -209,14 +374,15 @@ TEST(Explain, TheTargetDecidesWhichAbi) {
 }
 
 TEST(Explain, EveryRowIsInTheCatalogueAndHasACase) {
-  for (const auto rows : {known_loader_failures(), known_install_failures(), known_build_failures(),
-                          known_run_failures(), known_symptoms()})
+  std::vector<LogText> texts;
+  for (const Case& c : explain_cases::all()) texts.push_back(read_log(c.text));
+  for (const Thread& t : threads()) texts.push_back(read_log(t.text));
+  for (const auto rows : all_known_failures())
     for (const KnownFailure& row : rows) {
       EXPECT_NE(find_verdict_kind(row.code), nullptr) << row.code;
-      const LogText none = read_log("");
       bool has_case = false;
-      for (const Case& c : explain_cases::all())
-        for (const char* pattern : row.patterns) has_case |= find_pattern(read_log(c.text), pattern).has_value();
+      for (const LogText& text : texts)
+        for (const char* pattern : row.patterns) has_case |= find_pattern(text, pattern).has_value();
       EXPECT_TRUE(has_case) << row.code << " " << row.patterns[0];
     }
 }
