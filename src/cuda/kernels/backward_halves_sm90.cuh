@@ -145,7 +145,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   }
 
   MICA_DEVICE void consume(i32 count) {
-    const i32 consumer = uniform_warp() - 4, group = consumer / 4, warp = consumer % 4;
+    count = this->make_uniform(count);
+    const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
     const u32 own_rows = group * kKeys * 128, own_panels = group * kBlocks * QTile::kPanelBytes;
     Gradients dk, dv;  // transposed
     zero(dk);
@@ -155,16 +156,17 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       this->wait_for_keys(keys_full);
       Place place;
       ring.wait_full(place);
-      begin_scores<QTile, KTile>(s, smem_q, smem_k + own_rows);
+      begin_scores<QTile, KTile>(s, smem_q, made_anew(smem_k) + own_rows);
       wgmma_wait<0>();
       wgmma_hold(s);
       auto walk = this->first_walk();
+      const i32 dq_before = warp_max(this->dq_tiles_before());
       for (i32 step = 0; step < count; ++step, this->next(walk)) {
         const u32 q = smem_q + place.stage * QTile::kBytes;
         const u32 probabilities = smem_p + step % 2 * STile::kBytes, ds = smem_ds + step % 2 * STile::kBytes;
         Scores dp;
         do_ring.wait_full(RingPlace<1>::of_step(step));
-        begin_scores<OTile, VTile>(dp, smem_do, smem_v + own_rows);
+        begin_scores<OTile, VTile>(dp, smem_do, made_anew(smem_v) + own_rows);
         if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end) mask_rows(s, walk.tile, warp, group);
         weigh_rows(s, stats + place.stage * 2 * tile_q + warp * 16);
         wgmma_wait<0>();
@@ -174,13 +176,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         fence_for_wgmma();
         barrier_sync(kConsumerBarrier, 128 * kConsumers);
         float dq[8][4];
-        head = walk.head;
-        float* to = p.dq_accumulator + this->dq_tile(walk.tile) * (tile_q * dim_qk);
+        float* to = dq_place(dq_before + walk.tile, walk.head, group, warp);
         this->template gemm_dq<64>(dq, ds, group * kColumns);
         begin_gradient<OTile>(dv, smem_do + own_panels, probabilities);
         wgmma_wait<1>();
         wgmma_hold(dq);
-        if (p.dq_accumulator) add_dq(to, dq, warp, group * (kColumns / 8));
+        if (p.dq_accumulator) add_dq(to, dq);
         if constexpr (kBlocks == 2) this->template gemm_dq<64>(dq, ds, group * kColumns + 64);
         begin_gradient<QTile>(dk, q + own_panels, ds);
         wgmma_wait<1>();
@@ -188,14 +189,14 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         arrive_as_warp(do_ring.empty(0));
         if constexpr (kBlocks == 2) {
           wgmma_hold(dq);
-          if (p.dq_accumulator) add_dq(to, dq, warp, group * (kColumns / 8) + 8);
+          if (p.dq_accumulator) add_dq(to + 8 * 128, dq);
         }
         // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
         // from leaving products under way.
         const Place old = place;
         if (step + 1 < count) place.next();
         ring.wait_full(place);
-        begin_scores<QTile, KTile>(s, smem_q + place.stage * QTile::kBytes, smem_k + own_rows);
+        begin_scores<QTile, KTile>(s, smem_q + place.stage * QTile::kBytes, made_anew(smem_k) + own_rows);
         wgmma_wait<1>();
         hold(dk);
         ring.release_by_thread(old);
@@ -291,10 +292,14 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   }
 
   // 64 columns of dQ of this warp's 16 queries.
-  static MICA_DEVICE void add_dq(float* to, const float (&dq)[8][4], i32 warp, i32 first_block) {
+  static MICA_DEVICE void add_dq(float* to, const float (&dq)[8][4]) {
 #pragma unroll
-    for (int n = 0; n < 8; ++n)
-      reduce_add_4(to + dq_accumulator_index(dim_qk, warp, first_block + n, threadIdx.x % 32), dq[n]);
+    for (int n = 0; n < 8; ++n) reduce_add_4(to + n * 128, dq[n]);
+  }
+  // This thread's first quad of the group's columns.
+  MICA_DEVICE float* dq_place(i32 tile_of_all, i32 head_q, i32 group, i32 warp) const {
+    return p.dq_accumulator + (i64(tile_of_all) * p.heads_q + head_q) * (tile_q * dim_qk) +
+           dq_accumulator_index(dim_qk, warp, group * (kColumns / 8), threadIdx.x % 32);
   }
 
   // dK or dV through the tile at `offset` of shared memory, 16 bytes a thread. By all consumers.

@@ -138,7 +138,8 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   }
 
   MICA_DEVICE void consume(i32 count) {
-    const i32 consumer = uniform_warp() - 4, group = consumer / 4, warp = consumer % 4;
+    count = this->make_uniform(count);
+    const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
     const i32 first_row = group * 64 + warp * 16;  // of this warp's keys, in the tile
     float dk[1][dim_qk / 8][4], dv[1][dim_v / 8][4];
     zero(dk);

@@ -195,10 +195,10 @@ struct BackwardBlock {
   }
 
   // Where the block of a query tile lies in dQ's accumulator, counted in blocks.
-  MICA_DEVICE i64 dq_tile(i32 tile) const {
-    const i32 before =
-        p.packed_q ? packed_tile_begin(i32(sequence.q_begin), batch_index, tile_q) : batch_index * p.tiles_q;
-    return i64(before + tile) * p.heads_q + head;
+  MICA_DEVICE i64 dq_tile(i32 tile) const { return i64(dq_tiles_before() + tile) * p.heads_q + head; }
+  // Query tiles of the sequences before this one.
+  MICA_DEVICE i32 dq_tiles_before() const {
+    return p.packed_q ? packed_tile_begin(i32(sequence.q_begin), batch_index, tile_q) : batch_index * p.tiles_q;
   }
 
   // Deterministic: the key tiles that see a query tile add to it from the first to the last. A block waits only for

@@ -18,6 +18,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base::smem_k;
   using Base::smem_v;
   using Base::stats;
+  using Base::tiles;
   using typename Base::KTile;
   using typename Base::VTile;
   using typename Base::Walk;
@@ -87,6 +88,12 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   MICA_DEVICE void clear_queries(u32 tile, i32 tile_index) const {
     clear_rows<Tile>(tile, sequence.len_q - tile_index * tile_q, tile_q, threadIdx.x % 32, 32);
     fence_for_wgmma();
+  }
+
+  // What the loop over the steps turns on, in uniform registers: only then do wgmma's descriptors stay there, too.
+  MICA_DEVICE i32 make_uniform(i32 count) {
+    tiles = TileRange{warp_max(tiles.begin), warp_max(tiles.full_begin), warp_max(tiles.full_end), warp_max(tiles.end)};
+    return warp_max(count);
   }
 
   // By all consumers.
