@@ -112,6 +112,18 @@ typedef struct mica_gradients {
   mica_tensor d_sinks; /* (hq, 1, 1, 1) */
 } mica_gradients;
 
+/* Where the call lies in a larger one that is computed piece by piece, as several devices do. Zeros: it is the whole.
+ * The diagonal moves by `shift`; the rest says which random bits dropout takes: those that the whole call would take at
+ * row row_first + i * row_step, key key_first + j * key_step, sequence batch_first + b and head head_first + h. A piece's
+ * o and lse are those of its keys alone; backward wants o and lse of the whole. */
+typedef struct mica_place {
+  int64_t shift; /* added to the diagonal's, for causal, window and ALiBi; at most 2^28 either way */
+  int64_t row_first, row_step; /* step 0 means 1 */
+  int64_t key_first, key_step;
+  int64_t batch_first;
+  int64_t head_first, heads; /* heads of the whole; 0: q.shape[2] */
+} mica_place;
+
 /* Dense: q (batch, sq, hq, dim), k (slots, sk, hk, dim), v (slots, sk, hk, dim_v), o (batch, sq, hq, dim_v).
  * Packed (cu_seqlens): q (1, total_q, hq, dim), k (1, total_k, hk, dim), ... Paged: k (pages, page_size, hk, dim).
  * lse: fp32 (batch, hq, sq, 1), packed (1, hq, total_q, 1): natural logarithm, sink included, -inf for an empty row
@@ -129,6 +141,7 @@ typedef struct mica_attention {
   mica_dropout dropout;
   mica_control control;
   mica_gradients gradients;
+  mica_place place;
 } mica_attention;
 
 /* mica_attention a = MICA_ATTENTION_INIT;  no mask, unlimited window, scale 1/sqrt(dim), CPU. */

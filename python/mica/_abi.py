@@ -58,12 +58,17 @@ class Gradients(Structure):
     _fields_ = [(name, Tensor) for name in ("d_o", "d_lse", "dq", "dk", "dv", "d_bias", "d_sinks")]
 
 
+class Place(Structure):
+    _fields_ = [(name, c_int64) for name in ("shift", "row_first", "row_step", "key_first", "key_step", "batch_first",
+                                             "head_first", "heads")]
+
+
 class Attention(Structure):
     """mica_attention, with the defaults of MICA_ATTENTION_INIT."""
     _fields_ = [("struct_bytes", c_uint32), ("abi_version", c_uint32), ("device", Device),
                 ("q", Tensor), ("k", Tensor), ("v", Tensor), ("o", Tensor), ("lse", Tensor), ("probs", Tensor),
                 ("mask", Mask), ("score", Score), ("sequences", Sequences), ("append", Append), ("dropout", Dropout),
-                ("control", Control), ("gradients", Gradients)]
+                ("control", Control), ("gradients", Gradients), ("place", Place)]
 
     def __init__(self) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(Attention), abi_version=ABI_VERSION)

@@ -19,7 +19,7 @@ class View(NamedTuple):
 class Options:
     """The numbers of a call, made by options() alone: equal ones are one object, so that a cache keys by identity."""
     __slots__ = ("causal", "diagonal", "window_left", "window_right", "scale", "softcap", "dropout", "num_splits",
-                 "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k")
+                 "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k", "place")
     causal: int
     diagonal: int
     window_left: int
@@ -33,17 +33,18 @@ class Options:
     rotary_interleaved: bool
     max_seqlen_q: int
     max_seqlen_k: int
+    place: Tuple[int, ...]  # the fields of mica_place from the first on; what is missing is 0
 
 
 @lru_cache(maxsize=4096)
 def options(causal: int = 0, diagonal: int = 0, window_left: int = -1, window_right: int = -1, scale: float = 0.0,
             softcap: float = 0.0, dropout: float = 0.0, num_splits: int = 0, deterministic: bool = False,
             batch_invariant: bool = False, rotary_interleaved: bool = False, max_seqlen_q: int = 0,
-            max_seqlen_k: int = 0) -> Options:
+            max_seqlen_k: int = 0, place: Tuple[int, ...] = ()) -> Options:
     made = Options()
     for name, value in zip(Options.__slots__, (causal, diagonal, window_left, window_right, scale, softcap, dropout,
                                                num_splits, deterministic, batch_invariant, rotary_interleaved,
-                                               max_seqlen_q, max_seqlen_k)):
+                                               max_seqlen_q, max_seqlen_k, place)):
         setattr(made, name, value)
     return made
 
@@ -149,6 +150,7 @@ def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) ->
     a.dropout.probability, a.dropout.rng_from_memory = given.dropout, "rng_state" in views
     a.control.num_splits, a.control.deterministic = given.num_splits, given.deterministic
     a.control.batch_invariant = given.batch_invariant
+    a.place = _abi.Place(*given.place)
     return a
 
 

@@ -85,13 +85,13 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
             causal: int = _abi.CAUSAL_NONE, diagonal: int = _abi.DIAGONAL_FROM_CAUSAL, window_left: int = -1,
             window_right: int = -1, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0,
             num_splits: int = 0, deterministic: bool = False, batch_invariant: bool = False,
-            rotary_interleaved: bool = False, max_seqlen_q: int = 0,
-            max_seqlen_k: int = 0) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+            rotary_interleaved: bool = False, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
+            place: Tuple[int, ...] = ()) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """Computes o, and lse and probs (for tests) where they are True or a tensor to write.
 
     k and v are written where k_new is given. dropout takes rng_state, an int64 {seed, offset} in the tensors' device
-    memory, or else seed and offset by value. probs=True is for dense tensors. Returns (o, lse or None, probs or
-    None)."""
+    memory, or else seed and offset by value. probs=True is for dense tensors. place: the fields of mica_place. Returns
+    (o, lse or None, probs or None)."""
     shape = q.shape[:-1] + v.shape[-1:]
     o = out if out is not None else q.new_zeros(shape) if cu_seqlens_q is not None else q.new_empty(shape)
     if lse is True:
@@ -102,7 +102,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
         probs = q.new_empty((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32)
     lse, probs = None if lse is False else lse, None if probs is False else probs
     _forward(options(causal, diagonal, window_left, window_right, scale, softcap, dropout, num_splits, deterministic,
-                     batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k)),
+                     batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k), place),
              q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
              cache_batch_idx, cache_leftpad, block_table, k_new, v_new, rotary_cos, rotary_sin, seed & _64_BITS,
              offset & _64_BITS, rng_state if dropout else None)
@@ -125,7 +125,8 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
              rng_state: Optional[Tensor] = None, seed: int = 0, offset: int = 0, causal: int = _abi.CAUSAL_NONE,
              diagonal: int = _abi.DIAGONAL_FROM_CAUSAL, window_left: int = -1, window_right: int = -1,
              scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0, deterministic: bool = False,
-             batch_invariant: bool = False, max_seqlen_q: int = 0, max_seqlen_k: int = 0) -> Tuple[
+             batch_invariant: bool = False, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
+             place: Tuple[int, ...] = ()) -> Tuple[
                  Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
     """The gradients: True allocates one, a tensor is written, False leaves it out. lse of either infinity is an empty
     row. Returns (dq, dk, dv, d_bias, d_sinks), None for what was left out."""
@@ -137,7 +138,7 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
         for wanted, like, cu in ((dq, q, cu_seqlens_q), (dk, k, cu_seqlens_k), (dv, v, cu_seqlens_k),
                                  (d_bias, bias, None), (d_sinks, sinks, None)))
     _backward(options(causal, diagonal, window_left, window_right, scale, softcap, dropout, 0, deterministic,
-                      batch_invariant, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k)),
+                      batch_invariant, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k), place),
               q, k, v, o, lse, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
               cache_leftpad, seed & _64_BITS, offset & _64_BITS, rng_state if dropout else None, d_o, d_lse, dq, dk,
               dv, d_bias, d_sinks)

@@ -145,6 +145,7 @@ struct Validation {
   mica_status score();
   mica_status append();
   mica_status dropout_and_control();
+  mica_status place();
   mica_status gradients();
   mica_status same_as_q(const char* name, const mica_tensor& t, Tensor& out, i64 dim, const char* dim_meaning);
   mica_status rows_by_heads(const char* name, const mica_tensor& t, Tensor& out);
@@ -482,6 +483,41 @@ mica_status Validation::dropout_and_control() {
   return MICA_OK;
 }
 
+// A piece's place in a larger call. The random bits count rows, keys and heads in 32 bits.
+mica_status Validation::place() {
+  constexpr i64 kMostShift = i64(1) << 28, kMostPlaces = i64(1) << 31;
+  const mica_place& at = a.place;
+  if (at.shift < -kMostShift || at.shift > kMostShift)
+    return invalid("place.shift is %lld, want at most 2^28 either way", (long long)at.shift);
+  if (at.shift != 0 && present(a.append.k_new))
+    return invalid("place.shift is %lld, want 0 with append.k_new", (long long)at.shift);
+  p.shift = i32(at.shift);
+  const struct {
+    const char* name;
+    i64 first, step, count;
+  } axes[] = {{"row", at.row_first, at.row_step, p.max_len_q}, {"key", at.key_first, at.key_step, p.max_len_k}};
+  for (const auto& axis : axes) {
+    if (axis.first < 0 || axis.first >= kMostPlaces)
+      return invalid("place.%s_first is %lld, want 0 to 2^31 - 1", axis.name, (long long)axis.first);
+    if (axis.step < 0 || axis.step >= kMostPlaces || axis.first + max_of<i64>(axis.step, 1) * axis.count > kMostPlaces)
+      return invalid("place.%s_step is %lld, want 0 or more, and the last of %lld places below 2^31", axis.name,
+                     (long long)axis.step, (long long)axis.count);
+  }
+  const i64 heads = at.heads ? at.heads : p.heads_q;
+  if (at.head_first < 0 || at.head_first >= kMostPlaces)
+    return invalid("place.head_first is %lld, want 0 to 2^31 - 1", (long long)at.head_first);
+  if (heads < at.head_first + p.heads_q)
+    return invalid("place.heads is %lld, want at least %lld (= place.head_first + q.shape[2])", (long long)at.heads,
+                   (long long)(at.head_first + p.heads_q));
+  if (at.batch_first < 0 || at.batch_first >= kMostPlaces || heads > kMostPlaces ||
+      (at.batch_first + p.batch) * heads > kMostPlaces)
+    return invalid("place.batch_first is %lld, want 0 or more, and sequences * heads of the whole below 2^31",
+                   (long long)at.batch_first);
+  p.dropout_place = {u32(at.row_first), u32(max_of<i64>(at.row_step, 1)),         u32(at.key_first),
+                     u32(max_of<i64>(at.key_step, 1)), u32(at.batch_first * heads + at.head_first), u32(heads)};
+  return MICA_OK;
+}
+
 mica_status Validation::gradients() {
   const mica_gradients& g = a.gradients;
   struct Given {
@@ -631,6 +667,7 @@ mica_status validate(const mica_attention& a, mica_pass pass, Problem& p) {
   MICA_RETURN_IF_FAILED(v.score());
   MICA_RETURN_IF_FAILED(v.append());
   MICA_RETURN_IF_FAILED(v.dropout_and_control());
+  MICA_RETURN_IF_FAILED(v.place());
   return v.gradients();
 }
 

@@ -237,6 +237,37 @@ void add_dropout_cases(CaseTable& table) {
                                .dropout = 0.25f});
 }
 
+// Pieces of larger calls: the diagonal beside the corner, and the random bits of another place.
+void add_place_cases(CaseTable& table) {
+  for (const int64_t shift : {-30, -1, 5, 40, 200}) {
+    const std::string name = (shift < 0 ? "place_back_" : "place_ahead_") + std::to_string(shift < 0 ? -shift : shift);
+    const mica_place at = {.shift = shift};
+    table.add(name + "_causal", {.len_q = 70, .len_k = 90, .causal = MICA_CAUSAL_TOP_LEFT, .place = at});
+    table.add(name + "_causal_bottom_right", {.causal = MICA_CAUSAL_BOTTOM_RIGHT, .place = at});
+    table.add(name + "_window", {.len_q = 100,
+                                 .len_k = 160,
+                                 .diagonal = MICA_DIAGONAL_TOP_LEFT,
+                                 .window_left = 30,
+                                 .window_right = 20,
+                                 .place = at});
+    table.add(name + "_alibi", {.diagonal = MICA_DIAGONAL_TOP_LEFT, .has_alibi = true, .place = at});
+    table.add(name + "_alibi_causal", {.causal = MICA_CAUSAL_TOP_LEFT, .has_alibi = true, .place = at});
+  }
+  table.add("place_dropout", {.heads_q = 4,
+                              .len_q = 70,
+                              .len_k = 90,
+                              .dropout = 0.3f,
+                              .place = {.row_first = 48, .key_first = 96, .batch_first = 3, .head_first = 4, .heads = 12}});
+  table.add("place_dropout_odd", {.len_q = 70,
+                                  .len_k = 90,
+                                  .dropout = 0.3f,
+                                  .place = {.row_first = 13, .key_first = 75, .head_first = 1, .heads = 3}});
+  table.add("place_dropout_steps",
+            {.causal = MICA_CAUSAL_TOP_LEFT,
+             .dropout = 0.3f,
+             .place = {.shift = -1, .row_first = 1, .row_step = 4, .key_first = 2, .key_step = 4}});
+}
+
 void add_control_cases(CaseTable& table) {
   for (const int32_t splits : {1, 3, 7}) {
     const std::string name = "splits_" + std::to_string(splits);
@@ -373,6 +404,7 @@ std::vector<Options> named_options() {
   add_append_cases(table);
   add_latent_cases(table);
   add_dropout_cases(table);
+  add_place_cases(table);
   add_control_cases(table);
   add_gradient_cases(table);
   add_combined_cases(table);

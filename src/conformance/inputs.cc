@@ -242,6 +242,7 @@ void describe(Inputs& x) {
   a.sequences.block_table = x.block_table.description;
   a.append = {x.k_new.description,      x.v_new.description,  x.rotary_cos.description,
               x.rotary_sin.description, o.rotary_interleaved, 0};
+  a.place = o.place;
   a.dropout = {o.dropout, o.rng_from_memory ? 1 : 0};
   a.control = {o.num_splits, o.deterministic, o.batch_invariant, 0};
 }

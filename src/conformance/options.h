@@ -90,6 +90,8 @@ struct Options {
   bool rng_from_memory = false;
   uint64_t rng_seed = 0x123456789abcdef0u, rng_offset = 77;
 
+  mica_place place = {};
+
   int32_t num_splits = 0, deterministic = 0, batch_invariant = 0;
   bool want_lse = true, want_probs = false;
   bool o_fp32 = false;

@@ -53,7 +53,17 @@ class Attention {
   using Matrix = std::vector<T>;
 
   T rounded(T value) const { return kNaive ? T(round_to(o_.dtype, value)) : value; }
-  int64_t shift(int32_t alignment, const SequenceView& s) const { return alignment == 1 ? s.len_k - s.len_q : 0; }
+  int64_t shift(int32_t alignment, const SequenceView& s) const {
+    return o_.place.shift + (alignment == 1 ? s.len_k - s.len_q : 0);
+  }
+  // Whether dropout keeps the pair: the bits are those of its place in the larger call.
+  bool is_kept(const DropoutBits& bits, int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const mica_place& at = o_.place;
+    const int64_t heads = at.heads ? at.heads : o_.heads_q;
+    return bits.is_kept(uint32_t((at.batch_first + b) * heads + at.head_first + h),
+                        uint32_t(at.row_first + i * (at.row_step ? at.row_step : 1)),
+                        uint32_t(at.key_first + j * (at.key_step ? at.key_step : 1)));
+  }
   bool is_visible(int64_t b, int64_t h, int64_t i, int64_t j) const;
   void rotate(T* row, int64_t position) const;
   void load_keys(int64_t b);
@@ -215,7 +225,7 @@ void Attention<T>::forward_head(int64_t b, int64_t h) {
     bool sees_a_key = false;
     for (int64_t j = 0; j < keys; ++j) {
       const auto at = size_t(i * keys + j);
-      if (o_.dropout > 0) kept_[at] = bits.is_kept(uint32_t(b * o_.heads_q + h), uint32_t(i), uint32_t(j));
+      if (o_.dropout > 0) kept_[at] = is_kept(bits, b, h, i, j);
       const bool hidden = score_[at] == T(-kInfinity);
       sees_a_key |= !hidden;
       if (x_.probs.present() && i < x_.probs.description.shape[2] && j < x_.probs.description.shape[3] && !hidden)

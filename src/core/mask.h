@@ -11,7 +11,8 @@ namespace mica {
 constexpr i32 kUnlimited = 1 << 29;
 
 // Row i sees keys [i + shift - left, i + shift + right], cut to [0, len_k).
-// Lengths and windows are at most 2^29 (MICA_MAX_SEQLEN), so that no sum here leaves 32 bits.
+// Lengths and windows are at most 2^29 (MICA_MAX_SEQLEN) and a piece's own shift 2^28, so that no sum here leaves 32
+// bits.
 struct Band {
   i32 len_q, len_k;
   i32 shift, left, right;
@@ -29,8 +30,10 @@ namespace MICA_NS {
 using mica::Band;
 using mica::TileRange;
 
-MICA_HD Band band_of(const mica::Problem& p, i32 len_q, i32 len_k) {
-  return Band{len_q, len_k, p.bottom_right ? len_k - len_q : 0, p.window_left, p.window_right};
+// P has bottom_right, shift, window_left and window_right.
+template <class P>
+MICA_HD Band band_of(const P& p, i32 len_q, i32 len_k) {
+  return Band{len_q, len_k, p.shift + (p.bottom_right ? len_k - len_q : 0), p.window_left, p.window_right};
 }
 
 MICA_HD Range keys_of_row(const Band& m, i32 i) {

@@ -15,6 +15,13 @@ struct Tensor {
   i64 stride[4];
 };
 
+// Which random bits dropout takes: row i has those of row row_first + i * row_step of the larger call that this one is a
+// piece of, key j likewise, and (sequence b, head h) those of head_first + b * heads + h.
+struct DropoutPlace {
+  u32 row_first, row_step, key_first, key_step;
+  u32 head_first, heads;
+};
+
 struct Problem {
   i32 pass;   // mica_pass
   i32 dtype;  // of q, k and v
@@ -39,12 +46,14 @@ struct Problem {
 
   i32 causal;        // 1: window_right is 0
   i32 bottom_right;  // the diagonal: 1: shift = len_k - len_q; 0: shift = 0
+  i32 shift;         // added to that, for a piece of a larger call; at most 2^28 either way
   i32 window_left;   // MICA_MAX_SEQLEN: unlimited
   i32 window_right;
   float scale;    // resolved, never 0
   float softcap;  // 0: none
   float dropout;  // probability of dropping
   i32 rng_from_memory;
+  DropoutPlace dropout_place;
 
   i32 num_splits;  // 0: choose
   i32 deterministic;

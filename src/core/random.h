@@ -7,7 +7,7 @@
 // elements and yet each is kept with a probability exact to 2^-16.
 #pragma once
 
-#include "core/types.h"
+#include "core/problem.h"
 
 namespace mica {
 
@@ -27,6 +27,7 @@ struct DropoutCell {
 namespace MICA_NS {
 
 using mica::DropoutCell;
+using mica::DropoutPlace;
 using mica::PhiloxKey;
 
 MICA_HD PhiloxKey philox_key(u64 seed, u64 offset) {
@@ -78,7 +79,18 @@ MICA_HD u32 dropout_bits(const PhiloxBlock<ScalarWords>& block, u32 k) {
   return u32(pair >> (8 * (k % 4))) & 0xffffu;
 }
 
-// One element, the slow way. head_index = batch index * heads_q + head.
+MICA_HD u32 dropout_row(const DropoutPlace& at, i32 i) { return at.row_first + u32(i) * at.row_step; }
+MICA_HD u32 dropout_key(const DropoutPlace& at, i32 j) { return at.key_first + u32(j) * at.key_step; }
+MICA_HD u32 dropout_head(const DropoutPlace& at, i32 b, i32 head) {
+  return at.head_first + u32(b) * at.heads + u32(head);
+}
+
+// Whether the cells of the piece are whole cells of the larger call.
+MICA_HD bool keeps_cells(const DropoutPlace& at) {
+  return at.row_step == 1 && at.key_step == 1 && at.row_first % 16 == 0 && at.key_first % 32 == 0;
+}
+
+// One element, the slow way. i and j count in the larger call; head_index: see dropout_head.
 MICA_HD bool is_kept(const PhiloxKey& key, u32 threshold, u32 head_index, u32 i, u32 j) {
   const DropoutCell cell = dropout_cell(i, j);
   return dropout_bits(philox<ScalarWords>(key, cell.row, cell.column, head_index), cell.byte) < threshold;

@@ -21,12 +21,13 @@ struct VectorWords {
   }
 };
 
-// row: count values of row i for keys from j_begin on. The dropped become 0. head_index = batch * heads_q + head.
+// row: count values of row i for keys from j_begin on, both counted in the larger call. The dropped become 0.
+// head_index: see dropout_head.
 // A vector of Philox blocks serves kLanes / 4 stretches of 32 keys: each stretch draws from four blocks, eight elements
 // from each (see dropout_cell).
-inline void drop_row(const PhiloxKey& key, u32 threshold, u32 head_index, i32 i, i32 j_begin, float* row, i32 count) {
-  const u32 half = u32(i) % 16 / 8;  // of a block: the words that this row takes
-  const auto cell_row = hn::Set(WordTag(), dropout_cell(u32(i), 0).row);
+inline void drop_row(const PhiloxKey& key, u32 threshold, u32 head_index, u32 i, i32 j_begin, float* row, i32 count) {
+  const u32 half = i % 16 / 8;  // of a block: the words that this row takes
+  const auto cell_row = hn::Set(WordTag(), dropout_cell(i, 0).row);
   const auto head = hn::Set(WordTag(), head_index);
   for (i32 stretch = j_begin / 32; stretch * 32 < j_begin + count; stretch += kLanes / 4) {
     const auto block = philox<VectorWords>(key, cell_row, hn::Iota(WordTag(), u32(stretch) * 4), head);
@@ -42,6 +43,19 @@ inline void drop_row(const PhiloxKey& key, u32 threshold, u32 head_index, i32 i,
       }
     }
   }
+}
+
+// The same for (sequence b, head, row i) of the call, keys from j_begin on.
+inline void drop_row(const PhiloxKey& key, const mica::Problem& p, i32 b, i32 head, i32 i, i32 j_begin, float* row,
+                     i32 count) {
+  const DropoutPlace& at = p.dropout_place;
+  const u32 threshold = keep_threshold(p.dropout), head_index = dropout_head(at, b, head), at_row = dropout_row(at, i);
+  if (at.key_step == 1) {
+    drop_row(key, threshold, head_index, at_row, i32(dropout_key(at, j_begin)), row, count);
+    return;
+  }
+  for (i32 c = 0; c < count; ++c)
+    if (!is_kept(key, threshold, head_index, at_row, dropout_key(at, j_begin + c))) row[c] = 0;
 }
 
 }  // namespace MICA_NS

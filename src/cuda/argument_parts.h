@@ -63,6 +63,7 @@ inline DropoutArg dropout_arg(const Problem& p) {
   DropoutArg a = {};
   a.threshold = p.dropout > 0 ? keep_threshold(p.dropout) : 65536u;
   a.rescale = 1.0f / (1.0f - p.dropout);
+  a.place = p.dropout_place;
   return a;
 }
 inline void bind_dropout(DropoutArg& a, const Problem& p, const mica_bindings& x) {

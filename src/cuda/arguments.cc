@@ -25,7 +25,7 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.lse_stride_head = p.lse.stride[1];
   a.lse_stride_row = p.lse.stride[2];
   a.features = features_of(p);
-  a.band = BandArg{p.bottom_right, p.window_left, p.window_right};
+  a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right};
   a.score = score_of(p);
   a.sinks_dtype = p.sinks.dtype;
   a.sinks_stride = p.sinks.stride[0];

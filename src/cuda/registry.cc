@@ -212,6 +212,9 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
                "v has as many columns as k or other strides: it is no part of k") &&
          q.ask(p.hint_len_k >= row.traits.least_keys, "%d keys: too few for it", p.hint_len_k) &&
          q.ask(row.traits.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
+         q.ask(p.dropout == 0 || keeps_cells(p.dropout_place),
+               "place.row_first is %u and place.key_first %u, want multiples of 16 and 32 and steps of 1 for dropout",
+               p.dropout_place.row_first, p.dropout_place.key_first) &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
 

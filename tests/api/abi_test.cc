@@ -73,7 +73,17 @@ EXPECT_OFFSET(mica_gradients, dv, 288);
 EXPECT_OFFSET(mica_gradients, d_bias, 360);
 EXPECT_OFFSET(mica_gradients, d_sinks, 432);
 
-static_assert(sizeof(mica_attention) == 1696);
+static_assert(sizeof(mica_place) == 64);
+EXPECT_OFFSET(mica_place, shift, 0);
+EXPECT_OFFSET(mica_place, row_first, 8);
+EXPECT_OFFSET(mica_place, row_step, 16);
+EXPECT_OFFSET(mica_place, key_first, 24);
+EXPECT_OFFSET(mica_place, key_step, 32);
+EXPECT_OFFSET(mica_place, batch_first, 40);
+EXPECT_OFFSET(mica_place, head_first, 48);
+EXPECT_OFFSET(mica_place, heads, 56);
+
+static_assert(sizeof(mica_attention) == 1760);
 EXPECT_OFFSET(mica_attention, struct_bytes, 0);
 EXPECT_OFFSET(mica_attention, abi_version, 4);
 EXPECT_OFFSET(mica_attention, device, 8);
@@ -90,6 +100,7 @@ EXPECT_OFFSET(mica_attention, append, 872);
 EXPECT_OFFSET(mica_attention, dropout, 1168);
 EXPECT_OFFSET(mica_attention, control, 1176);
 EXPECT_OFFSET(mica_attention, gradients, 1192);
+EXPECT_OFFSET(mica_attention, place, 1696);
 
 static_assert(sizeof(void*) == 8 && sizeof(mica_bindings) == 280);
 EXPECT_OFFSET(mica_bindings, struct_bytes, 0);

@@ -67,7 +67,7 @@ class BackwardTile {
   static constexpr i32 kStripRows = 32 / E::kRows * E::kRows;
 
   BackwardTile(const CpuCall& call, const BackwardScratch<E>& scratch)
-      : call_(call), p_(*call.problem), m_(scratch), keep_(keep_threshold(p_.dropout)) {}
+      : call_(call), p_(*call.problem), m_(scratch) {}
 
   void enter_sequence(const Sequence& s, i32 b) {
     sequence_ = s;
@@ -177,7 +177,7 @@ class BackwardTile {
     const bool dropout = p_.dropout > 0;
     if (dropout) {
       for (i32 c = 0; c < count; c += kLanes) store(set(1 / (1 - p_.dropout)), factor + c);
-      drop_row(call_.philox, keep_, u32(b_ * p_.heads_q + rows.head), rows.begin + r, keys.begin, factor, count);
+      drop_row(call_.philox, p_, b_, rows.head, rows.begin + r, keys.begin, factor, count);
     }
     const Vector reference = set(rows.reference[r]), delta = set(rows.delta[r]);
     for (i32 c = 0; c < count; c += kLanes) {
@@ -196,7 +196,6 @@ class BackwardTile {
   const CpuCall& call_;
   const Problem& p_;
   const BackwardScratch<E>& m_;
-  const u32 keep_;
   Sequence sequence_;
   Scoring scoring_;
   i32 b_;

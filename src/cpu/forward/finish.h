@@ -37,11 +37,12 @@ inline void finish_probs(const CpuCall& call, const RowPlace& row, float lse_log
   const Problem& p = *call.problem;
   const ProbsRow to = probs_row(call, row);
   const float reference = reference_of<ScalarMath>(lse_log2);
-  const u32 threshold = keep_threshold(p.dropout), head_index = u32(row.b * p.heads_q + row.head);
+  const DropoutPlace& at = p.dropout_place;
+  const u32 threshold = keep_threshold(p.dropout), head_index = dropout_head(at, row.b, row.head);
   for (i32 j = visible.begin; j < min_of(visible.end, to.num_keys); ++j) {
     float& x = to.at[j * to.stride_key];
     const float e = ScalarMath::exp2(x - reference);
-    x = p.dropout > 0 && e > 0 && !is_kept(call.philox, threshold, head_index, u32(row.i), u32(j)) ? -e : e;
+    x = p.dropout > 0 && e > 0 && !is_kept(call.philox, threshold, head_index, dropout_row(at, row.i), dropout_key(at, j)) ? -e : e;
   }
 }
 

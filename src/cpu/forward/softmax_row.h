@@ -78,8 +78,7 @@ inline float softmax_row(const CpuCall& call, const Scoring& scoring, const RowP
     state.sum += exponentials(products, scale, reference, probabilities, count);
   } else {
     state.sum += exponentials(products, scale, reference, products, count);
-    drop_row(call.philox, keep_threshold(p.dropout), u32(row.b * p.heads_q + row.head), row.i, keys.begin, products,
-             count);
+    drop_row(call.philox, p, row.b, row.head, row.i, keys.begin, products, count);
     for (c = 0; c < count; c += kLanes) store_elements(probabilities + c, load(products + c));
   }
   for (; c < ld; ++c) probabilities[c] = 0;

@@ -164,9 +164,12 @@ struct FeatureState {
 
   // Calls function(m, n, e) for every dropped element. query_begin: a multiple of 16, key_begin: of 32.
   template <int m_blocks, int n_blocks, class Params, class Function>
-  MICA_DEVICE void for_each_dropped(const Params& p, i32 head_index, i32 query_begin, i32 key_begin,
+  MICA_DEVICE void for_each_dropped(const Params& p, i32 batch, i32 head, i32 query_begin, i32 key_begin,
                                     Function function) const {
     const i32 lane = threadIdx.x % 32;
+    const u32 head_index = dropout_head(p.dropout.place, batch, head);
+    query_begin += p.dropout.place.row_first;  // whole cells: see keeps_cells
+    key_begin += p.dropout.place.key_first;
     if constexpr (!transposed) {
       // One Philox block has the lane's 2 rows by 8 columns of 32 keys.
 #pragma unroll
@@ -202,7 +205,7 @@ struct FeatureState {
   }
 
   // The Philox block of a pair.
-  MICA_DEVICE PhiloxBlock<ScalarWords> block_of(i32 query, i32 key_index, i32 head_index) const {
+  MICA_DEVICE PhiloxBlock<ScalarWords> block_of(i32 query, i32 key_index, u32 head_index) const {
     const DropoutCell cell = dropout_cell(query, key_index);
     return philox<ScalarWords>(key, cell.row, cell.column, head_index);
   }

@@ -42,16 +42,14 @@ struct BackwardBias {
   i32 row_tile, key_tile;  // of dBias
   Scores sum;
 
-  MICA_DEVICE Band band_of(const Sequence& s) const {
-    return Band{s.len_q, s.len_k, p.band.bottom_right ? s.len_k - s.len_q : 0, p.band.window_left, p.band.window_right};
-  }
+  MICA_DEVICE Band band_in(const Sequence& s) const { return band_of(p.band, s.len_q, s.len_k); }
   MICA_DEVICE bool is_done(const Step& step) const { return step.batch == batch_end; }
 
   // The key tiles that the queries from step.row on see, of those that are the block's.
   MICA_DEVICE TileRange tiles_of(const Step& step) const {
     const Sequence sequence = sequence_of(p.sequences, step.batch);
     if (step.row >= sequence.len_q) return TileRange{0, 0, 0, 0};
-    TileRange tiles = key_tiles(band_of(sequence), step.row, min_of(step.row + tile_q, sequence.len_q), tile_k);
+    TileRange tiles = key_tiles(band_in(sequence), step.row, min_of(step.row + tile_q, sequence.len_q), tile_k);
     if (params.keys > 1) {
       tiles.begin = max_of(tiles.begin, key_tile);
       tiles.end = min_of(tiles.end, key_tile + 1);
@@ -156,7 +154,7 @@ struct BackwardBias {
 
   // S becomes P.
   MICA_DEVICE void weigh(Scores& s, const Ahead& ahead, const Step& step) const {
-    const Band band = band_of(sequence_of(p.sequences, step.batch));
+    const Band band = band_in(sequence_of(p.sequences, step.batch));
     const i32 query_begin = step.row + warp_row, key_begin = step.tile * tile_k + warp_key;
     Features features;
     features.begin(p, step.batch, step.head);
@@ -204,9 +202,9 @@ struct BackwardBias {
       Features features;
       features.begin(p, step.batch, step.head);
       for_each(dp, [&](float& x) { x *= p.dropout.rescale; });
-      features.template for_each_dropped<kMBlocks, kNBlocks>(p, step.batch * p.heads_q + step.head, step.row + warp_row,
-                                                             step.tile * tile_k + warp_key,
-                                                             [&](int m, int n, int e) { dp[m][n][e] = 0.0f; });
+      features.template for_each_dropped<kMBlocks, kNBlocks>(
+          p, step.batch, step.head, step.row + warp_row, step.tile * tile_k + warp_key,
+          [&](int m, int n, int e) { dp[m][n][e] = 0.0f; });
     }
 #pragma unroll
     for (int m = 0; m < kMBlocks; ++m)

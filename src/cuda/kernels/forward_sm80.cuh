@@ -270,7 +270,7 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   MICA_DEVICE void drop(Scores& probabilities, i32 tile) {
     if constexpr (kFull)
       if (this->has(kFeatureDropout))
-        features.template for_each_dropped<kM, kKeys / 8>(p, batch_index * p.heads_q + head, row_begin, key_begin(tile),
+        features.template for_each_dropped<kM, kKeys / 8>(p, batch_index, head, row_begin, key_begin(tile),
                                                           [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
   }
 

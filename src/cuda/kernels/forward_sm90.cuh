@@ -356,7 +356,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
   MICA_DEVICE void drop(Scores& probabilities, i32 row_begin, i32 step) const {
     if constexpr (served & kFeatureDropout)
-      features.template for_each_dropped<1, tile_k / 8>(p, batch_index * p.heads_q + head, row_begin, key_begin(step),
+      features.template for_each_dropped<1, tile_k / 8>(p, batch_index, head, row_begin, key_begin(step),
                                                         [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
   }
 

@@ -33,10 +33,11 @@ struct DropoutArg {
   const i64* rng_state;  // {seed, offset}; null: by value
   u32 threshold;         // core/random.h; 65536 when nothing is dropped
   float rescale;         // 1 / (1 - probability)
+  DropoutPlace place;    // of whole cells (keeps_cells)
 };
 
 struct BandArg {
-  i32 bottom_right, window_left, window_right;
+  i32 bottom_right, shift, window_left, window_right;
 };
 
 // What a problem can need of a kernel beyond the band, the scale and sinks.

@@ -74,7 +74,8 @@ struct ProbsRow {
 
   MICA_DEVICE bool is_kept_here(const PhiloxKey& key, i32 column) const {
     return !(p.features & kFeatureDropout) ||
-           is_kept(key, p.dropout.threshold, u32(b * p.heads_q + head), u32(row), u32(column));
+           is_kept(key, p.dropout.threshold, dropout_head(p.dropout.place, b, head), dropout_row(p.dropout.place, row),
+                   dropout_key(p.dropout.place, column));
   }
 };
 
@@ -90,8 +91,7 @@ MICA_DEVICE void write_probs(const ProbsParams& params, DoubleState (&shared)[wa
   index /= params.rows;
   const i32 head = i32(index % p.heads_q), b = i32(index / p.heads_q);
   const Sequence s = sequence_of(p.sequences, b);
-  const Band band = {s.len_q, s.len_k, p.band.bottom_right ? s.len_k - s.len_q : 0, p.band.window_left,
-                     p.band.window_right};
+  const Band band = band_of(p.band, s.len_q, s.len_k);
   const ProbsRow probs = {params, p, b, head, row, s, band};
 
   shared[warp][lane] = probs.state_of_lane(lane);

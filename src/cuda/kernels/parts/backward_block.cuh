@@ -39,8 +39,7 @@ struct BackwardBlock {
     }
     sequence = sequence_of(p.sequences, batch_index);
     key_begin = tile * tile_k;
-    band = Band{sequence.len_q, sequence.len_k, p.band.bottom_right ? sequence.len_k - sequence.len_q : 0,
-                p.band.window_left, p.band.window_right};
+    band = band_of(p.band, sequence.len_q, sequence.len_k);
     return key_begin < sequence.slot_len_k - sequence.leftpad || tile == 0;
   }
 
@@ -157,7 +156,7 @@ struct BackwardBlock {
           for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
             for (int e = 0; e < 4; ++e) dp[m][n][e] *= p.dropout.rescale;
-        features.template for_each_dropped<2, n_blocks>(p, batch_index * p.heads_q + head, query_begin, first_key,
+        features.template for_each_dropped<2, n_blocks>(p, batch_index, head, query_begin, first_key,
                                                         [&](int m, int n, int e) {
                                                           dp[m][n][e] = 0.0f;
                                                           s[m][n][e] = -s[m][n][e];

@@ -50,8 +50,7 @@ struct PackedRows {
       tile = QueryTile{index % p.batch, heavy_first(index / p.batch, p.tiles_q, p.band.window_right < kUnlimited)};
     batch_index = tile.batch;
     sequence = sequence_of(p.sequences, batch_index);
-    band = Band{sequence.len_q, sequence.len_k, p.band.bottom_right ? sequence.len_k - sequence.len_q : 0,
-                p.band.window_left, p.band.window_right};
+    band = band_of(p.band, sequence.len_q, sequence.len_k);
     query_begin = tile.tile * queries;
     head_begin = head_k * p.group + head_tile * tile_q;
     heads = min_of(tile_q, p.group - head_tile * tile_q);
@@ -190,8 +189,10 @@ struct PackedRows {
   MICA_DEVICE void drop(float (&probabilities)[n_blocks][4], i32 key_begin) const {
     if (has(kFeatureDropout))
       for_each(probabilities, key_begin, [&](float& x, int half, i32 j) {
-        const u32 head_index = batch_index * p.heads_q + row[half].head;
-        if (!is_kept(key, p.dropout.threshold, head_index, row[half].query, j)) x = 0.0f;
+        const DropoutPlace& at = p.dropout.place;
+        if (!is_kept(key, p.dropout.threshold, dropout_head(at, batch_index, row[half].head),
+                     dropout_row(at, row[half].query), dropout_key(at, j)))
+          x = 0.0f;
       });
   }
 

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pairs of stretches see each other, and how the library is asked for one: the geometry of pieces.
+
+A Part is a stretch of a rank's rows that is a Chunk of one sequence. A Piece is the attention of a part of the queries
+to a part of the keys. Pieces of packed sequences that ask the same of the library become one packed call.
+"""
+
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ._layout import Chunk
+
+
+class Part(NamedTuple):
+    begin: int  # the first row in the rank's tensor
+    sequence: int
+    chunk: Chunk
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.chunk.count
+
+
+class Mask(NamedTuple):
+    """Row i of the whole sees key j if i + shift - left <= j <= i + shift + right; None: unlimited. `shifts` has the
+    shift of each sequence."""
+    left: Optional[int]
+    right: Optional[int]
+    shifts: Tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """In rows i and keys j of the two parts: lower <= j - i <= upper, where None is no limit; `diagonal` is the
+    j - i of distance 0 for ALiBi, and `rest` what is left of the distance where steps do not divide it."""
+    q: Part
+    k: Part
+    lower: Optional[int]
+    upper: Optional[int]
+    diagonal: int
+    rest: int
+
+
+class Group(NamedTuple):
+    """Pieces that one call computes. With one piece the call is dense; else it is packed, with the diagonal at the
+    `corner` of each sequence."""
+    pieces: Tuple[Piece, ...]
+    corner: str  # "top-left" or "bottom-right"
+
+
+def piece_of(q: Part, k: Part, mask: Mask) -> Optional[Piece]:
+    """None where no query sees a key."""
+    if q.sequence != k.sequence or not q.chunk.count or not k.chunk.count:
+        return None
+    step = q.chunk.step  # the keys' too: both are dealt out in one way
+    apart = q.chunk.first - k.chunk.first + mask.shifts[q.sequence]
+    lower = None if mask.left is None else -((mask.left - apart) // step)  # rounded up
+    upper = None if mask.right is None else (apart + mask.right) // step  # rounded down
+    first, last = -(q.chunk.count - 1), k.chunk.count - 1  # of j - i
+    if (lower is not None and lower > last or upper is not None and upper < first or
+            lower is not None and upper is not None and lower > upper):
+        return None
+    lower = None if lower is not None and lower <= first else lower
+    upper = None if upper is not None and upper >= last else upper
+    return Piece(q, k, lower, upper, apart // step, apart % step)
+
+
+def pieces_of(queries: Sequence[Part], keys: Sequence[Part], mask: Mask) -> List[Piece]:
+    by_sequence: Dict[int, List[Part]] = {}
+    for part in keys:
+        by_sequence.setdefault(part.sequence, []).append(part)
+    return [piece for q in queries for k in by_sequence.get(q.sequence, ())
+            for piece in (piece_of(q, k, mask),) if piece is not None]
+
+
+def sees_any(queries: Sequence[Part], keys: Sequence[Part], mask: Mask) -> bool:
+    return any(piece_of(q, k, mask) is not None for q in queries for k in keys if q.sequence == k.sequence)
+
+
+def _corner_key(piece: Piece, corner: str, has_alibi: bool) -> Tuple:
+    """Equal for pieces that a packed call with the diagonal in that corner can compute together."""
+    moved = piece.k.chunk.count - piece.q.chunk.count if corner == "bottom-right" else 0
+    return (None if piece.lower is None else piece.lower - moved, None if piece.upper is None else piece.upper - moved,
+            (piece.diagonal - moved, piece.rest) if has_alibi else None)
+
+
+def _grouped(pieces: Sequence[Piece], corner: str, has_alibi: bool) -> List[Group]:
+    """Groups whose parts are in order and apart, as packed calls want them."""
+    groups: Dict[Tuple, List[List[Piece]]] = {}
+    for piece in pieces:
+        rounds = groups.setdefault(_corner_key(piece, corner, has_alibi), [])
+        for members in rounds:
+            if members[-1].q.end <= piece.q.begin and members[-1].k.end <= piece.k.begin:
+                members.append(piece)
+                break
+        else:
+            rounds.append([piece])
+    return [Group(tuple(members), corner) for rounds in groups.values() for members in rounds]
+
+
+def groups_of(pieces: Sequence[Piece], may_pack: bool, has_alibi: bool) -> List[Group]:
+    """As few calls as can be. may_pack: the tensors are packed sequences, and nothing tells their places apart."""
+    if not may_pack or len(pieces) < 2:
+        return [Group((piece,), "top-left") for piece in pieces]
+    return min((_grouped(pieces, corner, has_alibi) for corner in ("top-left", "bottom-right")), key=len)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of a rank's queries to keys that go round the group, and the gradients that go round with them.
+
+In step t a rank has the keys of the t-th rank before it. While it computes, they travel on to the next rank, as far as
+any rank needs them and no further. In backward the gradients of keys follow one step behind their keys and go home from
+the last rank that added to them.
+"""
+
+from functools import lru_cache
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+
+from .._autograd import Final
+from . import _compute
+from ._compute import Call
+from ._join import Joined, sink_gradient
+from ._mail import Letter, Mail
+from ._pieces import Group, Mask, Part, groups_of, pieces_of, sees_any
+
+KEYS, GRADIENTS = 1, 2  # tags of letters
+
+
+class Route(NamedTuple):
+    """A rank's way through the steps. groups[t]: what it computes in step t; hops[r]: how many steps the keys of rank r
+    travel; lengths[r]: how many keys rank r has."""
+    groups: Tuple[Tuple[Group, ...], ...]
+    hops: Tuple[int, ...]
+    lengths: Tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def route_of(queries: Tuple[Tuple[Part, ...], ...], keys: Tuple[Tuple[Part, ...], ...], lengths: Tuple[int, ...],
+             mask: Mask, rank: int, may_pack: bool, has_alibi: bool) -> Route:
+    """queries, keys: the parts of every rank."""
+    size = len(keys)
+    hops = []
+    for owner in range(size):
+        needed = (hop for hop in range(size - 1, 0, -1) if sees_any(queries[(owner + hop) % size], keys[owner], mask))
+        hops.append(next(needed, 0))
+    groups = tuple(tuple(groups_of(pieces_of(queries[rank], keys[(rank - step) % size], mask), may_pack, has_alibi))
+                   for step in range(size))
+    return Route(groups, tuple(hops), lengths)
+
+
+class Travel:
+    """Keys and values on their way round, step by step."""
+
+    def __init__(self, mail: Optional[Mail], route: Route, k: Tensor, v: Tensor) -> None:
+        self._mail, self._route, self._step = mail, route, 0
+        self.k, self.v = k, v
+        self._size, self._rank = (1, 0) if mail is None else (mail.size, mail.rank)
+
+    def owner(self, step: int) -> int:
+        return (self._rank - step) % self._size
+
+    def has(self, step: int) -> bool:
+        """Whether this rank has keys in the step: its own, or some that came so far."""
+        return step == 0 or step <= self._route.hops[self.owner(step)]
+
+    def _like(self, tensor: Tensor, owner: int) -> Tensor:
+        return tensor.new_empty((tensor.shape[0], self._route.lengths[owner], *tensor.shape[2:]))
+
+    def send_on(self) -> Any:
+        """Starts the exchange for the next step; finish it with arrive()."""
+        if self._mail is None:
+            return None
+        step, size, rank = self._step + 1, self._size, self._rank
+        sends = [Letter(t.contiguous(), (rank + 1) % size) for t in (self.k, self.v)
+                 if step < size and self.has(step - 1) and step <= self._route.hops[self.owner(step - 1)]]
+        self._next = ((self._like(self.k, self.owner(step)), self._like(self.v, self.owner(step)))
+                      if step < size and self.has(step) else ())
+        receives = [Letter(t, (rank - 1) % size) for t in self._next]
+        return self._mail.start(sends, receives, KEYS)
+
+    def arrive(self, on_its_way: Any) -> None:
+        if on_its_way is not None:
+            on_its_way.wait()
+            if self._next:
+                self.k, self.v = self._next
+        self._step += 1
+
+
+def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
+            alibi: Optional[Tensor], rng_state: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    """o in q's type and lse, of this rank's rows."""
+    joined = Joined((*q.shape[:-1], v.shape[-1]), q.device)
+    travel = Travel(mail, route, k, v)
+    for groups in route.groups:
+        on_its_way = travel.send_on()
+        for group in groups:
+            joined.add(*_compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state))
+        travel.arrive(on_its_way)
+    if sinks is not None:
+        joined.add_sinks(sinks)
+    o, lse = joined.result()
+    return o.to(q.dtype), lse
+
+
+def _add(whole: Optional[Tensor], like: Tensor, rows: slice, part: Optional[Tensor]) -> Optional[Tensor]:
+    """The sum in fp32 of gradients of `like`."""
+    if part is None:
+        return whole
+    if whole is None and part.shape == like.shape:
+        return part
+    if whole is None:
+        whole = torch.zeros(like.shape, dtype=torch.float32, device=like.device)
+    whole[:, rows] += part
+    return whole
+
+
+class Homeward:
+    """Gradients of keys that follow them round the ring and then go home."""
+
+    def __init__(self, mail: Optional[Mail], route: Route, like: Tuple[Tensor, Tensor],
+                 needs: Tuple[bool, bool]) -> None:
+        self._mail, self._route, self._like, self._needs = mail, route, like, needs
+        self._on_its_way: Any = None
+        self._arriving: List[Optional[Tensor]] = [None, None]
+        self.home: List[Optional[Tensor]] = [None, None]
+
+    def _empty(self, at: int, owner: int) -> Optional[Tensor]:
+        like = self._like[at]
+        shape = (like.shape[0], self._route.lengths[owner], *like.shape[2:])
+        return torch.empty(shape, dtype=torch.float32, device=like.device) if self._needs[at] else None
+
+    def so_far(self) -> List[Optional[Tensor]]:
+        """What the ranks before have added to the gradients of the keys that this rank has now."""
+        if self._on_its_way is not None:
+            self._on_its_way.wait()
+        return self._arriving
+
+    def send_on(self, step: int, made: List[Optional[Tensor]]) -> None:
+        """`made`: the gradients of the keys of this step, this rank's share included."""
+        if self._mail is None or self._mail.size == 1:
+            self.home = made
+            return
+        mail, hops, size, rank = self._mail, self._route.hops, self._mail.size, self._mail.rank
+        owner, comes = (rank - step) % size, (rank - 1 - step) % size
+        sends: List[Letter] = []
+        receives: List[Letter] = []
+        self._arriving = [None, None]
+        if step == 0 and hops[rank] == 0:
+            self.home = made
+        elif step <= hops[owner]:
+            to = (rank + 1) % size if step < hops[owner] else owner
+            sends = [Letter(t.contiguous(), to) for t in made if t is not None]
+        if step < hops[comes]:
+            self._arriving = [self._empty(at, comes) for at in (0, 1)]
+            receives += [Letter(t, (rank - 1) % size) for t in self._arriving if t is not None]
+        if step > 0 and step == hops[rank]:
+            self.home = [self._empty(at, rank) for at in (0, 1)]
+            receives += [Letter(t, (rank + step) % size) for t in self.home if t is not None]
+        # Tags tell steps apart: with two ranks what follows the keys and what goes home come from the same rank.
+        self._on_its_way = mail.start(sends, receives, GRADIENTS + step)
+
+
+def backward(mail: Optional[Mail], route: Route, call: Call, d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor,
+             v: Tensor, o: Tensor, lse: Tensor, alibi: Optional[Tensor], rng_state: Optional[Tensor],
+             needs: Tuple[bool, bool, bool]) -> Tuple[Optional[Tensor], ...]:
+    """The gradients of q, k and v in fp32, None where not needed."""
+    dq: Optional[Tensor] = None
+    travel = Travel(mail, route, k, v)
+    homeward = Homeward(mail, route, (k, v), needs[1:])
+    for step, groups in enumerate(route.groups):
+        on_its_way = travel.send_on()
+        mine: List[Optional[Tensor]] = [None, None]
+        for group in groups:
+            made = _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state, needs)
+            dq = _add(dq, q, slice(made.rows.begin, made.rows.end), made.dq)
+            keys = slice(made.rows.key_begin, made.rows.key_end)
+            mine = [_add(mine[0], travel.k, keys, made.dk), _add(mine[1], travel.v, keys, made.dv)]
+        before = homeward.so_far()
+        if travel.has(step):
+            for at, (like, need) in enumerate(zip((travel.k, travel.v), needs[1:])):
+                if need and mine[at] is None:
+                    mine[at] = torch.zeros(like.shape, dtype=torch.float32, device=q.device)
+                if need and before[at] is not None:
+                    mine[at] += before[at]
+        homeward.send_on(step, mine)
+        travel.arrive(on_its_way)
+    homeward.so_far()
+    if needs[0] and dq is None:
+        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    return dq, homeward.home[0], homeward.home[1]
+
+
+class Attend(Function):
+    """Attention of local queries to keys that go round, in torch's autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], alibi: Optional[Tensor],
+                rng_state: Optional[Tensor], mail: Optional[Mail], route: Route, call: Call) -> Any:
+        o, lse = forward(mail, route, call, q, k, v, sinks, alibi, rng_state)
+        ctx.save_for_backward(q, k, v, o, lse, sinks, alibi, rng_state)
+        ctx.mail, ctx.route, ctx.call = mail, route, call
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
+        q, k, v, o, lse, sinks, alibi, rng_state = ctx.saved_tensors
+        # Other ranks may need this one's share even where nothing comes in here: zeros go the same way.
+        d_o = torch.zeros_like(o) if d_o is None else d_o.resolve_neg()
+        d_o = d_o if d_o.stride(-1) == 1 else d_o.contiguous()
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        call = ctx.call._replace(deterministic=ctx.call.deterministic or deterministic)
+        with torch.no_grad():
+            made = backward(ctx.mail, ctx.route, call, d_o, d_lse, q, k, v, o, lse, alibi, rng_state,
+                            ctx.needs_input_grad[:3])
+            results: List[Optional[Tensor]] = [None if t is None else t.to(like.dtype)
+                                               for t, like in zip(made, (q, k, v))]
+            results.append(sink_gradient(sinks, o, lse, d_o, d_lse) if ctx.needs_input_grad[3] else None)
+        if torch.is_grad_enabled():  # create_graph: there is no second derivative, and it must not be silently 0
+            results = [t if t is None else Final.apply(t, q, k, v, d_o) for t in results]
+        return (*results, None, None, None, None, None)
