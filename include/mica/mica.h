@@ -114,10 +114,10 @@ typedef struct mica_gradients {
 
 /* Where the call lies in a larger one that is computed piece by piece, as several devices do. Zeros: it is the whole.
  * The diagonal moves by `shift`; the rest says which random bits dropout takes: those that the whole call would take at
- * row row_first + i * row_step, key key_first + j * key_step, sequence batch_first + b and head head_first + h. A piece's
- * o and lse are those of its keys alone; backward wants o and lse of the whole. */
+ * row row_first + i * row_step, key key_first + j * key_step, sequence batch_first + b and head head_first + h. A
+ * piece's o and lse are those of its keys alone; backward wants o and lse of the whole. */
 typedef struct mica_place {
-  int64_t shift; /* added to the diagonal's, for causal, window and ALiBi; at most 2^28 either way */
+  int64_t shift;               /* added to the diagonal's, for causal, window and ALiBi; at most 2^28 either way */
   int64_t row_first, row_step; /* step 0 means 1 */
   int64_t key_first, key_step;
   int64_t batch_first;

@@ -321,6 +321,12 @@ class Attention {
     return *this;
   }
 
+  // Where this call lies in a larger one that is computed piece by piece.
+  Attention& place(const mica_place& place) {
+    description.place = place;
+    return *this;
+  }
+
   Attention& splits(int num_splits) {
     description.control.num_splits = num_splits;
     return *this;

@@ -102,7 +102,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
         probs = q.new_empty((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32)
     lse, probs = None if lse is False else lse, None if probs is False else probs
     _forward(options(causal, diagonal, window_left, window_right, scale, softcap, dropout, num_splits, deterministic,
-                     batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k), place),
+                     batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k),
+                     place),
              q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
              cache_batch_idx, cache_leftpad, block_table, k_new, v_new, rotary_cos, rotary_sin, seed & _64_BITS,
              offset & _64_BITS, rng_state if dropout else None)

@@ -513,8 +513,12 @@ mica_status Validation::place() {
       (at.batch_first + p.batch) * heads > kMostPlaces)
     return invalid("place.batch_first is %lld, want 0 or more, and sequences * heads of the whole below 2^31",
                    (long long)at.batch_first);
-  p.dropout_place = {u32(at.row_first), u32(max_of<i64>(at.row_step, 1)),         u32(at.key_first),
-                     u32(max_of<i64>(at.key_step, 1)), u32(at.batch_first * heads + at.head_first), u32(heads)};
+  p.dropout_place = {u32(at.row_first),
+                     u32(max_of<i64>(at.row_step, 1)),
+                     u32(at.key_first),
+                     u32(max_of<i64>(at.key_step, 1)),
+                     u32(at.batch_first * heads + at.head_first),
+                     u32(heads)};
   return MICA_OK;
 }
 

@@ -253,11 +253,12 @@ void add_place_cases(CaseTable& table) {
     table.add(name + "_alibi", {.diagonal = MICA_DIAGONAL_TOP_LEFT, .has_alibi = true, .place = at});
     table.add(name + "_alibi_causal", {.causal = MICA_CAUSAL_TOP_LEFT, .has_alibi = true, .place = at});
   }
-  table.add("place_dropout", {.heads_q = 4,
-                              .len_q = 70,
-                              .len_k = 90,
-                              .dropout = 0.3f,
-                              .place = {.row_first = 48, .key_first = 96, .batch_first = 3, .head_first = 4, .heads = 12}});
+  table.add("place_dropout",
+            {.heads_q = 4,
+             .len_q = 70,
+             .len_k = 90,
+             .dropout = 0.3f,
+             .place = {.row_first = 48, .key_first = 96, .batch_first = 3, .head_first = 4, .heads = 12}});
   table.add("place_dropout_odd", {.len_q = 70,
                                   .len_k = 90,
                                   .dropout = 0.3f,

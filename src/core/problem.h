@@ -15,8 +15,8 @@ struct Tensor {
   i64 stride[4];
 };
 
-// Which random bits dropout takes: row i has those of row row_first + i * row_step of the larger call that this one is a
-// piece of, key j likewise, and (sequence b, head h) those of head_first + b * heads + h.
+// Which random bits dropout takes: row i has those of row row_first + i * row_step of the larger call that this one is
+// a piece of, key j likewise, and (sequence b, head h) those of head_first + b * heads + h.
 struct DropoutPlace {
   u32 row_first, row_step, key_first, key_step;
   u32 head_first, heads;

@@ -52,7 +52,7 @@ void rotate(mica_attention& a, int64_t positions = 7, int64_t half = 4) {
 
 // clang-format off
 const BadCall kBadCalls[] = {
-  {"struct_bytes", "struct_bytes is 8, want 1696 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
+  {"struct_bytes", "struct_bytes is 8, want 1760 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.struct_bytes = 8; }},
   {"abi_version", "abi_version is 9, want 1 (use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.abi_version = 9; }},
@@ -270,6 +270,22 @@ const BadCall kBadCalls[] = {
    [](mica_attention& a) { a.dropout.probability = std::numeric_limits<float>::quiet_NaN(); }},
   {"rng_flag", "dropout.rng_from_memory is 2, want 0 or 1", kInvalid, kForward,
    [](mica_attention& a) { a.dropout.rng_from_memory = 2; }},
+
+  // A piece's place in a larger call.
+  {"place_shift", "place.shift is -268435457, want at most 2^28 either way", kInvalid, kForward,
+   [](mica_attention& a) { a.place.shift = -268435457; }},
+  {"place_shift_append", "place.shift is 3, want 0 with append.k_new", kInvalid, kForward,
+   [](mica_attention& a) { append(a); a.place.shift = 3; }},
+  {"place_row_first", "place.row_first is -1, want 0 to 2^31 - 1", kInvalid, kForward,
+   [](mica_attention& a) { a.place.row_first = -1; }},
+  {"place_key_step", "place.key_step is 1073741824, want 0 or more, and the last of 7 places below 2^31", kInvalid,
+   kForward, [](mica_attention& a) { a.place.key_step = k2To30; }},
+  {"place_head_first", "place.head_first is -1, want 0 to 2^31 - 1", kInvalid, kForward,
+   [](mica_attention& a) { a.place.head_first = -1; }},
+  {"place_heads", "place.heads is 5, want at least 6 (= place.head_first + q.shape[2])", kInvalid, kForward,
+   [](mica_attention& a) { a.place.head_first = 2; a.place.heads = 5; }},
+  {"place_batch_first", "place.batch_first is 1073741824, want 0 or more, and sequences * heads of the whole below 2^31",
+   kInvalid, kForward, [](mica_attention& a) { a.place.batch_first = k2To30; }},
   {"deterministic_flag", "control.deterministic is -1, want 0 or 1", kInvalid, kForward,
    [](mica_attention& a) { a.control.deterministic = -1; }},
   {"batch_invariant_flag", "control.batch_invariant is 3, want 0 or 1", kInvalid, kForward,

@@ -2,7 +2,8 @@
 """Tests of the Python package as it lies in this tree; with MICA_TEST_INSTALLED=1, of the one that is installed.
 
 package/: what is installed, its types and its pages; arrays/: NumPy and numbers; calls/: torch tensors; dropins/: flash_attn;
-models/: Transformers. No folder has the name of a package that a test may find missing: Python would take it for that one."""
+models/: Transformers; over_ranks/: mica.distributed. No folder has the name of a package that a test may find missing:
+Python would take it for that one."""
 
 import os
 import pathlib

@@ -31,8 +31,8 @@ def ranks_of(group: Any, layout: str) -> Ranks:
     if is_product(layout):
         if mesh is None or mesh.ndim != 2:
             what = "a mesh of 1 dimension" if mesh is not None else f"a {type(group).__name__}"
-            raise InvalidArgument(f"group is {what}, want a DeviceMesh of two dimensions for layout {layout!r}: keys go "
-                                  "round along the first, heads are divided along the second")
+            raise InvalidArgument(f"group is {what}, want a DeviceMesh of two dimensions for layout {layout!r}: keys "
+                                  "go round along the first, heads are divided along the second")
         row, column = mesh.get_local_rank(0), mesh.get_local_rank(1)
         rows, columns = mesh.size(0), mesh.size(1)
         return Ranks(_flat_group(mesh), rows * columns, row * columns + column, rows, row, mesh.get_group(0), columns,

@@ -2,6 +2,7 @@
 """mica.distributed.attention and attention_varlen: sequences that lie spread over the ranks of a group."""
 
 import bisect
+import zlib
 from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -172,8 +173,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
     agree(whole, _describe("attention", layout, q, k, v, options, batch=q.shape[0], seqlen=length, seqlen_k=length_k,
                            alibi=alibi is not None, sinks=sinks is not None))
     if options.dropout and q.is_cuda and inner(layout) == "stripe" and ranks.rows > 1:
-        raise Unsupported(f"dropout is given with layout {layout!r} on a GPU, whose kernels draw bits for whole cells of "
-                          "neighbouring tokens: want layout 'ring', 'zigzag' or 'ulysses'")
+        raise Unsupported(f"dropout is given with layout {layout!r} on a GPU, whose kernels draw bits for whole cells "
+                          "of neighbouring tokens: want layout 'ring', 'zigzag' or 'ulysses'")
     rng_state = _rng_state(options.dropout, seed, whole, q.device)
     all_heads, columns = q.shape[2], None
     head_first = 0
@@ -253,8 +254,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
                      diagonal: Optional[str] = None, seed: Union[None, int, Tensor] = None) -> Any:
     """mica.attention_varlen of packed sequences that lie spread over a group.
 
-    q is (rows here, heads, dim), k and v likewise. cu_seqlens_q and cu_seqlens_k (None: the same) are those of the whole
-    stream, on every rank the same: [0, end of sequence 0, ...]. A list or a CPU tensor saves a GPU from waiting.
+    q is (rows here, heads, dim), k and v likewise. cu_seqlens_q and cu_seqlens_k (None: the same) are those of the
+    whole stream, on every rank the same: [0, end of sequence 0, ...]. A list or a CPU tensor saves a GPU from waiting.
 
     layout 'gather': the stream is cut into equal stretches, wherever sequences begin; a rank fetches the keys that its
         rows see. The last ranks may have fewer rows, or none.
@@ -279,7 +280,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
     q, k, v = (_tensors.dense(t) for t in autocast(q, k, v))
     mail = mail_of(ranks.group, q.device)
     agree(mail, _describe("attention_varlen", layout, q, k, v, options, sequences=len(cu_q) - 1,
-                          cu_seqlens=hash((cu_q, cu_k)), alibi=alibi is not None, sinks=sinks is not None))
+                          cu_seqlens=zlib.crc32(repr((cu_q, cu_k)).encode()), alibi=alibi is not None, sinks=sinks is not None))
     if alibi is not None and alibi.dim() == 2 and alibi.shape[0] > 1:
         raise Unsupported("alibi is given per sequence, want (heads,) for packed sequences over ranks")
     rng_state = _rng_state(options.dropout, seed, mail, q.device)
@@ -302,7 +303,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
                                 for a, b in zip(cu_q, cu_q[1:])), layout, ranks)
         _check_rows("k", k, route.lengths[ranks.rank], layout, ranks)
         traveller = mail if ranks.size > 1 else None
-    o, lse = Attend.apply(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), sinks, alibi, rng_state, traveller, route, call)
+    o, lse = Attend.apply(*(t.unsqueeze(0) for t in (q, k, v)), sinks, alibi, rng_state, traveller, route, call)
     return (o[0], lse[0]) if return_lse else o[0]
 
 

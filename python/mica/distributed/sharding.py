@@ -73,6 +73,6 @@ def unshard(x: Tensor, *, group: Any = None, layout: str = "ring", dim: int = 1,
     length = x.shape[dim] * ranks.size if seqlen is None else seqlen
     held = count_of(_chunks(layout, length, ranks, ranks.rank))
     if held != x.shape[dim]:
-        raise InvalidArgument(f"x.shape[{dim}] is {x.shape[dim]} on rank {ranks.rank}, want {held}: layout {layout!r} of "
-                              f"{length} tokens over {ranks.size} ranks; pass seqlen, the length of the whole")
+        raise InvalidArgument(f"x.shape[{dim}] is {x.shape[dim]} on rank {ranks.rank}, want {held}: layout {layout!r} "
+                              f"of {length} tokens over {ranks.size} ranks; pass seqlen, the length of the whole")
     return _Unshard.apply(x, ranks, layout, dim, length)

@@ -66,8 +66,7 @@ class BackwardTile {
   using Element = typename E::Element;
   static constexpr i32 kStripRows = 32 / E::kRows * E::kRows;
 
-  BackwardTile(const CpuCall& call, const BackwardScratch<E>& scratch)
-      : call_(call), p_(*call.problem), m_(scratch) {}
+  BackwardTile(const CpuCall& call, const BackwardScratch<E>& scratch) : call_(call), p_(*call.problem), m_(scratch) {}
 
   void enter_sequence(const Sequence& s, i32 b) {
     sequence_ = s;

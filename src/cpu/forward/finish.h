@@ -42,7 +42,10 @@ inline void finish_probs(const CpuCall& call, const RowPlace& row, float lse_log
   for (i32 j = visible.begin; j < min_of(visible.end, to.num_keys); ++j) {
     float& x = to.at[j * to.stride_key];
     const float e = ScalarMath::exp2(x - reference);
-    x = p.dropout > 0 && e > 0 && !is_kept(call.philox, threshold, head_index, dropout_row(at, row.i), dropout_key(at, j)) ? -e : e;
+    x = p.dropout > 0 && e > 0 &&
+                !is_kept(call.philox, threshold, head_index, dropout_row(at, row.i), dropout_key(at, j))
+            ? -e
+            : e;
   }
 }
 

@@ -202,9 +202,9 @@ struct BackwardBias {
       Features features;
       features.begin(p, step.batch, step.head);
       for_each(dp, [&](float& x) { x *= p.dropout.rescale; });
-      features.template for_each_dropped<kMBlocks, kNBlocks>(
-          p, step.batch, step.head, step.row + warp_row, step.tile * tile_k + warp_key,
-          [&](int m, int n, int e) { dp[m][n][e] = 0.0f; });
+      features.template for_each_dropped<kMBlocks, kNBlocks>(p, step.batch, step.head, step.row + warp_row,
+                                                             step.tile * tile_k + warp_key,
+                                                             [&](int m, int n, int e) { dp[m][n][e] = 0.0f; });
     }
 #pragma unroll
     for (int m = 0; m < kMBlocks; ++m)

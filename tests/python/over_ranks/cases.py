@@ -118,8 +118,16 @@ def check_packed(case):
         close(f"{name}: d{which}", local.grad, shard(whole.grad, cu), dtype)
 
 
-def check_all(rank, size, dense, packed):
+def check_each(rank, size, dense, packed):
     for case in dense:
         check_dense(case)
     for case in packed:
         check_packed(case)
+
+
+def check_product(rank, size, shape, cases):
+    """On a mesh of this shape."""
+    from torch.distributed.device_mesh import init_device_mesh
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("ring", "ulysses"))
+    for case in cases:
+        check_dense(case, mesh)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens a rank holds, which pieces see each other, and how partial results are joined; one process."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from mica.distributed import _layout, _pieces, _ring, _ulysses  # noqa: E402
+from mica.distributed._join import Joined  # noqa: E402
+from mica.errors import InvalidArgument  # noqa: E402
+
+
+def tokens(chunks):
+    return [chunk.first + n * chunk.step for chunk in chunks for n in range(chunk.count)]
+
+
+@pytest.mark.parametrize("layout", _layout.LAYOUTS)
+@pytest.mark.parametrize("length", [0, 1, 5, 24, 61])
+def test_every_token_is_held_once(layout, length):
+    for rows, columns in ((1, 1), (3, 1), (4, 2)):
+        held = [tokens(_layout.chunks_of(layout, length, rows, row, columns, column))
+                for row in range(rows) for column in range(columns)]
+        assert sorted(sum(held, [])) == list(range(length))
+
+
+def test_zigzag_takes_from_both_ends():
+    assert tokens(_layout.chunks_of("zigzag", 8, 2, 0)) == [0, 1, 6, 7]
+    assert tokens(_layout.chunks_of("stripe", 8, 2, 1)) == [1, 3, 5, 7]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pieces_show_the_pairs_that_the_mask_shows(seed):
+    r = random.Random(seed)
+    layout, size = r.choice(_layout.PLAIN), r.randint(1, 4)
+    rows, keys = r.randint(0, 30), r.randint(0, 30)
+    left, right = (r.choice([None, 0, r.randint(0, 12)]) for _ in range(2))
+    mask = _pieces.Mask(left, right, (r.choice([0, keys - rows]),))
+    for of_q in range(size):
+        for of_k in range(size):
+            parts = []
+            for length, rank in ((rows, of_q), (keys, of_k)):
+                at, mine = 0, []
+                for chunk in _layout.chunks_of(layout, length, size, rank):
+                    mine.append(_pieces.Part(at, 0, chunk))
+                    at += chunk.count
+                parts.append(mine)
+            seen = set()
+            for piece in _pieces.pieces_of(*parts, mask):
+                pairs = [(i, j) for i in range(piece.q.chunk.count) for j in range(piece.k.chunk.count)
+                         if (piece.lower is None or j - i >= piece.lower) and
+                         (piece.upper is None or j - i <= piece.upper)]
+                assert pairs  # a piece that shows nothing is none
+                seen |= {(tokens([piece.q.chunk])[i], tokens([piece.k.chunk])[j]) for i, j in pairs}
+            want = {(i, j) for part in parts[0] for i in tokens([part.chunk]) for other in parts[1]
+                    for j in tokens([other.chunk])
+                    if (left is None or j >= i + mask.shifts[0] - left) and
+                    (right is None or j <= i + mask.shifts[0] + right)}
+            assert seen == want
+
+
+def hops(layout, length, size, left, right):
+    parts = tuple(tuple(_pieces.Part(0, 0, chunk) for chunk in _layout.chunks_of(layout, length, size, rank))
+                  for rank in range(size))
+    lengths = tuple(length // size for _ in range(size))
+    return _ring.route_of(parts, parts, lengths, _pieces.Mask(left, right, (0,)), 0, False, False).hops
+
+
+def test_keys_travel_no_further_than_they_are_seen():
+    assert hops("ring", 64, 4, None, None) == (3, 3, 3, 3)
+    assert hops("ring", 64, 4, None, 0) == (3, 2, 1, 0)  # causal: never back to the ranks before
+    assert hops("ring", 64, 4, 16, 0) == (1, 1, 1, 0)  # a window that ends in the next rank
+    assert hops("ring", 64, 4, 0, 0) == (0, 0, 0, 0)
+
+
+def test_heads():
+    assert _ulysses.heads_of(8, 4, 2).queries == ((0, 4), (4, 8))
+    assert _ulysses.heads_of(6, 3, 2).keys == ((0, 1), (1, 3))  # whole groups, as even as can be
+    assert _ulysses.heads_of(8, 2, 4) == (((0, 2), (2, 4), (4, 6), (6, 8)), ((0, 1), (0, 1), (1, 2), (1, 2)))
+    with pytest.raises(InvalidArgument, match="q has 4 heads and k 2 for 3 ranks"):
+        _ulysses.heads_of(4, 2, 3)
+
+
+def test_joining_is_the_softmax_of_all():
+    scores, values = torch.randn(2, 3, 5, 12).double(), torch.randn(2, 12, 3, 4).double()
+    scores[0, 0, 0] = -float("inf")  # a row that sees nothing
+    scores[0, 1, :, :4] = -float("inf")  # nothing in the first part
+    sinks = torch.tensor([0.5, -float("inf"), 2.0])
+    joined = Joined((2, 5, 3, 4), torch.device("cpu"))
+    for begin, end in ((0, 4), (4, 5), (5, 12)):
+        part = scores[..., begin:end]
+        probabilities = torch.nan_to_num(torch.softmax(part, -1))
+        o = torch.einsum("bhqk,bkhd->bqhd", probabilities, values[:, begin:end])
+        joined.add(0, 5, o.float(), torch.logsumexp(part, -1).float())
+    joined.add_sinks(sinks)
+    o, lse = joined.result()
+    with_sink = torch.cat([scores, sinks.double()[None, :, None, None].expand(2, 3, 5, 1)], -1)
+    want = torch.einsum("bhqk,bkhd->bqhd", torch.nan_to_num(torch.softmax(with_sink, -1))[..., :-1], values)
+    assert torch.allclose(o.double(), want, atol=1e-6)
+    assert torch.allclose(lse.double(), torch.logsumexp(with_sink, -1), atol=1e-5)
+
+
+def test_unknown_layout_is_named():
+    with pytest.raises(InvalidArgument, match="layout is 'rings', want one of 'ring'"):
+        _layout.check_layout("rings")
