@@ -10,6 +10,7 @@ import pathlib
 import sys
 
 import pytest
+from over_ranks.fixtures import four, more, two  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 if not os.environ.get("MICA_TEST_INSTALLED"):

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of the tests here: two processes always, three and four in `make test-all`."""
+"""The ranks of the tests in this folder: two processes always, three and four in `make test-all`."""
 
 import os
-import sys
-import pathlib
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from ranks import Ranks  # noqa: E402
+from .ranks import Ranks
 
 
 def _ranks(size):
