@@ -23,10 +23,10 @@ build: ## build the library with all GPU kernels, the command and the tests into
 	@$(call build,release,-DMICA_BUILD_TESTS=ON $(ALL_KERNELS))
 
 demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
-	@$(BOOTSTRAP) build
-	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
+	@$(BOOTSTRAP) demo
+	@$(call build,demo)
 	@mkdir -p out
-	build/bin/mica demo --plot out/demo.svg
+	build-demo/bin/mica_demo out/demo.svg
 
 test: ## the tests, in a few minutes
 	@$(BOOTSTRAP) build test wheel

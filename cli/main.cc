@@ -12,32 +12,21 @@
 namespace {
 
 // One clear line, whatever was thrown; for bad usage it ends with where to read on.
-int complain(const CLI::App& where, std::string message, bool is_usage) {
+int complain(const cli::Command& where, std::string message, bool is_usage) {
   while (!message.empty() && message.back() == '\n') message.pop_back();
   for (char& c : message)
     if (c == '\n') c = ' ';
   message = support::printable(message, 2000);  // it may quote a file's name
-  const std::string command = where.get_parent() ? "mica " + where.get_name() : "mica";
+  const std::string command = where.name() == "mica" ? "mica" : "mica " + where.name();
   const std::string hint = is_usage ? " (see " + command + " --help)" : "";
   std::fprintf(stderr, "%s: %s%s\n", command.c_str(), message.c_str(), hint.c_str());
   return cli::kCannotTell;
 }
 
-// `--python "$UNSET"` must not mean that none was given. A filter may be empty: all.
-void refuse_empty_values(CLI::App& app) {
-  for (CLI::Option* option : app.get_options([](CLI::Option*) { return true; }))
-    if (option->get_items_expected_max() > 0 && option->get_name() != "--filter")
-      option->check(
-          CLI::Validator([](std::string& value) { return std::string(value.empty() ? "is empty" : ""); }, ""));
-  for (CLI::App* below : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_values(*below);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Mica: exact attention, computed in tiles.", "mica");
-  app.set_version_flag("--version", std::string("mica ") + mica_version());
-  app.require_subcommand(0, 1);
+  cli::Command app("Mica: exact attention, computed in tiles.", "mica", std::string("mica ") + mica_version());
   app.footer(
       "Exit codes: 0 yes, all is well; 1 no: a case failed or no kernel runs the problem; 2 bad usage, or it could not "
       "be found out.\nEvery verb takes --json, and --help with examples.");
@@ -59,20 +48,18 @@ int main(int argc, char** argv) {
   };
   const auto given = [&]() -> const cli::Verb* {
     for (const cli::Verb& verb : verbs)
-      if (*verb.app) return &verb;
+      if (verb.app->is_given()) return &verb;
     return nullptr;
   };
-  refuse_empty_values(app);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == int(CLI::ExitCodes::Success)) return app.exit(e);
+    if (!app.parse(argc, argv)) return cli::kOk;
+  } catch (const cli::UsageError& e) {
     return complain(given() ? *given()->app : app, e.what(), true);
   }
   if (!given()) {
     std::string names;
     for (const cli::Verb& verb : verbs)
-      names += (names.empty() ? "" : &verb == &verbs.back() ? " or " : ", ") + verb.app->get_name();
+      names += (names.empty() ? "" : &verb == &verbs.back() ? " or " : ", ") + verb.app->name();
     return complain(app, "want a verb: " + names, true);
   }
   try {

@@ -6,13 +6,13 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
 
-#include "doctor/system/host.h"
-#include "doctor/system/outlook.h"
+#include "support/machine.h"
 
 namespace cli {
 namespace {
@@ -40,25 +40,22 @@ double resident_bytes() {
 }
 
 double available_bytes() {
-  const uint64_t free = doctor::read_host(doctor::outlook_here()).memory_free_bytes();
+  const uint64_t free = support::read_machine(support::Files()).memory_free_bytes();
   return free ? double(free) : std::numeric_limits<double>::infinity();
 }
 
-ChildResult run_self(const std::vector<std::string>& arguments) {
+namespace {
+
+// Forks; the child's standard output, or what it writes to `out`, is collected. body(out) does not return.
+ChildResult fork_and_collect(const std::function<void(int out)>& body) {
   int ends[2];
   if (pipe(ends) != 0) throw std::runtime_error(std::string("no pipe for a child process: ") + std::strerror(errno));
-  std::vector<std::string> words = {"mica"};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::fflush(nullptr);  // what is buffered is this process's to write
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error(std::string("no child process: ") + std::strerror(errno));
   if (child == 0) {
-    dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
-    close(ends[1]);
-    execv("/proc/self/exe", argv.data());
+    body(ends[1]);
     _exit(127);
   }
   close(ends[1]);
@@ -71,6 +68,39 @@ ChildResult run_self(const std::vector<std::string>& arguments) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return result;
+}
+
+}  // namespace
+
+ChildResult run_self(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {"mica"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return fork_and_collect([&](int out) {
+    dup2(out, STDOUT_FILENO);
+    close(out);
+    execv("/proc/self/exe", argv.data());
+  });
+}
+
+ChildResult run_in_child(const std::function<std::string()>& work) {
+  return fork_and_collect([&](int out) {
+    std::string answer;
+    try {
+      answer = work();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "mica: %s\n", e.what());
+      _exit(2);
+    }
+    for (std::size_t sent = 0; sent < answer.size();) {
+      const ssize_t n = write(out, answer.data() + sent, answer.size() - sent);
+      if (n < 0 && errno != EINTR) _exit(2);
+      if (n > 0) sent += std::size_t(n);
+    }
+    _exit(0);
+  });
 }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }

@@ -134,9 +134,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb bench_verb(CLI::App& app) {
+Verb bench_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("bench", "Time the cases of a suite");
+  Command* verb = app.add_subcommand("bench", "Time the cases of a suite");
   verb->add_option("--suite", options->suite, "JSON file with cases (see bench/suites; default: cpu, built in)")
       ->type_name("FILE");
   verb->add_option("--filter", options->filter, "only cases whose name matches this regular expression")
@@ -144,7 +144,7 @@ Verb bench_verb(CLI::App& app) {
   verb->add_option("--device", options->device, "cpu, cuda or cuda:N, instead of what the suite says");
   verb->add_option("--threads", options->threads, "threads (0: all)")->capture_default_str();
   verb->add_option("--seconds", options->seconds, "about how long to time each case")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->range(0.0, 3600.0)
       ->capture_default_str();
   verb->add_option("--output", options->output, "also write the JSON to this file")->type_name("FILE");
   verb->add_flag("--list", options->list, "print the names of the cases and stop");

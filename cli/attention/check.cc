@@ -197,17 +197,15 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb check_verb(CLI::App& app) {
+Verb check_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("check", "Run the conformance cases on this machine");
+  Command* verb = app.add_subcommand("check", "Run the conformance cases on this machine");
   verb->add_option("--filter", options->filter, "only cases whose name or tag matches this regular expression")
       ->type_name("REGEX");
-  verb->add_option("--backend", options->backend, "where to run them")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
+  verb->add_option("--backend", options->backend, "where to run them")->one_of({"cpu", "cuda"})->capture_default_str();
   verb->add_option("--isa", options->isa, "CPU instruction set, as MICA_CPU_ISA (see mica info)")->type_name("NAME");
   verb->add_option("--jobs", options->jobs, "cases at a time (0: as many as there are cores)")
-      ->check(CLI::Range(0, 1024))
+      ->range(0, 1024)
       ->capture_default_str();
   verb->add_flag("--list", options->list, "print the names of the cases and stop");
   verb->add_flag("--verbose", options->verbose, "a line for every case");

@@ -1,45 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// `mica demo`: attention as the textbook writes it against attention in tiles, for growing lengths. Each measurement
-// is a process of its own, so that the peak of one cannot hide behind another's.
+#include "cli/attention/demo.h"
+
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <functional>
 #include <random>
+#include <stdexcept>
 
 #include "cli/attention/naive.h"
 #include "cli/attention/plot.h"
 #include "cli/process.h"
 #include "cli/text.h"
-#include "cli/verbs.h"
 #include "mica/mica.hpp"
 
 namespace cli {
 namespace {
 
-struct Options {
-  std::vector<std::int64_t> lengths = {256, 512, 1024, 2048, 4096, 8192, 16384};
-  std::int64_t heads = 4, dim = 64;
-  bool causal = false;
-  int threads = 0;
-  double seconds = 60;
-  std::string plot = "mica-demo.svg";
-  bool json = false;
-  // A child's errand: measure one method at one length, print JSON.
-  std::string measure;
-  std::int64_t length = 0;
-};
-
-struct Measurement {
-  double seconds, extra_bytes, error;
-  std::string kernel;
-};
-
-Measurement measure(const Options& options) {
-  const NaiveProblem p = {options.length, options.heads, options.dim, options.causal};
+DemoMeasurement measure(const DemoOptions& options, bool tiled, std::int64_t length) {
+  const NaiveProblem p = {length, options.heads, options.dim, options.causal};
   const std::size_t elements = std::size_t(p.rows * p.heads * p.dim);
   std::vector<float> q(elements), k(elements), v(elements), o(elements, NAN);
   std::mt19937 random(1);
@@ -51,8 +33,7 @@ Measurement measure(const Options& options) {
   mica::Attention attention(mica::tensor(std::as_const(q), shape), mica::tensor(std::as_const(k), shape),
                             mica::tensor(std::as_const(v), shape), mica::tensor(o, shape));
   if (p.causal) attention.causal();
-  const bool tiled = options.measure == "tiled";
-  Measurement m = {};
+  DemoMeasurement m = {};
   m.kernel = tiled ? attention.plan().kernel() : "naive";
   const int threads = mica_get_num_threads();
 
@@ -93,61 +74,50 @@ Measurement measure(const Options& options) {
   return m;
 }
 
-int run_child(const Options& options) {
-  const Measurement m = measure(options);
-  const nlohmann::json out = {{"seconds", m.seconds}, {"extra_bytes", m.extra_bytes}, {"kernel", m.kernel}};
-  std::printf("%s %.17g\n", out.dump().c_str(), m.error);  // JSON has no NaN
-  return kOk;
-}
-
-std::optional<Measurement> measure_in_child(const Options& options, const char* method, std::int64_t length) {
-  std::vector<std::string> arguments = {"demo",
-                                        "--measure",
-                                        method,
-                                        "--length",
-                                        std::to_string(length),
-                                        "--heads",
-                                        std::to_string(options.heads),
-                                        "--dim",
-                                        std::to_string(options.dim),
-                                        "--threads",
-                                        std::to_string(options.threads)};
-  if (options.causal) arguments.push_back("--causal");
-  const ChildResult child = run_self(arguments);
-  if (child.exit_code == 128 + 9) return std::nullopt;  // SIGKILL: the machine had no memory left
-  const std::size_t end = child.output.rfind(' ');
-  if (child.exit_code != 0 || end == std::string::npos)
-    throw std::runtime_error(
-        format("the %s run at length %lld ended with code %d", method, (long long)length, child.exit_code));
-  const nlohmann::json out = nlohmann::json::parse(child.output.substr(0, end));
-  return Measurement{out["seconds"], out["extra_bytes"], std::strtod(child.output.c_str() + end, nullptr),
-                     out["kernel"]};
-}
-
-struct Row {
-  std::int64_t length;
-  double naive_formula_bytes;
-  std::optional<Measurement> naive, tiled;
-  std::string naive_why_not;
+// What a child process says of its measurement.
+struct Answer {
+  double seconds, extra_bytes, error;
+  char kernel[128];
 };
 
+// In a process of its own, so that the peak of one cannot hide behind another's. Nothing if the machine had no memory
+// left for it.
+std::optional<DemoMeasurement> measure_in_child(const DemoOptions& options, bool tiled, std::int64_t length) {
+  const ChildResult child = run_in_child([&] {
+    const DemoMeasurement m = measure(options, tiled, length);
+    Answer answer = {m.seconds, m.extra_bytes, m.error, {}};
+    m.kernel.copy(answer.kernel, sizeof answer.kernel - 1);
+    return std::string(reinterpret_cast<const char*>(&answer), sizeof answer);
+  });
+  if (child.exit_code == 128 + SIGKILL) return std::nullopt;
+  Answer answer;
+  if (child.exit_code != 0 || child.output.size() != sizeof answer)
+    throw std::runtime_error(format("the %s run at length %lld ended with code %d", tiled ? "tiled" : "textbook's",
+                                    (long long)length, child.exit_code));
+  std::memcpy(&answer, child.output.data(), sizeof answer);
+  return DemoMeasurement{answer.seconds, answer.extra_bytes, answer.error, answer.kernel};
+}
+
+// The textbook takes no longer than this for a row.
+constexpr double kMostTextbookSeconds = 10;
+
 // Time grows with the square of the length; up to 7 runs are made in half a second, else one.
-double predicted_seconds(const Measurement& last, std::int64_t last_length, std::int64_t length) {
+double predicted_seconds(const DemoMeasurement& last, std::int64_t last_length, std::int64_t length) {
   const double ratio = double(length) / double(last_length);
   return last.seconds * ratio * ratio + 0.5;
 }
 
-std::vector<Row> measure_all(const Options& options, const std::function<void(const Row&)>& show) {
-  std::vector<Row> rows;
+std::vector<DemoRow> measure_all(const DemoOptions& options, const std::function<void(const DemoRow&)>& show) {
+  std::vector<DemoRow> rows;
   const double begin = now_seconds();
   const auto left = [&] { return options.seconds - (now_seconds() - begin); };
-  const Row* last_naive = nullptr;
+  const DemoRow* last_naive = nullptr;
   rows.reserve(options.lengths.size());  // last_naive points into it
   for (auto it = options.lengths.begin(); it != options.lengths.end(); ++it) {
     const std::int64_t length = *it;
-    Row row = {length, double(naive_extra_bytes({length, options.heads, options.dim, options.causal})), {}, {}, ""};
+    DemoRow row = {length, double(naive_extra_bytes({length, options.heads, options.dim, options.causal})), {}, {}, ""};
     if (!rows.empty() && predicted_seconds(*rows.back().tiled, rows.back().length, length) > left()) break;
-    row.tiled = measure_in_child(options, "tiled", length);
+    row.tiled = measure_in_child(options, true, length);
     if (!row.tiled) throw std::runtime_error(format("no memory for length %lld", (long long)length));
     double reserve = 0;  // for the tiled runs that follow
     for (auto next = it + 1; next != options.lengths.end(); ++next)
@@ -155,9 +125,9 @@ std::vector<Row> measure_all(const Options& options, const std::function<void(co
     const double wanted = last_naive ? predicted_seconds(*last_naive->naive, last_naive->length, length) : 0;
     if (row.naive_formula_bytes > 0.7 * available_bytes())
       row.naive_why_not = "would need " + format_bytes(row.naive_formula_bytes);
-    else if (wanted > std::max(left() - reserve, 0.2 * left()))
+    else if (wanted > std::min(kMostTextbookSeconds, std::max(left() - reserve, 0.2 * left())))
       row.naive_why_not = "would take " + format_seconds(wanted);
-    else if (!(row.naive = measure_in_child(options, "naive", length)))
+    else if (!(row.naive = measure_in_child(options, false, length)))
       row.naive_why_not = "ran out of memory";
     rows.push_back(row);
     if (row.naive) last_naive = &rows.back();
@@ -166,10 +136,10 @@ std::vector<Row> measure_all(const Options& options, const std::function<void(co
   return rows;
 }
 
-void write_plot(const Options& options, const std::vector<Row>& rows, const std::string& machine) {
+void write_plot(const DemoOptions& options, const std::vector<DemoRow>& rows, const std::string& machine) {
   PlotPanel time = {"Time", PlotUnit::kSeconds, {{"textbook", {}}, {"Mica, tiled", {}}}};
   PlotPanel memory = {"Memory beside the tensors", PlotUnit::kBytes, {{"textbook", {}}, {"Mica, tiled", {}}}};
-  for (const Row& row : rows) {
+  for (const DemoRow& row : rows) {
     const double x = double(row.length);
     if (row.naive) time.series[0].points.push_back({x, row.naive->seconds, true});
     time.series[1].points.push_back({x, row.tiled->seconds, true});
@@ -192,12 +162,7 @@ void write_plot(const Options& options, const std::vector<Row>& rows, const std:
   if (!out.flush()) throw std::runtime_error("cannot write " + options.plot);
 }
 
-nlohmann::json to_json(const std::optional<Measurement>& m) {
-  if (!m) return nullptr;
-  return {{"seconds", m->seconds}, {"extra_bytes", m->extra_bytes}, {"largest_error", m->error}, {"kernel", m->kernel}};
-}
-
-void check_options(const Options& options) {
+void check_options(const DemoOptions& options) {
   const auto want = [](bool is_fine, const std::string& complaint) {
     if (!is_fine) throw std::runtime_error(complaint);
   };
@@ -219,54 +184,35 @@ void check_options(const Options& options) {
               format_bytes(available_bytes()).c_str()));
 }
 
-int run(const Options& options) {
-  if (mica_set_num_threads(options.threads) != MICA_OK) throw std::runtime_error(mica_last_error());
-  if (!options.measure.empty()) return run_child(options);
-  check_options(options);
-  require_writable(options.plot);
-  const char* description = mica_device_description({MICA_CPU, 0});
-  const std::string machine = description ? description : "CPU";
-  const char* line = "%7s  %10s %10s %8s   %10s %10s   %9s %9s\n";
-  if (!options.json) {
-    std::printf("Attention, fp32, %lld heads of %lld%s, on %s.\n", (long long)options.heads, (long long)options.dim,
-                options.causal ? ", causal" : "", machine.c_str());
-    std::printf("Textbook: the whole matrix of scores in memory. Tiled: Mica, a tile at a time. Same threads.\n\n");
-    std::printf(line, "", "time", "", "", "memory", "", "error", "");
-    std::printf(line, "length", "textbook", "tiled", "faster", "textbook", "tiled", "textbook", "tiled");
-    std::fflush(stdout);
-  }
-  const auto show = [&](const Row& row) {
-    if (options.json) return;
-    const bool both = bool(row.naive);
-    std::printf(line, std::to_string(row.length).c_str(), both ? format_seconds(row.naive->seconds).c_str() : "-",
-                format_seconds(row.tiled->seconds).c_str(),
-                both ? format("%.1fx", row.naive->seconds / row.tiled->seconds).c_str() : "-",
-                both ? format_bytes(row.naive->extra_bytes).c_str() : "-", format_bytes(row.tiled->extra_bytes).c_str(),
-                both ? format("%.1e", row.naive->error).c_str() : "-", format("%.1e", row.tiled->error).c_str());
-    if (!row.naive_why_not.empty()) std::printf("%7s  textbook not run: %s\n", "", row.naive_why_not.c_str());
-    std::fflush(stdout);
-  };
-  const std::vector<Row> rows = measure_all(options, show);
-  write_plot(options, rows, machine);
+// A row of the table: the columns' heads, or what was measured.
+constexpr const char* kLine = "%7s  %10s %10s %8s   %10s %10s   %9s %9s\n";
 
-  // Exact to rounding: fp32 error is a few ulp of values near 1. NaN fails too.
-  constexpr double kLargestError = 1e-5;
-  bool exact = !rows.empty();
-  for (const Row& row : rows) exact = exact && row.tiled->error < kLargestError;
-  if (options.json) {
-    nlohmann::json out = {{"device", machine},  {"version", mica_version()}, {"heads", options.heads},
-                          {"dim", options.dim}, {"causal", options.causal},  {"threads", mica_get_num_threads()},
-                          {"exact", exact},     {"plot", options.plot},      {"rows", nlohmann::json::array()}};
-    for (const Row& row : rows)
-      out["rows"].push_back({{"length", row.length},
-                             {"naive", to_json(row.naive)},
-                             {"tiled", to_json(row.tiled)},
-                             {"naive_why_not", row.naive_why_not},
-                             {"naive_formula_bytes", row.naive_formula_bytes}});
-    std::printf("%s\n", out.dump(2).c_str());
-    return exact ? kOk : kFailed;
-  }
-  const auto longest = std::find_if(rows.rbegin(), rows.rend(), [](const Row& row) { return bool(row.naive); });
+void print_heads(const DemoOptions& options, const std::string& machine) {
+  std::printf("Attention, fp32, %lld heads of %lld%s, on %s.\n", (long long)options.heads, (long long)options.dim,
+              options.causal ? ", causal" : "", machine.c_str());
+  std::printf("Textbook: the whole matrix of scores in memory. Tiled: Mica, a tile at a time. Same threads.\n\n");
+  std::printf(kLine, "", "time", "", "", "memory", "", "error", "");
+  std::printf(kLine, "length", "textbook", "tiled", "faster", "textbook", "tiled", "textbook", "tiled");
+  std::fflush(stdout);
+}
+
+void print_row(const DemoRow& row) {
+  const bool both = bool(row.naive);
+  std::printf(kLine, std::to_string(row.length).c_str(), both ? format_seconds(row.naive->seconds).c_str() : "-",
+              format_seconds(row.tiled->seconds).c_str(),
+              both ? format("%.1fx", row.naive->seconds / row.tiled->seconds).c_str() : "-",
+              both ? format_bytes(row.naive->extra_bytes).c_str() : "-", format_bytes(row.tiled->extra_bytes).c_str(),
+              both ? format("%.1e", row.naive->error).c_str() : "-", format("%.1e", row.tiled->error).c_str());
+  if (!row.naive_why_not.empty()) std::printf("%7s  textbook not run: %s\n", "", row.naive_why_not.c_str());
+  std::fflush(stdout);
+}
+
+// Exact to rounding: fp32 error is a few ulp of values near 1.
+constexpr double kLargestError = 1e-5;
+
+void print_end(const DemoOptions& options, const DemoOutcome& outcome) {
+  const auto& rows = outcome.rows;
+  const auto longest = std::find_if(rows.rbegin(), rows.rend(), [](const DemoRow& row) { return bool(row.naive); });
   std::printf("\n");
   if (longest != rows.rend())
     std::printf("At length %lld, tiles are %.1f times as fast and take %s beside the tensors instead of %s.\n",
@@ -276,33 +222,27 @@ int run(const Options& options) {
       "Time: median. Memory: of a process of its own at its fullest, less what it held when its tensors were filled.\n"
       "Error: largest difference from the formula in double precision, on 32 rows.\n");
   std::printf("Plot: %s\n", options.plot.c_str());
-  if (!exact) std::printf("FAILED: a tiled result is further than %g from the formula.\n", kLargestError);
-  return exact ? kOk : kFailed;
+  if (!outcome.exact) std::printf("FAILED: a tiled result is further than %g from the formula.\n", kLargestError);
 }
 
 }  // namespace
 
-Verb demo_verb(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("demo", "The textbook's attention against tiles: time, memory, error, a plot");
-  verb->add_option("--lengths", options->lengths, "sequence lengths, growing")->delimiter(',')->type_name("N,N");
-  verb->add_option("--heads", options->heads, "heads")->capture_default_str();
-  verb->add_option("--dim", options->dim, "head dimension")->capture_default_str();
-  verb->add_flag("--causal", options->causal, "each row sees the keys up to its own");
-  verb->add_option("--threads", options->threads, "threads of both (0: all)")->capture_default_str();
-  verb->add_option("--seconds", options->seconds, "about how long it may take in all")
-      ->check(CLI::Range(1.0, 86400.0))
-      ->capture_default_str();
-  verb->add_option("--plot", options->plot, "file for the plot")->capture_default_str();
-  verb->add_flag("--json", options->json, "print JSON");
-  verb->add_option("--measure", options->measure, "")->check(CLI::IsMember({"naive", "tiled"}))->group("");
-  verb->add_option("--length", options->length, "")->group("");
-  verb->footer(
-      "Examples:\n"
-      "  mica demo\n"
-      "  mica demo --causal --dim 128 --lengths 1024,4096,16384 --plot plot.svg\n"
-      "Exit codes: 0 every tiled result is exact to rounding; 1 one is not; 2 it could not be measured.");
-  return {verb, [options] { return run(*options); }};
+DemoOutcome run_demo(const DemoOptions& options, bool is_table) {
+  if (mica_set_num_threads(options.threads) != MICA_OK) throw std::runtime_error(mica_last_error());
+  check_options(options);
+  require_writable(options.plot);
+  const char* description = mica_device_description({MICA_CPU, 0});
+  DemoOutcome outcome = {description ? description : "CPU", {}, false};
+  if (is_table) print_heads(options, outcome.machine);
+  outcome.rows = measure_all(options, [&](const DemoRow& row) {
+    if (is_table) print_row(row);
+  });
+  write_plot(options, outcome.rows, outcome.machine);
+  outcome.exact = !outcome.rows.empty();
+  for (const DemoRow& row : outcome.rows)
+    outcome.exact = outcome.exact && row.tiled->error < kLargestError;  // NaN fails
+  if (is_table) print_end(options, outcome);
+  return outcome;
 }
 
 }  // namespace cli

@@ -123,9 +123,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb info_verb(CLI::App& app) {
+Verb info_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("info", "This build, its backends, instruction sets and devices; which flash_attn is active");
   verb->add_flag("--json", options->json, "print JSON");
   verb->add_flag("--matrix", options->matrix, "print which options the CPU backend supports, as a Markdown table");

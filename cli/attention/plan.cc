@@ -70,9 +70,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb plan_verb(CLI::App& app) {
+Verb plan_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("plan", "What would run for a problem, and why the others would not");
+  Command* verb = app.add_subcommand("plan", "What would run for a problem, and why the others would not");
   add_problem_flags(*verb, options->problem);
   verb->add_flag("--json", options->json, "print JSON");
   verb->footer(

@@ -109,7 +109,7 @@ void for_each_field(Spec& s, F f) {
 
 }  // namespace
 
-void add_problem_flags(CLI::App& verb, ProblemSpec& spec) {
+void add_problem_flags(Command& verb, ProblemSpec& spec) {
   for_each_field(spec, [&verb](const std::string& name, auto& field, const char* help) {
     using Field = std::remove_reference_t<decltype(field)>;
     std::string flag = "--" + name;
@@ -117,16 +117,20 @@ void add_problem_flags(CLI::App& verb, ProblemSpec& spec) {
     if constexpr (std::is_same_v<Field, bool>) {
       verb.add_flag(flag, field, help);
     } else if constexpr (std::is_same_v<Field, std::vector<std::int64_t>>) {
-      CLI::Option* option = verb.add_option(flag, field, help)->delimiter(',')->type_name("N,N");
+      Option* option = verb.add_option(flag, field, help)->delimiter(',')->type_name("N,N");
       if (name == "window") option->expected(2);
-    } else if (name == "causal") {
-      // A bare --causal means the usual alignment.
-      verb.add_flag(flag + "{bottom-right}", field, std::string(help) + "; bare: bottom-right")
-          ->check(CLI::IsMember({"none", "bottom-right", "top-left"}));
+    } else if constexpr (std::is_same_v<Field, std::string>) {
+      if (name == "causal") {
+        // A bare --causal means the usual alignment.
+        verb.add_flag(flag + "{bottom-right}", field, std::string(help) + "; bare: bottom-right")
+            ->one_of({"none", "bottom-right", "top-left"});
+        return;
+      }
+      Option* option = verb.add_option(flag, field, help)->capture_default_str();
+      if (name == "pass") option->one_of({"forward", "backward"});
+      if (name == "dtype") option->one_of({"fp32", "fp16", "bf16"});
     } else {
-      CLI::Option* option = verb.add_option(flag, field, help)->capture_default_str();
-      if (name == "pass") option->check(CLI::IsMember({"forward", "backward"}));
-      if (name == "dtype") option->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+      verb.add_option(flag, field, help)->capture_default_str();
     }
   });
 }

@@ -2,12 +2,12 @@
 // A problem in words: what the flags of `mica plan` and the cases of a bench suite say, and the description it becomes.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/flags.h"
 #include "mica/mica.hpp"
 
 namespace cli {
@@ -40,7 +40,7 @@ struct ProblemSpec {
 };
 
 // Adds the flags above to a verb.
-void add_problem_flags(CLI::App& verb, ProblemSpec& spec);
+void add_problem_flags(Command& verb, ProblemSpec& spec);
 
 // Reads one case of a suite. Throws std::runtime_error, naming the key, for what is no such flag or has a wrong type.
 ProblemSpec problem_from_json(const nlohmann::json& object);

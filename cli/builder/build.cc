@@ -234,10 +234,10 @@ int run(Options options) {
 
 }  // namespace
 
-Verb build_verb(CLI::App& app) {
+Verb build_verb(Command& app) {
   auto options = std::make_shared<Options>();
   builder::BuildRequest& request = options->request;
-  CLI::App* verb = app.add_subcommand("build", "Build another project's CUDA extension for this torch");
+  Command* verb = app.add_subcommand("build", "Build another project's CUDA extension for this torch");
   verb->add_option("source", request.target, "a package (flash-attn, flash-attn==2.8.3), a source archive or a folder")
       ->type_name("TARGET");
   verb->add_option("--python", request.python, "the Python whose torch it is for (default: the active one)")

@@ -224,9 +224,9 @@ int finish(const Result& result, bool json) {
 
 }  // namespace
 
-void add_slurm_flags(CLI::App& verb, SlurmOptions& options) {
+void add_slurm_flags(Command& verb, SlurmOptions& options) {
   const char* group = "As a job of Slurm";
-  CLI::Option* slurm = verb.add_flag("--slurm", options.slurm, "submit it as a job and follow that")->group(group);
+  Option* slurm = verb.add_flag("--slurm", options.slurm, "submit it as a job and follow that")->group(group);
   const auto add = [&](const char* name, std::string& value, const char* text, const char* type) {
     verb.add_option(name, value, text)->type_name(type)->group(group)->needs(slurm);
   };
@@ -238,7 +238,7 @@ void add_slurm_flags(CLI::App& verb, SlurmOptions& options) {
   verb.add_option("--retries", options.retries, "second tries after too little memory or time, or a lost node")
       ->group(group)
       ->capture_default_str()
-      ->check(CLI::Range(0, 20))
+      ->range(0, 20)
       ->needs(slurm);
   verb.add_flag("--print", options.print, "only show the job's script (so does --dry-run)")->group(group)->needs(slurm);
   verb.add_flag("--cancel", options.cancel, "end the job of TARGET")->group(group)->needs(slurm);

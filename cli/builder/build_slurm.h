@@ -2,13 +2,13 @@
 // `mica build --slurm`: the same build as a job of Slurm.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "builder/run/build.h"
 #include "builder/run/prepare.h"
 #include "builder/slurm/job.h"
 #include "builder/slurm/slurm.h"
+#include "cli/flags.h"
 
 namespace cli {
 
@@ -19,7 +19,7 @@ struct SlurmOptions {
   std::string publish;  // folder that the job puts the finished wheel into
 };
 
-void add_slurm_flags(CLI::App& verb, SlurmOptions& options);
+void add_slurm_flags(Command& verb, SlurmOptions& options);
 
 // Submits the build, or follows the job that is there already, and says how it ended. Returns an exit code.
 int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& options, bool attach, bool json,

@@ -21,7 +21,7 @@ struct Options {
   jupyter::KernelRequest request;
   std::vector<std::string> env;
   bool user = false, json = false;
-  CLI::App *list = nullptr, *install = nullptr;
+  Command *list = nullptr, *install = nullptr;
 };
 
 void print_json(const nlohmann::json& out) {
@@ -177,10 +177,10 @@ int run_install(Options& options) {
 
 }  // namespace
 
-Verb jupyter_verb(CLI::App& app) {
+Verb jupyter_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("jupyter", "Kernels of Jupyter: what loads in each; a Python made one and tried");
-  verb->require_subcommand(1);
+  Command* verb = app.add_subcommand("jupyter", "Kernels of Jupyter: what loads in each; a Python made one and tried");
+  verb->require_subcommand();
   options->list = verb->add_subcommand("list", "Every kernel, its Python, its torch, and what loads in it");
   options->list->add_flag("--json", options->json, "print JSON");
   options->list->footer(
@@ -188,7 +188,7 @@ Verb jupyter_verb(CLI::App& app) {
       "Exit codes: 0 nothing is wrong; 1 a kernel, or a package in one, will fail; 2 it cannot be told.");
   options->install =
       verb->add_subcommand("install", "Register a Python as a kernel, start it once and check it inside");
-  CLI::App* install = options->install;
+  Command* install = options->install;
   jupyter::KernelRequest& request = options->request;
   install->add_option("--python", request.python, "a program, or the folder of an environment")->required();
   install->add_option("--name", request.name, "short name: letters, digits, dots, dashes, underscores")->required();
@@ -202,7 +202,7 @@ Verb jupyter_verb(CLI::App& app) {
   install->add_flag("--replace", request.replace, "over a different kernel of that name");
   install->add_option("--timeout", request.limit_seconds, "seconds that the start may take")
       ->capture_default_str()
-      ->check(CLI::Range(1.0, 3600.0));
+      ->range(1.0, 3600.0);
   install->add_flag("--json", options->json, "print JSON");
   install->footer(
       "Asks that Python's own ipykernel for the registration, writes it in one step, starts the kernel through\n"
@@ -215,7 +215,7 @@ Verb jupyter_verb(CLI::App& app) {
       "  mica jupyter install --python ~/venv --name torch28 --display-name \"PyTorch 2.8\"\n"
       "  mica jupyter install --python ~/venv --name torch28 --display-name \"PyTorch 2.8\" \\\n"
       "      --env LD_LIBRARY_PATH=/opt/cuda/lib64 --replace");
-  return {verb, [options] { return *options->list ? run_list(*options) : run_install(*options); }};
+  return {verb, [options] { return options->list->is_given() ? run_list(*options) : run_install(*options); }};
 }
 
 }  // namespace cli

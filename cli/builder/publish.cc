@@ -98,9 +98,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb publish_verb(CLI::App& app) {
+Verb publish_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("publish", "Put a wheel on shared storage for all nodes");
+  Command* verb = app.add_subcommand("publish", "Put a wheel on shared storage for all nodes");
   verb->add_option("wheel", options->wheel, "the wheel")->type_name("WHEEL");
   verb->add_option("folder", options->folder, "the shared folder; made if it is not there")->type_name("DIR");
   verb->add_option("--reindex", options->reindex, "only make the index of this folder anew")->type_name("DIR");

@@ -139,9 +139,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb verify_verb(CLI::App& app) {
+Verb verify_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("verify", "Check every wheel in a shared folder again");
+  Command* verb = app.add_subcommand("verify", "Check every wheel in a shared folder again");
   verb->add_option("folder", options->folder, "where `mica publish` put them")->required()->type_name("DIR");
   verb->add_option("--python", options->python, "judge for this Python (default: the active one)")->type_name("PATH");
   verb->add_option("--target", options->target, "judge for the environment that mica doctor --export wrote")

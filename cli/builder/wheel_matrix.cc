@@ -65,15 +65,15 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb wheel_matrix_verb(CLI::App& app) {
+Verb wheel_matrix_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("matrix", "Which builds work with which PyTorch, CUDA, Python and GPU");
+  Command* verb = app.add_subcommand("matrix", "Which builds work with which PyTorch, CUDA, Python and GPU");
   verb->add_option("paths", options->paths,
                    "shared folders, what mica build --out filled, or files with one line of JSON per build")
       ->required()
       ->type_name("DIR|FILE");
   verb->add_option("--format", options->form, "what to print")
-      ->check(CLI::IsMember({"table", "markdown", "html"}))
+      ->one_of({"table", "markdown", "html"})
       ->capture_default_str();
   verb->add_option("--output", options->output, "write there instead of printing")->type_name("FILE");
   verb->add_option("--package", options->package, "only this one")->type_name("NAME");

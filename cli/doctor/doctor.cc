@@ -153,9 +153,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb doctor_verb(CLI::App& app) {
+Verb doctor_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("doctor", "This environment, and whether a wheel or an installed package loads in it");
   verb->add_option("file", options->files, "wheels, .so files, folders, or names of installed packages");
   verb->add_option("--python", options->python, "judge for this Python (a program or its environment's folder)");

@@ -129,9 +129,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb explain_verb(CLI::App& app) {
+Verb explain_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("explain", "Why a build or an import failed, from its output");
+  Command* verb = app.add_subcommand("explain", "Why a build or an import failed, from its output");
   verb->add_option("text", options->words, "the error; without it, standard input is read");
   verb->add_option("--file", options->file, "a log");
   verb->add_option("--python", options->python, "the Python that it happened in, for the advice");

@@ -96,9 +96,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb inspect_verb(CLI::App& app) {
+Verb inspect_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("inspect", "What a wheel or a compiled file is; nothing of it is executed");
+  Command* verb = app.add_subcommand("inspect", "What a wheel or a compiled file is; nothing of it is executed");
   verb->add_option("file", options->files, "wheels, shared libraries, cubins, fatbins, folders, installed packages")
       ->required();
   verb->add_option("--python", options->python, "look for packages by name in this Python");

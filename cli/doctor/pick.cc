@@ -188,9 +188,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-Verb pick_verb(CLI::App& app) {
+Verb pick_verb(Command& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("pick", "Which wheel of flash-attn fits");
+  Command* verb = app.add_subcommand("pick", "Which wheel of flash-attn fits");
   verb->add_option("from", options->places,
                    "wheels, folders or lists of names (- is standard input); without it, the "
                    "published ones");
@@ -199,8 +199,7 @@ Verb pick_verb(CLI::App& app) {
                    "active one");
   verb->add_option("--torch", options->torch, "as in 2.8.0+cu128");
   verb->add_option("--cuda", options->cuda, "that torch was built with, as in 12.8; none: for the CPU");
-  verb->add_option("--abi", options->abi, "torch's C++ ABI: TRUE is the new one")
-      ->check(CLI::IsMember({"TRUE", "FALSE", "1", "0"}));
+  verb->add_option("--abi", options->abi, "torch's C++ ABI: TRUE is the new one")->one_of({"TRUE", "FALSE", "1", "0"});
   verb->add_option("--machine", options->machine, "x86_64 or aarch64");
   verb->add_option("--target", options->target, "a machine that mica doctor --export described");
   verb->add_option("--glibc", options->glibc, "as in 2.35");

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what a task needs, and says so: Debian packages by apt (sudo when not root), Python packages into .venv.
-# Usage: tools/build/bootstrap.sh [build] [test] [lint] [bench] [wheel] [python] [slurm]     Where everything is there already, it does nothing.
+# Usage: tools/build/bootstrap.sh [demo] [build] [test] [lint] [bench] [wheel] [python] [slurm]     Where everything is there already, it does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # "a|b": the first that the distribution has. A trailing "?": what needs it is skipped where it cannot be had. What a
 # distribution does not know at all is asked for once (remove this file to ask again).
 absent=.cache/absent-packages
-apt_build="cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv ccache?"
+apt_demo="cmake ninja-build g++ make libhwy-dev zlib1g-dev ccache?"
+apt_build="$apt_demo libcli11-dev nlohmann-json3-dev python3 python3-venv"
 apt_test="libgtest-dev binutils pkg-config|pkgconf clang? libclang-rt-dev|libclang-rt-14-dev? libomp-dev? qemu-user-static|qemu-user?"
 # The other architecture's C library, for qemu.
 case $(uname -m) in

@@ -13,23 +13,20 @@
   namespace mica_##name {          \
     const mica::IsaTable& table(); \
   }
-#if defined(__aarch64__)
 MICA_DECLARE_ISA(neon)
 MICA_DECLARE_ISA(bfmmla)
-#elif defined(__x86_64__)
 MICA_DECLARE_ISA(avx2)
 MICA_DECLARE_ISA(avx512)
 MICA_DECLARE_ISA(amx)
-#endif
 
 namespace mica {
 namespace {
 
 #if defined(__aarch64__)
 
-bool has_neon() { return true; }
+[[maybe_unused]] bool has_neon() { return true; }
 
-bool has_bfmmla() {
+[[maybe_unused]] bool has_bfmmla() {
   constexpr u64 kBf16 = 1u << 14;  // HWCAP2_BF16
   return getauxval(AT_HWCAP2) & kBf16;
 }
@@ -60,20 +57,20 @@ struct X86 {
 
 constexpr bool all_of(u64 word, u64 bits) { return (word & bits) == bits; }
 
-bool has_avx2() {
+[[maybe_unused]] bool has_avx2() {
   static const X86 x;
   constexpr u32 kFma = 1u << 12, kAvx = 1u << 28, kF16c = 1u << 29, kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;
   return all_of(x.saved, 0x6) && all_of(x.ecx1, kFma | kAvx | kF16c) && all_of(x.ebx7, kBmi | kAvx2 | kBmi2);
 }
 
-bool has_avx512() {
+[[maybe_unused]] bool has_avx512() {
   static const X86 x;
   constexpr u32 kF = 1u << 16, kDq = 1u << 17, kCd = 1u << 28, kBw = 1u << 30, kVl = 1u << 31;
   return has_avx2() && all_of(x.saved, 0xe6) && all_of(x.ebx7, kF | kDq | kCd | kBw | kVl);
 }
 
 // NOTE: the process must ask Linux for the tile registers once, before the first use.
-bool has_amx() {
+[[maybe_unused]] bool has_amx() {
   static const X86 x;
   constexpr u32 kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
   constexpr u64 kTileState = u64(3) << 17;
@@ -88,11 +85,24 @@ bool has_amx() {
 
 }  // namespace
 
-#if defined(__aarch64__)
-const Isa kIsas[] = {{mica_bfmmla::table, has_bfmmla}, {mica_neon::table, has_neon}};
-#elif defined(__x86_64__)
-const Isa kIsas[] = {{mica_amx::table, has_amx}, {mica_avx512::table, has_avx512}, {mica_avx2::table, has_avx2}};
+// The best first. CMake says which were compiled.
+const Isa kIsas[] = {
+#if defined(MICA_HAS_ISA_bfmmla)
+    {mica_bfmmla::table, has_bfmmla},
 #endif
+#if defined(MICA_HAS_ISA_neon)
+    {mica_neon::table, has_neon},
+#endif
+#if defined(MICA_HAS_ISA_amx)
+    {mica_amx::table, has_amx},
+#endif
+#if defined(MICA_HAS_ISA_avx512)
+    {mica_avx512::table, has_avx512},
+#endif
+#if defined(MICA_HAS_ISA_avx2)
+    {mica_avx2::table, has_avx2},
+#endif
+};
 const i32 kNumIsas = i32(sizeof kIsas / sizeof kIsas[0]);
 
 }  // namespace mica

@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "doctor/load/loader_cache.h"
-#include "doctor/system/cgroup.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -16,34 +15,6 @@ namespace doctor {
 using namespace support;
 
 namespace {
-
-// Bytes of a line such as "MemTotal:       24590092 kB".
-uint64_t meminfo(const std::string& text, const std::string& key) {
-  const std::size_t at = text.find(key + ":");
-  return at == text.npos ? 0 : std::strtoull(text.c_str() + at + key.size() + 1, nullptr, 10) * 1024;
-}
-
-// How many a list such as "0-3,8,10-11" names.
-int count_list(const std::string& list) {
-  int count = 0;
-  for (const std::string& range : split(list, ',')) {
-    const std::string text(trimmed(range));
-    if (text.empty() || text[0] < '0' || text[0] > '9') continue;
-    char* end = nullptr;
-    const long first = std::strtol(text.c_str(), &end, 10);
-    const long last = *end == '-' ? std::strtol(end + 1, nullptr, 10) : first;
-    if (last >= first && last - first < 100'000) count += int(last - first + 1);
-  }
-  return std::min(count, 100'000);
-}
-
-void read_cores(const Files& files, HostFacts& host) {
-  host.cores = count_list(files.read("/sys/devices/system/cpu/online", 4096).value_or(""));
-  const std::string status = files.read("/proc/self/status", 1 << 16).value_or("");
-  if (const std::size_t at = status.find("Cpus_allowed_list:"); at != status.npos)
-    host.cores_allowed = count_list(status.substr(at + 18, status.find('\n', at) - at - 18));
-  if (host.cores == 0) host.cores = int(host.cores_allowed);
-}
 
 std::string system_name(const Files& files) {
   for (const std::string& line : split(files.read("/etc/os-release", 1 << 16).value_or(""), '\n'))
@@ -151,24 +122,13 @@ void read_disks(const Outlook& outlook, HostFacts& host) {
 
 }  // namespace
 
-uint64_t HostFacts::memory_free_bytes() const {
-  uint64_t free = memory_available_bytes ? memory_available_bytes : memory_bytes;
-  if (memory_limit_bytes) free = std::min(free, *memory_limit_bytes - std::min(*memory_limit_bytes, memory_used_bytes));
-  return free;
-}
-
 HostFacts read_host(const Outlook& outlook) {
   HostFacts host;
   const Files& files = outlook.files;
   host.machine = machine_of(outlook);
   host.kernel = trimmed(files.read("/proc/sys/kernel/osrelease", 4096).value_or(""));
   host.system = system_name(files);
-  const std::string memory = files.read("/proc/meminfo", 1 << 16).value_or("");
-  host.memory_bytes = meminfo(memory, "MemTotal");
-  host.memory_available_bytes = meminfo(memory, "MemAvailable");
-  host.swap_bytes = meminfo(memory, "SwapTotal");
-  read_cores(files, host);
-  read_cgroup(files, host);
+  static_cast<Machine&>(host) = read_machine(files);
   read_loader(outlook, host);
   read_libraries(files, host);
   read_disks(outlook, host);

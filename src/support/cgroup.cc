@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "doctor/system/cgroup.h"
+#include "support/cgroup.h"
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "support/text.h"
 
-namespace doctor {
-
-using namespace support;
-
+namespace support {
 namespace {
 
 // "max" and version 1's huge number mean no limit.
@@ -51,15 +48,16 @@ Groups groups_of(const Files& files) {
   return groups;
 }
 
-void limit_memory(HostFacts& host, const std::optional<uint64_t>& limit, const std::optional<uint64_t>& used) {
-  const bool is_limit = limit && (host.memory_bytes == 0 ? *limit < (uint64_t(1) << 60) : *limit < host.memory_bytes);
-  if (!is_limit || (host.memory_limit_bytes && *host.memory_limit_bytes <= *limit)) return;
-  host.memory_limit_bytes = limit;
-  host.memory_used_bytes = used.value_or(0);
+void limit_memory(Machine& machine, const std::optional<uint64_t>& limit, const std::optional<uint64_t>& used) {
+  const bool is_limit =
+      limit && (machine.memory_bytes == 0 ? *limit < (uint64_t(1) << 60) : *limit < machine.memory_bytes);
+  if (!is_limit || (machine.memory_limit_bytes && *machine.memory_limit_bytes <= *limit)) return;
+  machine.memory_limit_bytes = limit;
+  machine.memory_used_bytes = used.value_or(0);
 }
 
-void limit_cores(HostFacts& host, double cores) {
-  if (cores > 0 && (host.cores_allowed == 0 || cores < host.cores_allowed)) host.cores_allowed = cores;
+void limit_cores(Machine& machine, double cores) {
+  if (cores > 0 && (machine.cores_allowed == 0 || cores < machine.cores_allowed)) machine.cores_allowed = cores;
 }
 
 // Page cache counts as used but is given back when memory is short.
@@ -72,42 +70,42 @@ uint64_t used_without_cache(const Files& files, const std::string& folder, uint6
   return used;
 }
 
-void read_version_2(const Files& files, const std::string& group, HostFacts& host) {
+void read_version_2(const Files& files, const std::string& group, Machine& machine) {
   for (const std::string& folder : folders_of("/sys/fs/cgroup", group)) {
     const auto used = number_in(files, folder + "/memory.current");
-    limit_memory(host, number_in(files, folder + "/memory.max"),
+    limit_memory(machine, number_in(files, folder + "/memory.max"),
                  used ? std::optional(used_without_cache(files, folder, *used)) : std::nullopt);
     const std::vector<std::string> quota = split(files.read(folder + "/cpu.max", 4096).value_or(""), ' ');
     if (quota.size() == 2 && std::atof(quota[0].c_str()) > 0 && std::atof(quota[1].c_str()) > 0)
-      limit_cores(host, std::atof(quota[0].c_str()) / std::atof(quota[1].c_str()));
+      limit_cores(machine, std::atof(quota[0].c_str()) / std::atof(quota[1].c_str()));
   }
 }
 
-void read_version_1(const Files& files, const Groups& groups, HostFacts& host) {
+void read_version_1(const Files& files, const Groups& groups, Machine& machine) {
   for (const std::string& folder : folders_of("/sys/fs/cgroup/memory", groups.memory)) {
     const auto used = number_in(files, folder + "/memory.usage_in_bytes");
-    limit_memory(host, number_in(files, folder + "/memory.limit_in_bytes"),
+    limit_memory(machine, number_in(files, folder + "/memory.limit_in_bytes"),
                  used ? std::optional(used_without_cache(files, folder, *used)) : std::nullopt);
   }
   for (const char* mount : {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"})
     for (const std::string& folder : folders_of(mount, groups.cpu)) {
       const auto quota = number_in(files, folder + "/cpu.cfs_quota_us");
       const auto period = number_in(files, folder + "/cpu.cfs_period_us");
-      if (quota && period && *period) limit_cores(host, double(*quota) / double(*period));
+      if (quota && period && *period) limit_cores(machine, double(*quota) / double(*period));
     }
 }
 
 }  // namespace
 
-void read_cgroup(const Files& files, HostFacts& host) {
+void read_cgroup(const Files& files, Machine& machine) {
   const Groups groups = groups_of(files);
   if (files.is_file("/sys/fs/cgroup/cgroup.controllers")) {
-    host.cgroup_version = 2;
-    read_version_2(files, groups.unified, host);
+    machine.cgroup_version = 2;
+    read_version_2(files, groups.unified, machine);
   } else if (groups.has_memory || groups.has_cpu || files.is_folder("/sys/fs/cgroup/memory")) {
-    host.cgroup_version = 1;
-    read_version_1(files, groups, host);
+    machine.cgroup_version = 1;
+    read_version_1(files, groups, machine);
   }
 }
 
-}  // namespace doctor
+}  // namespace support
