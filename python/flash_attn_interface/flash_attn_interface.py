@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional, Tuple, Union
 import mica
 import torch
 from flash_attn._autograd import attention as _with_options
+from flash_attn._numbers import chunk_of, window_of
 from flash_attn.layers.rotary import apply_rotary_emb
 from torch import Tensor
 
@@ -17,7 +18,7 @@ def _refuse(**unwanted: Any) -> None:
 
 
 def _window(window_size: Any) -> Tuple[Optional[int], Optional[int]]:
-    left, right = (int(side) for side in window_size)
+    left, right = window_of(window_size)
     return (None if left < 0 else left, None if right < 0 else right)
 
 
@@ -74,6 +75,7 @@ def flash_attn_func(
 ):
     """q (batch, seqlen_q, heads, dim), k and v (batch, seqlen_k, heads_k, dim); with return_attn_probs also the LSE."""
     _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    attention_chunk = chunk_of(attention_chunk)
     q, k, scale = _joined(q, k, v, qv, softmax_scale)
     if deterministic and not attention_chunk:
         return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs)
@@ -141,6 +143,7 @@ def flash_attn_varlen_func(
     """q (total_q, heads, dim), k and v (total_k, heads_k, dim); with return_attn_probs also the LSE (heads,
     total_q)."""
     _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    attention_chunk = chunk_of(attention_chunk)
     q, k, scale = _joined(q, k, v, qv, softmax_scale)
     if deterministic and not attention_chunk:
         if seqused_q is not None or seqused_k is not None:
@@ -194,6 +197,7 @@ def flash_attn_with_kvcache(
     """As flash_attn.flash_attn_with_kvcache; page_table is its block_table. q may be packed, (total_q, heads, dim),
     with cu_seqlens_q. With return_softmax_lse: (out, lse, None, None); upstream's last two are its partial results."""
     _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, cu_seqlens_k_new=cu_seqlens_k_new)
+    attention_chunk = chunk_of(attention_chunk)
     if qv is not None and k is not None:
         raise ValueError("qv is given with k, want new keys written into the caches beforehand")
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1

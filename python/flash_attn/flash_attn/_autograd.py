@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import _native, _ops
+from ._numbers import number, window_of
 
 Window = Union[Tuple[int, int], Tensor]
 
@@ -149,16 +150,16 @@ def attention(
 ) -> Union[Tensor, Tuple[Tensor, Tensor, Tensor]]:
     """What the six public functions do. (a, b, c) is (q, k, v), (q, kv, None) or (qkv, None, None)."""
     head_dim = a.shape[-1]
-    if softmax_scale is None:
-        softmax_scale = head_dim**-0.5
+    softmax_scale = head_dim**-0.5 if softmax_scale is None else number("softmax_scale", softmax_scale)
+    softcap, dropout_p = number("softcap", softcap), number("dropout_p", dropout_p)
     if softcap > 0.0 and dropout_p > 0.0:
         raise RuntimeError(f"softcap is {softcap} with dropout {dropout_p}, want one of them (as upstream)")
-    left, right = int(window_size[0]), int(window_size[1])
+    left, right = window_of(window_size)
     padding = _wants_padding(a, b, c)
     if padding:
         a, b, c = _padded(a), _padded(b), _padded(c)
     gradient = _needs_gradient(a, b, c)
-    options = (float(dropout_p), float(softmax_scale), bool(causal), left, right, max(float(softcap), 0.0))
+    options = (dropout_p, softmax_scale, bool(causal), left, right, softcap if softcap != softcap else max(softcap, 0.0))
     lengths = (max_seqlen_q, max_seqlen_k)
     # S_dmask, a gradient written packed and one whose bits are asked for by argument are what Mica's face does not have.
     if not (_ops.is_traced(a) or (return_attn_probs and dropout_p) or (gradient and (deterministic or c is None))):

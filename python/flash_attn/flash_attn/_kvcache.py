@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from . import _native, _ops
+from ._numbers import number, window_of
 
 
 def _cached(
@@ -84,15 +85,15 @@ def flash_attn_with_kvcache(
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.stride(-1) != 1:
             raise ValueError(f"{name}.stride(-1) is {cache.stride(-1)}, want 1: a copy would not be written in place")
-    if softmax_scale is None:
-        softmax_scale = q.shape[-1] ** -0.5
+    softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else number("softmax_scale", softmax_scale)
+    softcap = number("softcap", softcap)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-    left, right = int(window_size[0]), int(window_size[1])
+    left, right = window_of(window_size)
     if _ops.is_traced(q):
         out, lse = torch.ops.flash_attn._flash_attn_with_kvcache(
             q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad,
-            block_table, alibi_slopes, float(softmax_scale), bool(causal), left, right, float(softcap),
+            block_table, alibi_slopes, softmax_scale, bool(causal), left, right, softcap,
             bool(rotary_interleaved), int(num_splits),
         )
         return (out, lse) if return_softmax_lse else out
@@ -103,6 +104,6 @@ def flash_attn_with_kvcache(
             cache_batch_idx=vector(cache_batch_idx), cache_leftpad=vector(cache_leftpad), rotary_cos=rotary_cos,
             rotary_sin=rotary_sin, rotary_interleaved=bool(rotary_interleaved), causal=bool(causal),
             window=(left if left >= 0 else None, right if right >= 0 else None), scale=softmax_scale or 1e-30,
-            softcap=max(softcap, 0.0), alibi=alibi_slopes, num_splits=int(num_splits), return_lse=return_softmax_lse,
+            softcap=softcap if softcap != softcap else max(softcap, 0.0), alibi=alibi_slopes, num_splits=int(num_splits), return_lse=return_softmax_lse,
         )
     return (made[0], _native.upstream_lse(made[1])) if return_softmax_lse else made

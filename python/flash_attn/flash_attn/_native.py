@@ -12,6 +12,7 @@ from mica import _abi, _tensors
 from torch import Tensor
 
 INFINITY = float("inf")
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def round_multiple(x: int, m: int) -> int:
@@ -24,8 +25,8 @@ def dense_rows(x: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def vector(x: Optional[Tensor]) -> Optional[Tensor]:
-    """int32 and dense, as the kernels want lengths and tables."""
-    if x is None or (x.dtype is torch.int32 and x.is_contiguous()):
+    """int32 and dense, as the kernels want lengths and tables; what holds no integers is left to be refused by name."""
+    if x is None or (x.dtype is torch.int32 and x.is_contiguous()) or x.dtype not in _INTEGERS:
         return x
     return x.to(torch.int32).contiguous()
 

@@ -47,20 +47,40 @@ def _is_tracing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-_known: Dict[str, bool] = {}
+# What an attention class does with a mask that it does not merely hand on.
+_LOOKS_INTO_MASK = re.compile(r"attention_mask(\.dtype|(\[[^]\n]*\])? *(\+|&|!=))")
+_sources: Dict[str, str] = {}
+_look: Dict[str, bool] = {}
+
+
+@getattr(torch.compiler, "assume_constant_result", lambda function: function)
+def _source_of(configuration_module: str) -> str:
+    """The modelling code beside a configuration; nothing where it cannot be read."""
+    if configuration_module not in _sources:
+        try:
+            modeling = importlib.import_module(configuration_module.replace("configuration_", "modeling_"))
+            _sources[configuration_module] = inspect.getsource(modeling)
+        except (ImportError, OSError, TypeError):
+            return ""
+    return _sources[configuration_module]
 
 
 @getattr(torch.compiler, "assume_constant_result", lambda function: function)
 def _names_its_windows(configuration_module: str) -> bool:
     """Whether the model hands its sliding window to the attention function. One that does not (PhiMoE, Qwen2-MoE)
     relies on the mask alone."""
-    if configuration_module not in _known:
-        try:
-            modeling = importlib.import_module(configuration_module.replace("configuration_", "modeling_"))
-            _known[configuration_module] = "sliding_window=" in inspect.getsource(modeling)
-        except (ImportError, OSError, TypeError):
-            return False
-    return _known[configuration_module]
+    return "sliding_window=" in _source_of(configuration_module)
+
+
+@getattr(torch.compiler, "assume_constant_result", lambda function: function)
+def _looks_into_masks(configuration_module: str) -> bool:
+    """Whether the model's attention classes join the mask with one of their own (Doge, DeepSeek-V3.2): it must be the
+    full one, as eager has it."""
+    if configuration_module not in _look:
+        classes = re.split(r"^(?=class |def |@)", _source_of(configuration_module), flags=re.MULTILINE)
+        _look[configuration_module] = any(re.match(r"class \w*Attention\b", part) and _LOOKS_INTO_MASK.search(part)
+                                          for part in classes)
+    return _look[configuration_module]
 
 
 def _is_native_window(local_size: Optional[int], config: Any) -> bool:
@@ -122,7 +142,8 @@ def mask(
         known = isinstance(q_offset, int) and isinstance(kv_offset, int)
         at_the_end = known and q_offset + q_length == kv_offset + kv_length
         positions = dict(q_length=q_length, q_offset=q_offset)
-    is_native = _is_native_window(local_size, config)
+    is_native = _is_native_window(local_size, config) and not (
+        config is not None and _looks_into_masks(type(config).__module__))
     if allow_is_causal_skip and at_the_end and is_native:
         may_be_none = rows == 1 or rows == kv_length and not _calls_itself_bidirectional(config)
         if attention_mask is None:
@@ -194,6 +215,13 @@ def _same_sequence(cu_q: Tensor, cu_k: Tensor, rows: int, keys: int) -> Tensor:
     return (of_row[:, None] == of_key[None])[None, None]
 
 
+def _for_eagers_empty_rows(mask: Tensor) -> Tensor:
+    """Models hide keys with the type's least number. In a row that has nothing else eager then takes the mean of the
+    values, but in Mica's units of log2(e) that number is -inf, and the row 0."""
+    least = -1e38
+    return mask if mask.dtype == torch.float16 else torch.where((mask < least) & (mask > -float("inf")), least, mask)
+
+
 def attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -259,6 +287,7 @@ def attention(
         return mica.attention(q, k, v, **options), None
     attention_mask = attention_mask[..., :keys]
     if attention_mask.is_floating_point():
+        attention_mask = _for_eagers_empty_rows(attention_mask)
         bias = attention_mask if position_bias is None else position_bias + attention_mask
         return mica.attention(q, k, v, **dict(options, bias=bias)), None
     return mica.attention(q, k, v, mask=attention_mask.to(torch.bool), **options), None
@@ -268,7 +297,7 @@ def attention(
 def _has_a_list_of_its_own(modeling: str) -> bool:
     """Whether the models of this module take their attention classes from a table, which ends with a KeyError."""
     tables = [table for name, table in vars(sys.modules[modeling]).items()
-              if isinstance(table, dict) and re.fullmatch(r"\w*_ATTENTION_CLASSES", name)]
+              if isinstance(table, dict) and re.fullmatch(r"\w*ATTENTION_(CLASSES|FUNCTIONS?)", name)]
     return any("eager" in table for table in tables)
 
 

@@ -11,7 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", minversion="4.57", reason="no transformers 4.57 or later here")
 
 import mica.integrations.transformers as mica_transformers  # noqa: E402
-from transformers_test import CAUSAL, batch_with_padding, build  # noqa: E402
+from transformers_test import CAUSAL, SMALL, batch_with_padding, build  # noqa: E402
 
 T5 = dict(vocab_size=97, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0,
           relative_attention_num_buckets=8, dropout_rate=0.0)
@@ -169,3 +169,31 @@ def test_a_causal_mask_of_modules_that_call_themselves_bidirectional():
         want, got = (build(config, impl, kind=transformers.Aimv2TextModel)(
             ids, attention_mask=torch.ones_like(ids)).last_hidden_state for impl in ("eager", "mica"))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_model_that_joins_the_mask_with_its_own_gets_all_of_it(side):
+    """Doge takes what is not 0 in a mask for hidden, unless it is one of booleans: the short form would be turned over."""
+    config = transformers.DogeConfig(num_hidden_layers=2, keep_window_size=4, **SMALL)
+    ids, mask = batch_with_padding(side)
+    logits = []
+    for impl in ("eager", "mica"):
+        torch.manual_seed(0)
+        model = build(config, impl)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        logits.append(model(input_ids=ids, attention_mask=mask).logits.detach()[mask.bool()])
+    torch.testing.assert_close(logits[1], logits[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_hidden_by_the_least_number_is_the_mean_as_in_eager(dtype):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 6, 8, dtype=dtype) for _ in range(3))
+    mask = torch.zeros(2, 1, 6, 6, dtype=dtype)
+    mask[0, :, 0] = mask[1, :, 2:4, :3] = torch.finfo(dtype).min
+    mask[0, :, 0, 4:] = -float("inf")  # what the sum of two such masks is
+    got = mica_transformers.attention(Module(), q, k, v, mask)[0]
+    want = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=mask.double())
+    want[0, :, 0] = v.double()[0, :, :4].mean(1)
+    torch.testing.assert_close(got.double(), want.transpose(1, 2), rtol=2e-2, atol=1e-5 if dtype == torch.float32 else 2e-2)
