@@ -27,7 +27,7 @@ namespace {
 struct Options {
   std::vector<std::string> files;
   std::string python, target, export_file, html;
-  bool build = false, json = false;
+  bool build = false, json = false, strict = false;
 };
 
 void write_file(const char* flag, const std::string& path, const std::string& text) {
@@ -130,6 +130,8 @@ std::vector<doctor::Verdict> all_verdicts(const std::vector<doctor::Judged>& jud
 
 int run(const Options& options) {
   Outcome outcome = options.target.empty() ? here(options) : in_described_target(options);
+  if (!options.strict)
+    for (doctor::Judged& judged : outcome.judged) doctor::keep_to_the_import(judged.verdicts);
   std::vector<doctor::Judged> all = outcome.judged;
   all.insert(all.end(), outcome.unread.begin(), outcome.unread.end());
   const std::vector<doctor::Verdict> verdicts = all_verdicts(all);
@@ -165,6 +167,8 @@ Verb doctor_verb(Command& app) {
       ->excludes("--target");
   verb->add_flag("--build", options->build, "also what a build of flash-attn from source would meet")
       ->excludes("--target");
+  verb->add_flag("--strict", options->strict,
+                 "what does not stop an import (tags, RECORD, symbols beyond abi3) counts as an error too");
   verb->add_option("--html", options->html, "write one page to attach to a ticket");
   verb->add_flag("--json", options->json, "print JSON");
   verb->footer(

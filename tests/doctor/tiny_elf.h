@@ -18,6 +18,7 @@ struct Library {
   std::vector<std::string> imports;
   std::vector<std::string> versions;  // that it defines
   std::string runpath;
+  std::string data;  // bytes that nothing points to
 };
 
 class ElfWriter {
@@ -51,6 +52,7 @@ class ElfWriter {
       entry(DT_VERDEF, append(definitions.data(), definitions.size()));
       entry(DT_VERDEFNUM, library.versions.size());
     }
+    append(library.data.data(), library.data.size());
     const uint64_t strings_at = append(strings_.data(), strings_.size());
     entry(DT_STRTAB, strings_at);
     entry(DT_STRSZ, strings_.size());

@@ -47,7 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     case 5: {
       doctor::PythonWords words;
-      doctor::collect_words(text, words);
+      doctor::collect_words("pkg/a.py", text, words);
+      words.graph.reached();
       doctor::compiled_imports(text);
       break;
     }

@@ -46,6 +46,57 @@ ModuleName parse_module_name(std::string_view path) {
   return out;
 }
 
+bool is_cpython_name(std::string_view name) {
+  if (!is_python_name(name)) return false;
+  // A family of functions that the stable ABI has members of (PyObject_, PyLong_), or one of CPython's own beyond it.
+  const std::string_view plain = name.starts_with("_") ? name.substr(1) : name;
+  const std::string_view family = plain.substr(0, plain.find('_'));
+  if (is_stable_abi_family(family)) return true;
+  for (const char* own : {"Py",
+                          "PyCode",
+                          "PyConfig",
+                          "PyContext",
+                          "PyContextVar",
+                          "PyCoro",
+                          "PyDateTime",
+                          "PyDictItems",
+                          "PyFloat",
+                          "PyFunction",
+                          "PyGen",
+                          "PyHash",
+                          "PyInterpreterConfig",
+                          "PyInstanceMethod",
+                          "PyMethod",
+                          "PyMutex",
+                          "PyOS",
+                          "PyPreConfig",
+                          "PyRun",
+                          "PyRuntime",
+                          "PyTime",
+                          "PyTraceMalloc",
+                          "PyUnicodeWriter",
+                          "PyWeakref",
+                          "PyWideStringList",
+                          "PyThread",
+                          "PyThreadState",
+                          "PyCell",
+                          "PyCriticalSection",
+                          "PyAnySet",
+                          "PyFrozenSet",
+                          "PyLongWriter",
+                          "PyPickleBuffer",
+                          "PyStatus",
+                          "PySymtable",
+                          "PyParser",
+                          "PyNode",
+                          "PyCompile",
+                          "PyAST",
+                          "PyArena",
+                          "PyToken"})
+    if (family == own) return true;
+  return false;
+}
+
 PythonAbiFacts python_abi_of(const ElfFile& elf) {
   PythonAbiFacts out;
   bool limited = true;
@@ -54,7 +105,7 @@ PythonAbiFacts python_abi_of(const ElfFile& elf) {
       if (symbol.name.starts_with("PyInit_") && symbol.binding != 0) out.init_functions.emplace_back(symbol.name);
       continue;
     }
-    if (symbol.weak() || !is_python_name(symbol.name)) continue;
+    if (symbol.weak() || !is_cpython_name(symbol.name)) continue;
     ++out.imports;
     const Version release = stable_abi_release(symbol.name);
     if (!release.known()) {

@@ -34,4 +34,7 @@ struct PythonAbiFacts {
 };
 PythonAbiFacts python_abi_of(const ElfFile& elf);
 
+// Does CPython have a name like this? PyObject_Call, _Py_Dealloc; not PyArrow_Foo, which others call theirs.
+bool is_cpython_name(std::string_view name);
+
 }  // namespace doctor

@@ -20,7 +20,8 @@ using namespace support;
 class LibraryStore;  // doctor/load/library_store.h
 
 struct LoaderFacts {
-  std::vector<std::string> library_path;                   // LD_LIBRARY_PATH
+  std::vector<std::string> library_path;                   // LD_LIBRARY_PATH; an empty entry is the current folder
+  std::vector<std::string> preload;                        // LD_PRELOAD: names or paths
   std::vector<std::pair<std::string, std::string>> cache;  // ld.so.cache of this machine type: soname, path
   std::vector<std::string> default_folders;                // "/lib/x86_64-linux-gnu", ..., "/lib", "/usr/lib"
 };
@@ -32,6 +33,7 @@ struct PythonFacts {
   std::string soabi;  // "cpython-312-x86_64-linux-gnu"
   bool free_threaded = false, debug = false;
   std::vector<std::string> site_packages;
+  Version numpy;  // not known: none is installed
 };
 
 struct TorchFacts {

@@ -2,11 +2,13 @@
 #include "doctor/judge/installed.h"
 
 #include <algorithm>
+#include <set>
 
 #include "doctor/facts/facts.h"
 #include "doctor/facts/gpu_rules.h"
 #include "doctor/judge/judge.h"
 #include "doctor/judge/torch_claim.h"
+#include "doctor/read/import_graph.h"
 #include "doctor/read/inspect.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/record.h"
@@ -28,9 +30,32 @@ struct PackageFiles {
   std::vector<std::string> binaries;  // paths in the target
   bool needs_torch = false;
   bool has_record = false;
-  bool has_cute = false;  // flash_attn/cute is among its files
+  bool has_cute = false;          // flash_attn/cute is among its files
+  std::vector<std::string> gone;  // extension modules that RECORD lists and that are not there
   TorchClaim claim;
 };
+
+// The checkout that an editable install (pip install -e) leads to; empty if it is none.
+std::string editable_folder(const Files& files, const std::string& dist_info) {
+  const std::string text = files.read(dist_info + "/direct_url.json", 1 << 16).value_or("");
+  const std::size_t url = text.find("file://"), end = text.find('"', url == text.npos ? 0 : url);
+  const bool is_editable = text.find("\"editable\": true") != text.npos || text.find("\"editable\":true") != text.npos;
+  return is_editable && url != text.npos && end != text.npos ? text.substr(url + 7, end - url - 7) : "";
+}
+
+// Compiled modules of a checkout, where the import finds them: not what a build left behind.
+void add_compiled(const Files& files, const std::string& folder, int depth, std::vector<std::string>& out) {
+  for (const std::string& name : files.list(folder)) {
+    const std::string path = folder + "/" + name;
+    if (out.size() >= kMostBinaries) return;
+    if (is_extension_name(name) || (name.ends_with(".so") && files.is_file(path))) {
+      if (const auto real = files.resolve(path)) out.push_back(*real);
+    } else if (depth > 0 && name[0] != '.' && name != "build" && name != "dist" && name != "__pycache__" &&
+               name != "third_party" && name != "node_modules" && files.link(path).empty() && files.is_folder(path)) {
+      add_compiled(files, path, depth - 1, out);
+    }
+  }
+}
 
 PackageFiles files_of(const Files& files, const InstalledPackage& package) {
   PackageFiles out;
@@ -50,8 +75,14 @@ PackageFiles files_of(const Files& files, const InstalledPackage& package) {
     out.has_cute |= row.path.rfind("flash_attn/cute/", 0) == 0;
     if (!is_binary || out.binaries.size() >= kMostBinaries) continue;
     // A record is only text: what leads out of site-packages is left alone.
-    if (const auto path = recorded_file(files, package, row.path)) out.binaries.push_back(*path);
+    if (const auto path = recorded_file(files, package, row.path))
+      out.binaries.push_back(*path);
+    else if (is_extension_name(name) && row.path[0] != '/' && row.path.find("..") == row.path.npos)
+      out.gone.push_back(row.path);
   }
+  constexpr int kDepth = 5;
+  if (const std::string checkout = editable_folder(files, folder); !checkout.empty() && files.is_folder(checkout))
+    add_compiled(files, checkout, kDepth, out.binaries);
   return out;
 }
 
@@ -83,6 +114,61 @@ void judge_missing_module(const Survey& survey, const PythonInstall& python, con
                    "FLASH_ATTENTION_SKIP_CUDA_BUILD, or the wheel was a py3-none-any one.",
                    pip_of(python) + " uninstall -y flash-attn, then install the wheel that mica pick names",
                    {package.site + "/flash_attn/flash_attn_interface.py imports it"}));
+}
+
+// An extension module that an installer put there and that is there no more.
+void judge_gone(const Survey& survey, const PythonInstall& python, const InstalledPackage& package,
+                const PackageFiles& found, std::vector<Verdict>& out) {
+  if (found.gone.empty()) return;
+  const ImportGraph graph = words_of_package(survey.outlook.files, package).graph;
+  const std::set<std::string> reached = graph.reached();
+  for (const std::string& path : found.gone) {
+    const std::string module = module_of_path(path);
+    out.push_back(make_verdict("MODULE_MISSING", package.name + " " + package.version,
+                               "ModuleNotFoundError: No module named '" + printable(module) + "'",
+                               "RECORD lists " + printable(path) +
+                                   ", and the file is not there: it was removed, or its "
+                                   "copying was cut off.",
+                               pip_of(python) + " install --force-reinstall --no-deps " + package.name,
+                               {printable(package.site) + "/" + printable(path) + " does not exist"}));
+    if (!graph.empty() && !reached.count(module)) out.back().severity = Severity::kWarning;
+    if (out.size() > 20) return;
+  }
+}
+
+// "12.6" of the label in "2.8.0+cu126" or "2.1.2+pt28cu126"; not known if it has none.
+Version labelled_cuda(const std::string& version) {
+  const std::size_t plus = version.find('+'), at = version.rfind("cu");
+  if (plus == version.npos || at == version.npos || at < plus) return {};
+  const std::string digits = version.substr(at + 2);
+  if (digits.size() != 3 || digits.find_first_not_of("0123456789") != digits.npos) return {};
+  return {{std::stoi(digits.substr(0, 2)), digits[2] - '0'}};
+}
+
+// Some packages compare their CUDA with torch's when they are imported, and stop: torchaudio to the minor version
+// (until 2.14), torchvision and those of PyTorch Geometric to the major one.
+void judge_own_check(const PythonInstall& python, const InstalledPackage& package, std::vector<Verdict>& out) {
+  const Version theirs = labelled_cuda(package.version);
+  const Version ours = python.torch ? parse_version(python.torch->cuda_version) : Version{};
+  const bool is_audio = package.name == "torchaudio", is_vision = package.name == "torchvision";
+  const bool is_graph = package.name == "torch-scatter" || package.name == "torch-sparse" ||
+                        package.name == "torch-cluster" || package.name == "torch-spline-conv";
+  if (!theirs.known() || !ours.known() || !(is_audio || is_vision || is_graph)) return;
+  const bool to_the_minor = is_audio && parse_version(package.version) < Version{{2, 14}};
+  if (theirs.major_part() == ours.major_part() && (!to_the_minor || theirs.minor_part() == ours.minor_part())) return;
+  const std::string name = is_audio ? "TorchAudio" : printable(package.name);
+  out.push_back(make_verdict(
+      "CUDA_MAJOR", package.name + " " + package.version,
+      "RuntimeError: Detected that PyTorch and " + name +
+          " were compiled with different CUDA versions. PyTorch has CUDA "
+          "version " +
+          ours.text() + " whereas " + name + " has CUDA version " + theirs.text() + ".",
+      "The package compares the two itself when it is imported, and stops.",
+      is_graph
+          ? pip_of(python) + " install --force-reinstall --no-deps --no-index " + package.name +
+                " -f https://data.pyg.org/whl/torch-" + python.torch->version + ".html"
+          : pip_of(python) + " install --force-reinstall torch torchvision torchaudio in one command, from one index",
+      {package.name + " " + package.version + " says cu" + theirs.text()}));
 }
 
 void judge_cute(const PythonInstall& python, const InstalledPackage& package, const PackageFiles& found,
@@ -144,6 +230,8 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
   Judged judged{package.name + " " + package.version, python.program, {}};
   const PackageFiles found = files_of(survey.outlook.files, package);
   judge_missing_module(survey, python, package, found, judged.verdicts);
+  judge_gone(survey, python, package, found, judged.verdicts);
+  judge_own_check(python, package, judged.verdicts);
   judge_cute(python, package, found, judged.verdicts);
   if (found.needs_torch && !python.torch) {
     judged.verdicts.push_back(
@@ -157,7 +245,11 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
   inspection.words = [&] { return words_of_package(survey.outlook.files, package); };
   for (const std::string& path : found.binaries) {
     try {
+      const std::size_t before = inspection.problems.size();
       auto binary = read_binary(survey.outlook.files.on_disk(path), inspection.problems);
+      if (!binary && inspection.problems.size() == before && is_extension_name(path))
+        inspection.problems.push_back(
+            no_library(path, survey.outlook.files.read(path, 1 << 12).value_or(std::string(1 << 12, ' ')).size()));
       if (!binary) continue;
       binary->path = path;  // as the target sees it
       inspection.binaries.push_back(std::move(*binary));
@@ -165,7 +257,7 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
       judged.verdicts.push_back(make_verdict("CANNOT_TELL", path, e.what()));
     }
   }
-  if (!inspection.binaries.empty())
+  if (!inspection.binaries.empty() || !inspection.problems.empty())
     for (Verdict& verdict : judge(inspection, target)) {
       if (uses_torch(inspection, verdict.subject)) doubt(found.claim, target, verdict);
       judged.verdicts.push_back(std::move(verdict));
@@ -177,10 +269,16 @@ std::vector<Judged> judge_installed(const Survey& survey, const PythonInstall& p
   std::vector<Judged> out;
   judge_torch_and_driver(survey, python, out);
   for (const InstalledPackage& package : python.packages) {
-    if (package.name == "torch" || package.name == "triton" || package.name.rfind("nvidia-", 0) == 0) continue;
+    // CUDA's libraries are opened by those that need them, and are judged with them.
+    if (package.name.rfind("nvidia-", 0) == 0) continue;
     const PackageFiles found = files_of(survey.outlook.files, package);
-    if (!found.needs_torch || (found.binaries.empty() && !is_attention(package))) continue;
-    out.push_back(judge_package(survey, python, package, target));
+    if (found.binaries.empty() && found.gone.empty() && !is_attention(package)) continue;
+    Judged judged = judge_package(survey, python, package, target);
+    // What has nothing to do with torch is told of only if something is wrong with it.
+    const bool is_about_torch = found.needs_torch;
+    if (!is_about_torch)
+      std::erase_if(judged.verdicts, [](const Verdict& v) { return v.severity != Severity::kError; });
+    if (is_about_torch || !judged.verdicts.empty()) out.push_back(std::move(judged));
   }
   judge_copied_folder(survey, python, out);
   return out;

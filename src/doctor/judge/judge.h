@@ -15,4 +15,7 @@ std::vector<Verdict> judge(const Inspection& inspection);
 // In a target: everything above and the pair. A file without errors gets a LOADS note.
 std::vector<Verdict> judge(const Inspection& inspection, const Environment& target);
 
+// What does not stop an import is a warning: tags that the binaries do not keep, RECORD, symbols beyond the stable ABI.
+void keep_to_the_import(std::vector<Verdict>& verdicts);
+
 }  // namespace doctor

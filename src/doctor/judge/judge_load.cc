@@ -2,8 +2,12 @@
 // From what the loader says to why, and what to do.
 #include "doctor/judge/judge_load.h"
 
+#include <elf.h>
+
 #include <algorithm>
 
+#include "doctor/facts/cpython_abi.h"
+#include "doctor/read/import_graph.h"
 #include "doctor/tables/torch_symbols.h"
 #include "support/text.h"
 
@@ -24,12 +28,8 @@ std::string import_error(const std::string& text) { return "ImportError: " + tex
 
 class LoadJudge {
  public:
-  LoadJudge(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request, const Environment& target)
-      : binary_(binary),
-        facts_(facts),
-        target_(target),
-        subject_(printable(binary.path)),
-        result_(resolve(request, target)) {}
+  LoadJudge(const Binary& binary, const BinaryFacts& facts, Resolution result, const Environment& target)
+      : binary_(binary), facts_(facts), target_(target), subject_(printable(binary.path)), result_(std::move(result)) {}
 
   const Resolution& result() const { return result_; }
 
@@ -38,7 +38,12 @@ class LoadJudge {
       case LoadFailure::kNone: return loads();
       case LoadFailure::kMachine: return machine();
       case LoadFailure::kNotShared:
-        return make("ELF_DAMAGED", "It is an object file, not a shared library.", "link it: g++ -shared ...");
+        return make("ELF_DAMAGED",
+                    binary_.elf.type == ET_REL ? "It is an object file, not a shared library."
+                    : !binary_.elf.has_segments || !binary_.elf.has_dynamic
+                        ? "It has nothing that could be loaded: debug information that was split off, or data."
+                        : "It is a program, not a shared library: it is started, not imported.",
+                    binary_.elf.type == ET_REL ? "link it: g++ -shared ..." : "take the file that its package imports");
       case LoadFailure::kNeededMissing: return needed();
       case LoadFailure::kVersionMissing: return version();
       case LoadFailure::kUndefinedSymbol: return symbol();
@@ -220,7 +225,7 @@ class LoadJudge {
                   "pip install 'torch>=" + (release.known() ? release.text() : std::string("2.10")) + "'",
                   std::move(evidence));
     }
-    if (first.name.starts_with("Py") || first.name.starts_with("_Py"))
+    if (is_cpython_name(first.name))
       return make("PY_SYMBOL",
                   "It was built for another Python: " + python_text() + " has no " + printable(first.name) + ".",
                   "build or install it for " + python_text(), std::move(evidence));
@@ -243,6 +248,15 @@ class LoadJudge {
   Resolution result_;
 };
 
+// "pkg._C" of pkg/_C.cpython-312-x86_64-linux-gnu.so: in a wheel, or below a folder of packages.
+std::string import_name(const Binary& binary, const Environment& target) {
+  std::string_view path = binary.path;
+  if (target.python)
+    for (const std::string& site : target.python->site_packages)
+      if (path.starts_with(site + "/")) path.remove_prefix(site.size() + 1);
+  return path.starts_with("/") ? module_of_path(base_name(path)) : module_of_path(path);
+}
+
 // Python looks for its own suffixes only.
 void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environment& target,
                   std::vector<Verdict>& out) {
@@ -254,7 +268,7 @@ void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environm
     if (python.free_threaded)
       out.push_back(make_verdict(
           "SO_SOABI", printable(binary.path),
-          "ModuleNotFoundError: No module named '" + printable(facts.module.module) + "'",
+          "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
           "Free-threaded Python does not load modules of the stable ABI; here is " + here + ".",
           "use a Python with the GIL, or a wheel for cp3" + std::to_string(python.version.minor_part()) + "t"));
     else if (facts.python.limited.known() && python.version.known() &&
@@ -272,7 +286,7 @@ void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environm
                         : facts.module.soabi == python.soabi;
   if (same) return;
   out.push_back(make_verdict("SO_SOABI", printable(binary.path),
-                             "ModuleNotFoundError: No module named '" + printable(facts.module.module) + "'",
+                             "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
                              "The file is for " + printable(facts.module.soabi) + ", " + here + " looks for " +
                                  (python.soabi.empty() ? "another suffix" : python.soabi) + ".",
                              "install the package with this Python: " +
@@ -289,7 +303,8 @@ bool is_torch_library(std::string_view name) {
   return false;
 }
 
-std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request,
+std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, LoadSession& session,
+                                     const PlacedFile& file, const std::vector<PlacedFile>& before_it,
                                      const Environment& target, std::vector<Verdict>& out) {
   if (binary.cubin || binary.bare_fatbin) return std::nullopt;
   const std::size_t before = out.size();
@@ -298,7 +313,7 @@ std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& fa
   if (std::any_of(out.begin() + std::ptrdiff_t(before), out.end(),
                   [](const Verdict& v) { return v.code == "SO_SOABI"; }))
     return std::nullopt;
-  const LoadJudge judge(binary, facts, request, target);
+  const LoadJudge judge(binary, facts, session.open(file, before_it), target);
   out.push_back(judge.verdict());
   return judge.result();
 }

@@ -12,9 +12,10 @@
 
 namespace doctor {
 
-// Its name, and what the loader will do with it; `request.file` is the binary. Returns what the loader says; nothing if
+// Its name, and what the loader will do with it at its place, after `before`. Returns what the loader says; nothing if
 // Python does not even look at the file.
-std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, const LoadRequest& request,
+std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, LoadSession& session,
+                                     const PlacedFile& file, const std::vector<PlacedFile>& before,
                                      const Environment& target, std::vector<Verdict>& out);
 
 // "libc10.so", "libtorch_cpu.so": libraries that torch itself brings.

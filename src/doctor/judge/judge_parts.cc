@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -39,8 +41,10 @@ std::string placed_path(const Inspection& inspection, const Binary& binary, cons
 }
 
 bool is_library(const Binary& binary) {
-  return !binary.cubin && !binary.bare_fatbin && binary.elf.type == ET_DYN && binary.elf.has_dynamic &&
-         binary.elf.interpreter.empty();
+  // Some libraries can be started too (they print their version): they have an interpreter and a name of their own.
+  const ElfFile& elf = binary.elf;
+  return !binary.cubin && !binary.bare_fatbin && elf.type == ET_DYN && elf.has_dynamic && !elf.is_program &&
+         (elf.interpreter.empty() || !elf.soname.empty());
 }
 
 // What Python opens by itself. Libraries that only others need are met through those.
@@ -92,9 +96,16 @@ class PartsJudge {
              std::vector<Verdict>& out)
       : inspection_(inspection), binaries_(binaries_of(inspection)), facts_(facts), target_(target), out_(out) {
     // Files of a folder lie on the disk already.
+    std::vector<PlacedFile> beside;
     if (inspection.wheel)
       for (const Binary& binary : binaries_)
-        if (is_library(binary)) request_.beside.push_back(placed(binary));
+        if (is_library(binary)) beside.push_back(placed(binary));
+    session_ = std::make_unique<LoadSession>(target, beside);
+    for (std::size_t i = 0; i < binaries_.size(); ++i)
+      if (is_library(binaries_[i])) {
+        by_name_.emplace(binaries_[i].elf.soname, i);
+        by_name_.emplace(base_name(binaries_[i].path), i);
+      }
   }
 
   void run() {
@@ -112,6 +123,8 @@ class PartsJudge {
         set_aside(out_[attempt.verdict], *sibling);
       else if (any_loads && is_optional(attempt))
         soften(out_[attempt.verdict], own_library(attempt.library, binaries_[attempt.binary]));
+      else if (is_guarded(attempt))
+        set_apart(out_[attempt.verdict]);
     }
   }
 
@@ -140,32 +153,42 @@ class PartsJudge {
 
   // A library of the same package that the loader's search does not reach.
   const Binary* own_library(const std::string& name, const Binary& user) const {
-    for (const Binary& binary : binaries_)
-      if (&binary != &user && is_library(binary) && (binary.elf.soname == name || base_name(binary.path) == name))
-        return &binary;
+    const auto [begin, end] = by_name_.equal_range(name);
+    for (auto it = begin; it != end; ++it)
+      if (&binaries_[it->second] != &user) return &binaries_[it->second];
     return nullptr;
   }
 
   void judge_one(std::size_t i) {
     constexpr std::size_t kMostBefore = 8;
     const std::size_t begin = out_.size();
-    request_.file = placed(binaries_[i]);
-    request_.before.clear();
-    std::optional<Resolution> said = judge_load(binaries_[i], facts_[i], request_, target_, out_);
+    const PlacedFile file = placed(binaries_[i]);
+    std::vector<PlacedFile> before;
+    std::optional<Resolution> said = judge_load(binaries_[i], facts_[i], *session_, file, before, target_, out_);
     std::vector<Verdict> alone(out_.begin() + std::ptrdiff_t(begin), out_.end());
     std::vector<std::string> first;
-    while (said && said->failure == LoadFailure::kNeededMissing && request_.before.size() < kMostBefore) {
+    while (said && said->failure == LoadFailure::kNeededMissing && before.size() < kMostBefore) {
       const Binary* library = own_library(said->library, binaries_[i]);
       if (!library || !is_named(stem_of(library->path))) break;
-      request_.before.insert(request_.before.begin(), placed(*library));
+      before.insert(before.begin(), placed(*library));
       first.push_back(printable(library->path));
       const std::string missing = said->library;
       out_.resize(begin);
-      said = judge_load(binaries_[i], facts_[i], request_, target_, out_);
+      said = judge_load(binaries_[i], facts_[i], *session_, file, before, target_, out_);
       // Of no help: that library cannot be opened either.
       if (said && said->library == missing) break;
     }
     if (!said) return;
+    if (said->failure == LoadFailure::kNone && is_of_old_numpy(i)) {
+      out_.back() = make_verdict(
+          "NUMPY_ABI", printable(binaries_[i].path), "ImportError: numpy.core.multiarray failed to import",
+          "It was compiled with the headers of NumPy 1.x (A module that was compiled using NumPy 1.x cannot be run in "
+          "NumPy " +
+              target_.python->numpy.text() + "); here is NumPy " + target_.python->numpy.text() + ".",
+          "a newer release of the package, or python -m pip install 'numpy<2'",
+          {"it imports numpy.core._multiarray_umath, and numpy._core nowhere"});
+      said->failure = LoadFailure::kVersionMissing;
+    }
     if (said->failure == LoadFailure::kNeededMissing && !first.empty()) {
       out_.resize(begin);
       out_.insert(out_.end(), alone.begin(), alone.end());
@@ -175,6 +198,11 @@ class PartsJudge {
     attempts_.push_back({i, out_.size() - 1, said->failure, said->library});
   }
 
+  bool is_of_old_numpy(std::size_t i) const {
+    return binaries_[i].numpy_1_only && !facts_[i].python.init_functions.empty() && target_.python &&
+           target_.python->numpy.known() && target_.python->numpy.major_part() >= 2;
+  }
+
   // What no file imports for certain, and what lacks something that neither torch nor CUDA brings, is a part that the
   // package opens when it is asked for, and else does without: torchaudio and its releases of FFmpeg.
   bool is_optional(const Attempt& attempt) {
@@ -182,6 +210,30 @@ class PartsJudge {
         cuda_major_of(attempt.library) > 0)
       return false;
     return !words().certain_imports.empty() && !words().certain_imports.count(stem_of(binaries_[attempt.binary].path));
+  }
+
+  // A module of Python's that `import` of the package does not reach: what its files import for certain leads
+  // elsewhere. (Libraries that are opened by torch.ops or ctypes are not seen so, and stay what they are.)
+  bool is_guarded(const Attempt& attempt) {
+    if (attempt.failure == LoadFailure::kNone || facts_[attempt.binary].python.init_functions.empty() ||
+        words().graph.empty())
+      return false;
+    if (!reached_) reached_ = words().graph.reached();
+    std::string_view path = binaries_[attempt.binary].path;
+    if (target_.python)
+      for (const std::string& site : target_.python->site_packages)
+        if (path.starts_with(site + "/")) path.remove_prefix(site.size() + 1);
+    // Beside the packages, not inside one, it is a top module itself.
+    const std::string module = module_of_path(path);
+    return !path.starts_with("/") && module.find('.') != module.npos && !reached_->empty() && !reached_->count(module);
+  }
+
+  static void set_apart(Verdict& verdict) {
+    verdict.severity = Severity::kWarning;
+    verdict.cause +=
+        " `import` of the package does not reach it: its Python files import it below try, in a function, or not at "
+        "all. It is a part that fails when it is asked for.";
+    verdict.fix = "nothing, unless you need that part; then: " + verdict.fix;
   }
 
   // The one of its family that this target opens, where it lacks what another CUDA has; null: none, or a Python file
@@ -221,9 +273,11 @@ class PartsJudge {
   const std::vector<BinaryFacts>& facts_;
   const Environment& target_;
   std::vector<Verdict>& out_;
-  LoadRequest request_;
+  std::unique_ptr<LoadSession> session_;
+  std::multimap<std::string, std::size_t, std::less<>> by_name_;  // soname or file name: index of the library
   std::vector<Attempt> attempts_;
   std::optional<PythonWords> words_;
+  std::optional<std::set<std::string>> reached_;
 };
 
 }  // namespace

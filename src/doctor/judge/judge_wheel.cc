@@ -8,6 +8,7 @@
 #include "doctor/facts/facts.h"
 #include "doctor/facts/mangled.h"
 #include "doctor/facts/tags.h"
+#include "doctor/read/import_graph.h"
 #include "doctor/read/record.h"
 #include "doctor/read/requirement.h"
 #include "doctor/read/wheel_name.h"
@@ -34,13 +35,12 @@ bool belongs_to(const std::string& module, const std::string& distribution) {
          (name == "flash_attn_3" && top.starts_with("flash_attn"));
 }
 
-bool has_module(const Wheel& wheel, const std::string& module) {
-  std::string path = module;
-  std::replace(path.begin(), path.end(), '.', '/');
-  return std::any_of(wheel.entries.begin(), wheel.entries.end(), [&](const WheelEntry& entry) {
-    return entry.path == path + ".py" || entry.path == path + "/__init__.py" ||
-           (entry.path.starts_with(path + ".") && entry.path.ends_with(".so"));
-  });
+// The modules that a wheel's files are, by dotted names.
+std::set<std::string> modules_of(const Wheel& wheel) {
+  std::set<std::string> out;
+  for (const WheelEntry& entry : wheel.entries)
+    if (entry.path.ends_with(".py") || entry.path.ends_with(".so")) out.insert(module_of_path(entry.path));
+  return out;
 }
 
 // Compiled for the machine that loads the wheel, as opposed to data for a GPU.
@@ -124,8 +124,9 @@ void judge_contents(const Wheel& wheel, std::vector<Verdict>& out) {
   const bool tagged_pure = std::all_of(wheel.name->tags.begin(), wheel.name->tags.end(),
                                        [](const WheelTag& t) { return t.platform == "any"; });
   std::string missing;
+  const std::set<std::string> modules = modules_of(wheel);
   for (const std::string& module : wheel.imports)
-    if (belongs_to(module, wheel.name->distribution) && !has_module(wheel, module))
+    if (belongs_to(module, wheel.name->distribution) && !modules.count(module))
       missing = missing.empty() ? module : missing;
   if (!missing.empty() && binaries == 0) {
     out.push_back(make_verdict(

@@ -139,12 +139,20 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
     failure.message = path + ": cannot open shared object file: No such file or directory";
     return out;
   }
-  if (elf->type != ET_DYN && elf->type != ET_EXEC) {
+  LoadedObject* root = loaded_as(path);
+  // The process itself is a program, and is there before anything is opened.
+  const char* refusal = elf->type != ET_DYN && elf->type != ET_EXEC ? "only ET_DYN and ET_EXEC can be loaded"
+                        : objects_.empty() || root                  ? nullptr
+                        : !elf->has_segments                        ? "object file has no loadable segments"
+                        : elf->type == ET_EXEC                      ? "cannot dynamically load executable"
+                        : !elf->has_dynamic                         ? "object file has no dynamic section"
+                        : elf->is_program ? "cannot dynamically load position-independent executable"
+                                          : nullptr;
+  if (refusal) {
     failure.failure = LoadFailure::kNotShared;
-    failure.message = path + ": only ET_DYN and ET_EXEC can be loaded";
+    failure.message = path + ": " + refusal;
     return out;
   }
-  LoadedObject* root = loaded_as(path);
   if (!root) {
     root = &objects_.emplace_back();
     root->path = path;
@@ -195,6 +203,28 @@ void Process::try_open(const std::string& path, const ElfFile* elf) {
   Opened opened = open(path, elf);
   if (opened.failure.failure == LoadFailure::kNone) relocate(opened, true);
   if (opened.failure.failure != LoadFailure::kNone) objects_.resize(before);
+}
+
+Process::Mark Process::mark() const {
+  Mark out{objects_.size(), {}};
+  for (const LoadedObject& object : objects_) out.names.push_back(object.names.size());
+  return out;
+}
+
+void Process::roll_back(const Mark& mark) {
+  objects_.resize(mark.objects);
+  for (std::size_t i = 0; i < mark.objects; ++i) objects_[i].names.resize(mark.names[i]);
+}
+
+LoadedObject* Process::first_found(const std::string& name) {
+  if (objects_.empty()) return nullptr;
+  const Search where = search(name, objects_.front());
+  if (!where.elf) return nullptr;
+  Opened opened = open(where.path, where.elf);
+  if (opened.failure.failure != LoadFailure::kNone || opened.scope.empty()) return nullptr;
+  make_global(opened.scope);
+  relocate(opened, false);
+  return opened.scope.front();
 }
 
 void Process::make_global(const std::vector<LoadedObject*>& scope) {

@@ -35,6 +35,17 @@ class Process {
   // The same, and what cannot be loaded leaves no trace.
   void try_open(const std::string& path, const ElfFile* elf);
 
+  // What was opened since then is closed again.
+  struct Mark {
+    std::size_t objects;
+    std::vector<std::size_t> names;  // of each object
+  };
+  Mark mark() const;
+  void roll_back(const Mark& mark);
+
+  // A library by its name or path, as LD_PRELOAD gives it, seen by everyone; nullptr: the loader warns and goes on.
+  LoadedObject* first_found(const std::string& name);
+
   // Symbols of these objects are seen by everyone from now on.
   void make_global(const std::vector<LoadedObject*>& scope);
   // Binds every symbol of the fresh objects, dependencies first.

@@ -2,6 +2,7 @@
 // The dynamic loader in the head: what dlopen(path, RTLD_NOW) in a target would do, without opening anything for real.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "doctor/facts/environment.h"
 
 namespace doctor {
+
+class Process;  // doctor/load/loader.h
 
 enum class LoadFailure { kNone, kMachine, kNotShared, kNeededMissing, kVersionMissing, kUndefinedSymbol };
 
@@ -42,6 +45,19 @@ struct LoadRequest {
   bool torch_first = true;         // after `import torch`, where the target has it
 };
 
+// A process of the target with Python (and torch) in it, in which files are opened one after the other, each as if it
+// were the only one. What all have in common is read once.
+class LoadSession {
+ public:
+  LoadSession(const Environment& target, const std::vector<PlacedFile>& beside, bool torch_first = true);
+  ~LoadSession();
+  Resolution open(const PlacedFile& file, const std::vector<PlacedFile>& before = {});
+
+ private:
+  std::unique_ptr<Process> process_;
+};
+
+// One file, in a session of its own.
 Resolution resolve(const LoadRequest& request, const Environment& target);
 
 }  // namespace doctor

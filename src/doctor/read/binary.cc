@@ -71,12 +71,46 @@ std::optional<Binary> read_headers(ByteSource& source, const std::string& path, 
 
 }  // namespace
 
+bool is_extension_name(std::string_view path) {
+  const std::string name = base_name(path);
+  return name.ends_with(".so") && (name.ends_with(".abi3.so") || name.find(".cpython-3") != name.npos);
+}
+
+Verdict no_library(const std::string& path, uint64_t size) {
+  const bool is_short = size < sizeof(Elf64_Ehdr);
+  return make_verdict(
+      "ELF_DAMAGED", printable(path),
+      "ImportError: " + printable(path) + (is_short ? ": file too short" : ": invalid ELF header"),
+      is_short ? "The file has " + counted(size, "byte") + ": a copy or a download ended before it had begun."
+               : "It is named like a compiled module and holds something else: a pointer of Git LFS, an error page.",
+      "install the package again: python -m pip install --force-reinstall --no-deps --no-cache-dir PACKAGE",
+      {std::to_string(size) + " bytes"});
+}
+
+void NumpyProbe::feed(std::span<const uint8_t> piece) {
+  constexpr std::string_view kOld = "numpy.core._multiarray_umath", kNew = "numpy._core";
+  if (has_new_) return;
+  const auto look = [&](std::string_view text) {
+    has_old_ |= memmem(text.data(), text.size(), kOld.data(), kOld.size()) != nullptr;
+    has_new_ |= memmem(text.data(), text.size(), kNew.data(), kNew.size()) != nullptr;
+  };
+  const std::string_view text(reinterpret_cast<const char*>(piece.data()), piece.size());
+  // A name may lie across two pieces.
+  tail_ += text.substr(0, kOld.size());
+  look(tail_);
+  look(text);
+  tail_ = text.size() >= kOld.size() ? std::string(text.substr(text.size() - kOld.size()))
+                                     : tail_.substr(tail_.size() > kOld.size() ? tail_.size() - kOld.size() : 0);
+}
+
 void BinaryProbe::feed(std::span<const uint8_t> piece) {
+  if (kind_ == Kind::kElf) numpy_.feed(piece);
   if (kind_ == Kind::kUnknown) {
     head_.insert(head_.end(), piece.begin(), piece.end());
     if (head_.size() < 8 && head_.size() < size_) return;
     kind_ = starts_as_elf(head_) ? Kind::kElf : (starts_as_fatbin(head_) ? Kind::kFatbin : Kind::kOther);
     if (kind_ != Kind::kOther) scanner_.feed(head_);
+    if (kind_ == Kind::kElf) numpy_.feed(head_);
     head_ = {};
   } else if (kind_ != Kind::kOther) {
     scanner_.feed(piece);
@@ -97,6 +131,7 @@ std::optional<Binary> BinaryProbe::finish(ByteSource& source, std::vector<Verdic
   } else {
     out = read_headers(source, path_, problems);
     if (!out || out->cubin) return out;
+    out->numpy_1_only = numpy_.is_1_only();
     const std::vector<ByteRange> ranges = container_ranges(out->elf, size_);
     for (FatbinContainer& container : found)
       if (std::any_of(ranges.begin(), ranges.end(),
@@ -106,6 +141,28 @@ std::optional<Binary> BinaryProbe::finish(ByteSource& source, std::vector<Verdic
   }
   add_problems(path_, "GPU_CODE_DAMAGED", damage, problems);
   return out;
+}
+
+// Of a file on disk: its data is looked through, if it is a module of Python's.
+static bool numpy_1_only(ByteSource& source, const ElfFile& elf) {
+  if (std::none_of(elf.symbols.begin(), elf.symbols.end(),
+                   [](const ElfSymbol& s) { return s.defined && s.name.starts_with("PyInit_"); }))
+    return false;
+  NumpyProbe probe;
+  std::vector<uint8_t> piece;
+  constexpr uint64_t kPiece = 1 << 20;
+  std::vector<ByteRange> ranges;
+  for (const ElfSection& section : elf.sections)
+    if (may_hold_containers(section) && !is_gpu_section(section) && section.offset <= source.size())
+      ranges.push_back({section.offset, std::min(section.size, source.size() - section.offset)});
+  if (elf.sections.empty()) ranges.push_back({0, source.size()});
+  for (const ByteRange& range : ranges)
+    for (uint64_t at = range.offset; at < range.end(); at += kPiece) {
+      piece.resize(std::min(kPiece, range.end() - at));
+      if (!source.read(at, piece)) return false;
+      probe.feed(piece);
+    }
+  return probe.is_1_only();
 }
 
 std::optional<Binary> read_binary(ByteSource& source, const std::string& path, std::vector<Verdict>& problems) {
@@ -123,6 +180,7 @@ std::optional<Binary> read_binary(ByteSource& source, const std::string& path, s
   } else if (starts_as_elf({head, have})) {
     out = read_headers(source, path, problems);
     if (!out || out->cubin) return out;
+    out->numpy_1_only = numpy_1_only(source, out->elf);
     for (const ByteRange& range : container_ranges(out->elf, source.size()))
       for (FatbinContainer& container : read_fatbins(source, range, &damage))
         out->fatbins.push_back(std::move(container));

@@ -21,6 +21,18 @@ struct Binary {
   std::vector<FatbinContainer> fatbins;
   std::optional<Cubin> cubin;  // if it is one
   bool bare_fatbin = false;    // a .fatbin file: no ELF file around it
+  bool numpy_1_only = false;   // compiled with the headers of NumPy 1.x, which know only its C interface
+};
+
+// Looks for the names under which NumPy's headers import its C interface: since 2.0 they try numpy._core first.
+class NumpyProbe {
+ public:
+  void feed(std::span<const uint8_t> piece);
+  bool is_1_only() const { return has_old_ && !has_new_; }
+
+ private:
+  std::string tail_;
+  bool has_old_ = false, has_new_ = false;
 };
 
 // Is fed a file from its beginning to its end and finds out whether it is compiled code, GPU code included.
@@ -38,7 +50,13 @@ class BinaryProbe {
   Kind kind_ = Kind::kUnknown;
   std::vector<uint8_t> head_;
   FatbinScanner scanner_;
+  NumpyProbe numpy_;
 };
+
+// "_C.cpython-312-x86_64-linux-gnu.so", "_C.abi3.so": only Python's own extensions are called so.
+bool is_extension_name(std::string_view path);
+// What the loader says of such a file that is no ELF file: one that is empty, cut off at once, or something else.
+Verdict no_library(const std::string& path, uint64_t size);
 
 // A file on disk; nothing if it is no compiled file. Throws ReadError if it cannot be read.
 std::optional<Binary> read_binary(const std::string& path, std::vector<Verdict>& problems);

@@ -60,7 +60,8 @@ std::vector<std::string> compiled_imports(std::string_view source) {
   return out;
 }
 
-void collect_words(std::string_view source, PythonWords& out) {
+void collect_words(std::string_view path, std::string_view source, PythonWords& out) {
+  out.graph.add(path, source);
   const auto add = [&](std::string_view module) {
     const std::string_view name = module.substr(module.rfind('.') + 1);
     if (!name.empty() && out.certain_imports.size() < kMostNames) out.certain_imports.emplace(name);

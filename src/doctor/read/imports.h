@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "doctor/read/import_graph.h"
+
 namespace doctor {
 
 // Modules that a Python file imports and that, by their names, are compiled: flash_attn_2_cuda, fused_dense_lib,
@@ -19,7 +21,9 @@ struct PythonWords {
   std::set<std::string> certain_imports;
   // Words that name a library, as in load_library("libpkg"); of f"libpkg{number}" the part before the brace.
   std::set<std::string> libraries;
+  ImportGraph graph;
 };
-void collect_words(std::string_view python_source, PythonWords& out);
+// `path` is the file's below site-packages.
+void collect_words(std::string_view path, std::string_view python_source, PythonWords& out);
 
 }  // namespace doctor

@@ -84,7 +84,11 @@ class WheelReader {
       else
         problem("'" + printable(entry.name) + "' " + wrong);
       if (keep) take_text(entry, std::move(text));
-      if (auto binary = probe.finish(source, wheel_.problems)) wheel_.binaries.push_back(std::move(*binary));
+      const std::size_t before = wheel_.problems.size();
+      if (auto binary = probe.finish(source, wheel_.problems))
+        wheel_.binaries.push_back(std::move(*binary));
+      else if (wheel_.problems.size() == before && is_extension_name(entry.name))
+        wheel_.problems.push_back(no_library(entry.name, entry.plain));
     }
     wheel_.entries.push_back(std::move(out));
   }
@@ -106,7 +110,7 @@ class WheelReader {
     else if (is_info(entry, "RECORD"))
       record_ = std::move(text);
     else {
-      collect_words(text, wheel_.words);
+      collect_words(entry.name, text, wheel_.words);
       if (imports_.size() < kMaxImports)
         for (std::string& name : compiled_imports(text)) imports_.insert(std::move(name));
     }

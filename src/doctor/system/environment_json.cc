@@ -168,6 +168,7 @@ void read_gpus(const Fields& all, const std::string& name, Environment& out) {
 
 void read_loader(const Fields& loader, Environment& out) {
   out.loader.library_path = loader.texts("library_path");
+  out.loader.preload = loader.texts("preload");
   out.loader.default_folders = loader.texts("default_folders");
   for (const json& pair : loader.list("cache")) {
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
@@ -186,6 +187,7 @@ void read_python(const Fields& all, Environment& out) {
     facts.free_threaded = python.flag("free_threaded");
     facts.debug = python.flag("debug");
     facts.site_packages = python.texts("site_packages");
+    facts.numpy = python.version("numpy");
     out.python = facts;
   }
   if (all.has("torch")) {
@@ -217,6 +219,7 @@ std::string export_environment(const Environment& target, const Files& files) {
               {"gpus", json::array()},
               {"loader",
                {{"library_path", target.loader.library_path},
+                {"preload", target.loader.preload},
                 {"default_folders", target.loader.default_folders},
                 {"cache", target.loader.cache}}}};
   for (const Gpu& gpu : target.gpus)
@@ -225,6 +228,7 @@ std::string export_environment(const Environment& target, const Files& files) {
     out["python"] = {{"executable", target.python->executable}, {"version", version_json(target.python->version)},
                      {"soabi", target.python->soabi},           {"free_threaded", target.python->free_threaded},
                      {"debug", target.python->debug},           {"site_packages", target.python->site_packages}};
+  if (target.python->numpy.known()) out["python"]["numpy"] = target.python->numpy.text();
   if (target.torch)
     out["torch"] = {{"version", target.torch->version},
                     {"folder", target.torch->folder},

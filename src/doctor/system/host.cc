@@ -56,8 +56,15 @@ void read_loader(const Outlook& outlook, HostFacts& host) {
   const Files& files = outlook.files;
   std::string libraries = outlook.variable("LD_LIBRARY_PATH");
   std::replace(libraries.begin(), libraries.end(), ';', ':');
-  for (const std::string& folder : split(libraries, ':'))
-    if (!folder.empty()) host.loader.library_path.push_back(folder);
+  // An empty entry is the current folder, and so begins a relative one; an empty variable is none.
+  if (!libraries.empty())
+    for (const std::string& folder : split(libraries, ':'))
+      host.loader.library_path.push_back(join_path(outlook.folder, folder.empty() ? "." : folder));
+  std::string preload = outlook.variable("LD_PRELOAD");
+  std::replace(preload.begin(), preload.end(), ':', ' ');
+  for (const std::string& name : split(preload, ' '))
+    if (!name.empty())
+      host.loader.preload.push_back(name.find('/') == name.npos ? name : join_path(outlook.folder, name));
   if (const auto cache = files.resolve("/etc/ld.so.cache")) {
     try {
       FileSource source(files.on_disk(*cache));

@@ -107,7 +107,7 @@ Inspection inspect_package(const Files& files, const InstalledPackage& package, 
     if (!path) continue;
     if (row.path.ends_with(".py") && done < kMostSources) {
       const std::string source = files.read(*path, kMostSourceBytes).value_or("");
-      collect_words(source, wheel.words);
+      collect_words(row.path, source, wheel.words);
       for (std::string& name : compiled_imports(source)) wheel.imports.push_back(std::move(name));
     }
     if (!is_binary_name(row.path)) continue;
@@ -115,6 +115,8 @@ Inspection inspect_package(const Files& files, const InstalledPackage& package, 
       if (auto binary = read_binary(files.on_disk(*path), wheel.problems)) {
         binary->path = row.path;
         wheel.binaries.push_back(std::move(*binary));
+      } else if (is_extension_name(row.path) && status.st_size < 64) {
+        wheel.problems.push_back(no_library(row.path, uint64_t(status.st_size)));
       }
     } catch (const ReadError& e) {
       wheel.problems.push_back(make_verdict("CANNOT_TELL", printable(row.path), printable(e.what())));
@@ -130,7 +132,7 @@ PythonWords words_of_package(const Files& files, const InstalledPackage& package
     if (!row.path.ends_with(".py")) continue;
     if (++sources > kMostSources) break;
     if (const auto path = recorded_file(files, package, row.path))
-      collect_words(files.read(*path, kMostSourceBytes).value_or(""), out);
+      collect_words(row.path, files.read(*path, kMostSourceBytes).value_or(""), out);
   }
   return out;
 }

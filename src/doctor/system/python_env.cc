@@ -95,7 +95,11 @@ void read_build(const Files& files, const StandardLibrary& library, const std::s
     return;
   }
   if (!machine.empty())
-    facts.soabi = "cpython-3" + std::to_string(library.version.minor_part()) + (facts.free_threaded ? "t-" : "-") +
+    // Up to 3.7 the name has an m, for the allocator.
+    facts.soabi = "cpython-3" + std::to_string(library.version.minor_part()) +
+                  (facts.free_threaded                 ? "t-"
+                   : library.version.minor_part() <= 7 ? "m-"
+                                                       : "-") +
                   machine + "-linux-gnu";
 }
 
@@ -133,8 +137,11 @@ void add_sites(const Outlook& outlook, const std::string& config, const std::str
   };
   // Python looks into the prefix first and then into the user's folder, except where there is no virtual environment.
   if (is_virtual) add_of(python.prefix);
-  if (sees_system && !outlook.home().empty() && outlook.variable("PYTHONNOUSERSITE").empty())
-    add(outlook.home() + "/.local/lib/" + name + "/site-packages");
+  const std::string user_base = outlook.variable("PYTHONUSERBASE").empty()
+                                    ? (outlook.home().empty() ? "" : outlook.home() + "/.local")
+                                    : join_path(outlook.folder, outlook.variable("PYTHONUSERBASE"));
+  if (sees_system && !user_base.empty() && outlook.variable("PYTHONNOUSERSITE").empty())
+    add(user_base + "/lib/" + name + "/site-packages");
   if (sees_system) add_of(python.base_prefix);
   const std::size_t own = sites.size();
   for (std::size_t i = 0; i < own; ++i) {

@@ -73,6 +73,7 @@ Environment environment_of(const Survey& survey, const PythonInstall* python) {
   out.loader = host.loader;
   if (python) {
     out.python = python->facts;
+    if (const InstalledPackage* numpy = python->package("numpy")) out.python->numpy = parse_version(numpy->version);
     out.torch = python->torch;
   }
   out.driver = survey.driver.version;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/tables/stable_abi.h"
 
+#include <set>
 #include <unordered_map>
 
 namespace doctor {
@@ -28,6 +29,18 @@ const std::unordered_map<std::string_view, int>& stable_abi() {
 }
 
 }  // namespace
+
+bool is_stable_abi_family(std::string_view family) {
+  static const auto* families = [] {
+    auto* out = new std::set<std::string_view>;
+    for (const auto& [name, minor] : stable_abi()) {
+      const std::string_view plain = name.substr(name.starts_with("_"));
+      out->insert(plain.substr(0, plain.find('_')));
+    }
+    return out;
+  }();
+  return families->count(family) > 0;
+}
 
 Version stable_abi_release(std::string_view name) {
   const auto found = stable_abi().find(name);

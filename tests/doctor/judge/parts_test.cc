@@ -124,12 +124,36 @@ TEST(Parts, ALibraryThatAProgramNeedsIsJudgedToo) {
 TEST(Parts, WordsOfPythonFiles) {
   doctor::PythonWords words;
   doctor::collect_words(
+      "pkg/a.py",
       "import a.b, c as d  # e\nfrom .x import (y,  # z\n  w as v,\n)\nfrom q import r\n  import hidden\nimportant = "
       "1\n"
       "path = 'libone.so'\nname = f\"libtwo{n}\"\nglib = calibrate(lib)\n",
       words);
   EXPECT_EQ(words.certain_imports, (std::set<std::string>{"b", "c", "q", "r", "w", "x", "y"}));
   EXPECT_EQ(words.libraries, (std::set<std::string>{"libone", "libtwo"}));
+}
+
+TEST(Parts, WhatAnImportReaches) {
+  doctor::ImportGraph graph;
+  graph.add("pkg/__init__.py",
+            "\"\"\"Text with import hidden\nimport hidden_too\n\"\"\"\nimport torch\nfrom . import ops\n"
+            "try:\n    from pkg import _fast\nexcept ImportError:\n    _fast = None\nelse:\n    import pkg.after\n"
+            "if USE_ROCM:\n    from .triton import f\nelse:\n    import pkg_cuda as gpu\n"
+            "if torch.cuda.is_available():\n    import pkg._gpu\n"
+            "def later():\n    import pkg._late\n"
+            "from .names import (a,  # one\n    b,\n    c)\nfrom .two import x, \\\n    y\nimport pkg.last\n");
+  graph.add("pkg/ops/__init__.py", "from ..core._C import f\nfrom .one import *\n");
+  graph.add("pkg/never.py", "import pkg._never\n");
+  graph.add("pkg/two.py", "import os.path as p, sys\n");
+  const std::set<std::string> reached = graph.reached();
+  for (const char* name : {"pkg", "torch", "pkg.ops", "pkg.core._C", "pkg.ops.one", "pkg_cuda", "pkg.triton",
+                           "pkg.names", "pkg.names.c", "pkg.two", "pkg.two.y", "pkg.last", "os", "os.path", "sys"})
+    EXPECT_TRUE(reached.count(name)) << name;
+  for (const char* name :
+       {"hidden", "hidden_too", "pkg._fast", "pkg.after", "pkg._gpu", "pkg._late", "pkg.never", "pkg._never"})
+    EXPECT_FALSE(reached.count(name)) << name;
+  EXPECT_EQ(doctor::module_of_path("pkg/ops/_C.cpython-312-x86_64-linux-gnu.so"), "pkg.ops._C");
+  EXPECT_EQ(doctor::module_of_path("pkg/ops/__init__.py"), "pkg.ops");
 }
 
 }  // namespace

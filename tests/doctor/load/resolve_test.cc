@@ -205,4 +205,34 @@ TEST(Libraries, LinksStayInsideTheRoot) {
   EXPECT_FALSE(store->find("/nowhere"));
 }
 
+TEST(Resolve, ProgramsAreNotOpened) {
+  World& world = ::world();
+  const std::string pie = world.folder / "pie", fixed = world.folder / "fixed";
+  compile(pie, "int main(void) { return 0; }", "-fPIE -pie");
+  world.expect_truth(pie, "cannot dynamically load position-independent executable");
+  compile(fixed, "int main(void) { return 0; }", "-no-pie");
+  world.expect_truth(fixed, "cannot dynamically load executable");
+  // A library that can be started too has an interpreter, and is opened all the same.
+  const std::string both = world.folder / "libboth.so";
+  compile(both,
+          "const char interpreter[] __attribute__((section(\".interp\"))) = \"/lib64/ld-linux-x86-64.so.2\";\n"
+          "int f(void) { return 0; }",
+          kLibrary);
+  world.expect_truth(both, "");
+}
+
+TEST(Resolve, EachFileOfASessionIsTheOnlyOne) {
+  World& world = ::world();
+  const std::string first = world.folder / "libfirst.so", second = world.folder / "libsecond.so";
+  compile(first, "int from_first(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libfirst.so");
+  compile(second, "int from_first(void); int f(void) { return from_first(); }", kLibrary);
+  const doctor::ElfFile one = doctor::read_elf_file(first), two = doctor::read_elf_file(second);
+  world.target.torch.reset();
+  doctor::LoadSession session(world.target, {});
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(session.open({first, &one}).message, "");
+    EXPECT_EQ(session.open({second, &two}).message, second + ": undefined symbol: from_first");
+  }
+}
+
 }  // namespace

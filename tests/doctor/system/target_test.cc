@@ -98,6 +98,148 @@ TEST(Installed, WithoutItsModule) {
   EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
 }
 
+// A package of its own: pkg/__init__.py with this text, and pkg/_C as given.
+void add_pkg(FakeSystem& system, const std::string& python, const std::string& metadata = "") {
+  system.write(kSite + "/pkg/__init__.py", python);
+  system.add_package(kSite, "pkg", "1.0", metadata, "pkg/__init__.py,,\npkg/_C.cpython-312-x86_64-linux-gnu.so,,\n");
+}
+const std::string kModule = kSite + "/pkg/_C.cpython-312-x86_64-linux-gnu.so";
+
+TEST(Installed, AModuleThatIsGoneEmptyOrNone) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  add_pkg(system, "from . import _C\n");
+  const auto judged = judge_all(system);
+  ASSERT_EQ(codes_of(judged), std::vector<std::string>{"MODULE_MISSING"});
+  EXPECT_EQ(judged.back().verdicts[0].message, "ModuleNotFoundError: No module named 'pkg._C'");
+  add_pkg(system, "try:\n    from . import _C\nexcept ImportError:\n    pass\n");
+  EXPECT_EQ(codes_of(judge_all(system), Severity::kError), std::vector<std::string>{}) << "it is guarded";
+  add_pkg(system, "from . import _C\n");
+  system.write(kModule, "");
+  const auto empty = judge_all(system);
+  ASSERT_EQ(codes_of(empty), std::vector<std::string>{"ELF_DAMAGED"});
+  EXPECT_EQ(empty.back().verdicts[0].message, "ImportError: " + kModule + ": file too short");
+  system.write(kModule, "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789abcdef0123456789abcdef\n");
+  EXPECT_EQ(judge_all(system).back().verdicts.at(0).message, "ImportError: " + kModule + ": invalid ELF header");
+  system.library(kModule, {.exports = {"PyInit__C"}});
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
+}
+
+TEST(Installed, WhatAnImportDoesNotReachIsAWarning) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.library(kModule, {.needed = {"libgone.so.1"}, .exports = {"PyInit__C"}});
+  add_pkg(system, "from pkg import _C\n", "Requires-Dist: torch\n");
+  EXPECT_EQ(codes_of(judge_all(system), Severity::kError), std::vector<std::string>{"NEEDED_MISSING"});
+  add_pkg(system, "def f():\n    from pkg import _C\n", "Requires-Dist: torch\n");
+  const auto judged = judge_all(system);
+  EXPECT_EQ(codes_of(judged, Severity::kError), std::vector<std::string>{});
+  EXPECT_EQ(codes_of(judged), std::vector<std::string>{"NEEDED_MISSING"});
+  EXPECT_NE(judged.back().verdicts.back().cause.find("does not reach it"), std::string::npos);
+}
+
+TEST(Installed, PackagesWithoutTorchAreJudgedToo) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.library(kModule, {.needed = {"libgone.so.1"}, .exports = {"PyInit__C"}});
+  add_pkg(system, "import pkg._C\n");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"NEEDED_MISSING"});
+  system.library(kModule, {.exports = {"PyInit__C"}});
+  const auto judged = judge_all(system);
+  EXPECT_TRUE(std::none_of(judged.begin(), judged.end(), [](const Judged& j) { return j.subject == "pkg 1.0"; }))
+      << "nothing is said of what loads";
+}
+
+TEST(Installed, FromACheckout) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.add_package(kSite, "pkg", "1.0", "", "__editable__.pkg-1.0.pth,,\n");
+  system.write(kSite + "/pkg-1.0.dist-info/direct_url.json",
+               "{\"dir_info\": {\"editable\": true}, \"url\": \"file:///home/user/pkg\"}");
+  system.write(kSite + "/__editable__.pkg-1.0.pth", "/home/user/pkg\n");
+  system.library("/home/user/pkg/pkg/_C.cpython-312-x86_64-linux-gnu.so",
+                 {.needed = {"libgone.so.1"}, .exports = {"PyInit__C"}});
+  system.library("/home/user/pkg/build/lib/_C.cpython-312-x86_64-linux-gnu.so", {.needed = {"libbuild.so.1"}});
+  const auto judged = judge_all(system);
+  ASSERT_EQ(codes_of(judged), std::vector<std::string>{"NEEDED_MISSING"});
+  EXPECT_NE(judged.back().verdicts[0].message.find("libgone.so.1"), std::string::npos);
+}
+
+TEST(Installed, ThatCompareTheirCudaWithTorchs) {
+  const auto codes = [](const char* name, const char* version) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    const std::string folder = name, module = folder + "/_C.so";
+    system.library(kSite + "/" + module, {.exports = {"f"}});
+    system.add_package(kSite, name, version, "Requires-Dist: torch\n", module + ",,\n");
+    return codes_of(judge_all(system), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  EXPECT_EQ(codes("torchaudio", "2.8.0+cu126"), Codes{"CUDA_MAJOR"});
+  EXPECT_EQ(codes("torchaudio", "2.8.0+cu128"), Codes{});
+  EXPECT_EQ(codes("torchaudio", "2.14.0+cu126"), Codes{});  // to the major version only
+  EXPECT_EQ(codes("torchaudio", "2.8.0"), Codes{});
+  EXPECT_EQ(codes("torchvision", "0.23.0+cu126"), Codes{});
+  EXPECT_EQ(codes("torchvision", "0.23.0+cu130"), Codes{"CUDA_MAJOR"});
+  EXPECT_EQ(codes("torch_scatter", "2.1.2+pt28cu118"), Codes{"CUDA_MAJOR"});
+  EXPECT_EQ(codes("torch_scatter", "2.1.2+pt28cu126"), Codes{});
+}
+
+TEST(Installed, ForTheOtherNumPy) {
+  const auto codes = [](const std::string& words, const char* numpy) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    add_pkg(system, "import pkg._C\n");
+    // The loader takes no notice of names; NumPy's headers leave them among the data.
+    system.library(kModule, {.exports = {"PyInit__C"}, .data = words});
+    system.add_package(kSite, "numpy", numpy, "", "");
+    return codes_of(judge_all(system), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  const std::string old_one = "numpy.core._multiarray_umath", both = old_one + "numpy._core._multiarray_umath";
+  EXPECT_EQ(codes(old_one, "2.1.0"), Codes{"NUMPY_ABI"});
+  EXPECT_EQ(codes(old_one, "1.26.4"), Codes{});
+  EXPECT_EQ(codes(both, "2.1.0"), Codes{});
+  EXPECT_EQ(codes(both, "1.26.4"), Codes{});
+  EXPECT_EQ(codes("", "2.1.0"), Codes{});
+}
+
+TEST(Installed, WithTheVariablesOfTheShell) {
+  const auto codes = [](const char* variable, const std::string& value) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    system.library(kModule, {.needed = {"libmore.so.1"}, .exports = {"PyInit__C"}});
+    add_pkg(system, "import pkg._C\n");
+    system.library("/work/more/libmore.so.1", {.soname = "libmore.so.1"});
+    if (variable[0]) system.set(variable, value);
+    Outlook outlook = system.outlook();
+    outlook.folder = "/work/more";
+    const Survey found = survey(outlook);
+    return codes_of(judge_installed(found, found.pythons.at(0), environment_of(found, &found.pythons[0])));
+  };
+  using Codes = std::vector<std::string>;
+  EXPECT_EQ(codes("", ""), Codes{"NEEDED_MISSING"});
+  EXPECT_EQ(codes("LD_LIBRARY_PATH", "/work/more"), Codes{});
+  EXPECT_EQ(codes("LD_LIBRARY_PATH", "../more"), Codes{}) << "a relative entry";
+  EXPECT_EQ(codes("LD_LIBRARY_PATH", "/nowhere:"), Codes{}) << "an empty entry is the current folder";
+  EXPECT_EQ(codes("LD_LIBRARY_PATH", ""), Codes{"NEEDED_MISSING"}) << "an empty variable is none";
+  EXPECT_EQ(codes("LD_PRELOAD", "/work/more/libmore.so.1"), Codes{});
+  EXPECT_EQ(codes("LD_PRELOAD", "/gone.so:/work/more/libmore.so.1"), Codes{});
+  EXPECT_EQ(codes("LD_PRELOAD", "libmore.so.1"), Codes{"NEEDED_MISSING"});
+}
+
+TEST(Installed, InTheUsersOwnBase) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.set("PYTHONUSERBASE", "/data/base");
+  const std::string site = "/data/base/lib/python3.12/site-packages";
+  system.library(site + "/pkg/_C.cpython-312-x86_64-linux-gnu.so",
+                 {.needed = {"libgone.so.1"}, .exports = {"PyInit__C"}});
+  system.write(site + "/pkg/__init__.py", "import pkg._C\n");
+  system.add_package(site, "pkg", "1.0", "", "pkg/__init__.py,,\npkg/_C.cpython-312-x86_64-linux-gnu.so,,\n");
+  EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{"NEEDED_MISSING"});
+}
+
 TEST(Installed, WithoutTorch) {
   FakeSystem system;
   make_system(system, kNewError);

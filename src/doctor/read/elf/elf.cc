@@ -81,6 +81,8 @@ void ElfReader::read_segments() {
                          MICA_ELF_FIELD(f, format_, Phdr, p_filesz)});
     if (segments_.back().type == PT_GNU_STACK && (segments_.back().flags & PF_X)) elf_.executable_stack = true;
   }
+  elf_.has_segments =
+      std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.type == PT_LOAD; });
 }
 
 // Names come later, when all strings have their place.
@@ -150,6 +152,8 @@ void ElfReader::read_dynamic() {
       dynamic_[int64_t(tag)] = value;
   }
   elf_.bind_now = dynamic_.count(DT_BIND_NOW) || (dynamic(DT_FLAGS) & DF_BIND_NOW) || (dynamic(DT_FLAGS_1) & DF_1_NOW);
+  constexpr uint64_t kPie = 0x08000000;  // DF_1_PIE, which older elf.h have not
+  elf_.is_program = (dynamic(DT_FLAGS_1) & kPie) != 0;
   elf_.text_relocations = dynamic_.count(DT_TEXTREL) || (dynamic(DT_FLAGS) & DF_TEXTREL);
 }
 

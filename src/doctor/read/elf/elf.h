@@ -50,6 +50,8 @@ struct ElfFile {
   uint16_t type = 0, machine = 0;  // ET_*, EM_*
   uint32_t version = 0, flags = 0;
   bool has_dynamic = false;
+  bool is_program = false;   // position-independent, and meant to be started (DF_1_PIE)
+  bool has_segments = true;  // something that would be loaded (PT_LOAD)
   std::string_view interpreter, soname, rpath, runpath;
   std::vector<std::string_view> needed;    // in order
   std::vector<VersionNeed> version_needs;  // in the order the loader checks them
