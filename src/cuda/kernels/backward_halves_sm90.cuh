@@ -39,14 +39,18 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using typename Base::QTile;
   using typename Base::STile;
   using typename Base::VTile;
-  static_assert(tile_q == 64 && tile_k % (8 * kConsumers) == 0 && dim_qk == dim_v && dim_qk % (64 * kConsumers) == 0);
+  static_assert(tile_q == 64 && tile_k % (8 * kConsumers) == 0 && dim_qk % (64 * kConsumers) == 0);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   static constexpr int kKeys = tile_k / kConsumers;     // of a group's scores
-  static constexpr int kColumns = dim_qk / kConsumers;  // of a group's gradients
+  static constexpr int kColumns = dim_qk / kConsumers;  // of a group's dK and dQ
   static constexpr int kBlocks = kColumns / 64;         // of 64 rows, transposed
   static_assert(kBlocks <= 2);
+  // dV the same way; or, where its columns do not come out even, all of them of the group's own keys.
+  static constexpr bool kSharesV = dim_v % (64 * kConsumers) == 0;
+  static constexpr int kBlocksV = kSharesV ? dim_v / kConsumers / 64 : dim_v / 64, kKeysV = kSharesV ? tile_k : kKeys;
   using Scores = float[kKeys / 8][4];
-  using Gradients = float[kBlocks][tile_k / 8][4];
+  using GradientK = float[kBlocks][tile_k / 8][4];
+  using GradientV = float[kBlocksV][kKeysV / 8][4];
 
   Ring<1> do_ring;
   u32 smem_p, keys_full, q_landed, do_landed;
@@ -114,8 +118,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
                             bool ragged) const {
     const u32 barrier = ragged ? landed : full;
     mbarrier_arrive_expecting(barrier, Tile::kBytes);
-    this->template ask<Tile, dim_qk>(shared, rows, i32(sequence.q_begin) + walk.tile * tile_q, walk.head,
-                                     sequence.q_slot, barrier);
+    this->template ask<Tile, Tile::kPanels * 64>(shared, rows, i32(sequence.q_begin) + walk.tile * tile_q, walk.head,
+                                                 sequence.q_slot, barrier);
     if (ragged) mbarrier_arrive(full);
   }
 
@@ -148,7 +152,9 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     count = this->make_uniform(count);
     const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
     const u32 own_rows = group * kKeys * 128, own_panels = group * kBlocks * QTile::kPanelBytes;
-    Gradients dk, dv;  // transposed
+    const u32 own_panels_v = kSharesV ? group * kBlocksV * OTile::kPanelBytes : 0, own_rows_v = kSharesV ? 0 : own_rows;
+    GradientK dk;  // transposed, both
+    GradientV dv;
     zero(dk);
     zero(dv);
     if (count > 0) {
@@ -178,7 +184,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         float dq[8][4];
         float* to = dq_place(dq_before + walk.tile, walk.head, group, warp);
         this->template gemm_dq<64>(dq, ds, group * kColumns);
-        begin_gradient<OTile>(dv, smem_do + own_panels, probabilities);
+        begin_gradient<OTile>(dv, smem_do + own_panels_v, probabilities + own_rows_v);
         wgmma_wait<1>();
         wgmma_hold(dq);
         if (p.dq_accumulator) add_dq(to, dq);
@@ -207,16 +213,18 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
     if (p.dk.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
-      store<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, group, warp);
+      store<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, group * kColumns + warp * 16, 0);
     }
     if (p.dv.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
-      store<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, group, warp);
+      store<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f,
+                   (kSharesV ? group * (dim_v / kConsumers) : 0) + warp * 16, kSharesV ? 0 : group * kKeys);
     }
   }
-  static MICA_DEVICE void hold(Gradients& x) {
+  template <int blocks, int n>
+  static MICA_DEVICE void hold(float (&x)[blocks][n][4]) {
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m) wgmma_hold(x[m]);
+    for (int m = 0; m < blocks; ++m) wgmma_hold(x[m]);
   }
 
   // c (64 queries x own keys) = A B^T, begun.
@@ -226,23 +234,23 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     wgmma_hold(c);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < dim_qk / 16; ++i)
+    for (int i = 0; i < ATile::kPanels * 4; ++i)
       Wgmma<Element, kKeys>::add(c, advance(from_a, i / 4 * ATile::kPanelBytes + i % 4 * 32),
                                  advance(from_b, i / 4 * BTile::kPanelBytes + i % 4 * 32), i > 0);
     wgmma_commit();
   }
-  // c (own columns x all keys) += A^T B, begun; b lies by keys.
-  template <class ATile>
-  static MICA_DEVICE void begin_gradient(Gradients& c, u32 a, u32 b) {
+  // c (blocks of 64 columns x keys) += A^T B, begun; b lies by keys.
+  template <class ATile, int blocks, int n_blocks>
+  static MICA_DEVICE void begin_gradient(float (&c)[blocks][n_blocks][4], u32 a, u32 b) {
     const u64 from_a = matrix_descriptor(a, ATile::kPanelBytes, 1024), from_b = matrix_descriptor(b, 16, 1024);
     hold(c);
     wgmma_fence();
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m)
+    for (int m = 0; m < blocks; ++m)
 #pragma unroll
       for (int i = 0; i < tile_q / 16; ++i)
-        Wgmma<Element, tile_k>::add_a_transposed(c[m], advance(from_a, m * ATile::kPanelBytes + i * 16 * 128),
-                                                 advance(from_b, i * 32), 1);
+        Wgmma<Element, 8 * n_blocks>::add_a_transposed(c[m], advance(from_a, m * ATile::kPanelBytes + i * 16 * 128),
+                                                       advance(from_b, i * 32), 1);
     wgmma_commit();
   }
 
@@ -302,40 +310,43 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
            dq_accumulator_index(dim_qk, warp, group * (kColumns / 8), threadIdx.x % 32);
   }
 
-  // dK or dV through the tile at `offset` of shared memory, 16 bytes a thread. By all consumers.
-  template <class Tile>
-  MICA_DEVICE void store(u32 offset, const RowsArg& t, i32 dtype, i32 dim, Gradients& x, float scale, i32 group,
-                         i32 warp) const {
-    const i32 lane = threadIdx.x % 32, first_column = group * kColumns + warp * 16;
+  // dK or dV through the tile at `offset` of shared memory, 16 bytes a thread: columns from first_column and keys from
+  // first_key on. By all consumers.
+  template <class Tile, int blocks, int n_blocks>
+  MICA_DEVICE void store(u32 offset, const RowsArg& t, i32 dtype, i32 dim, float (&x)[blocks][n_blocks][4], float scale,
+                         i32 first_column, i32 first_key) const {
+    const i32 lane = threadIdx.x % 32;
     const i32 valid = sequence.slot_len_k - sequence.leftpad - key_begin;
     const i64 base = this->key_offset(t);
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m)
+    for (int m = 0; m < blocks; ++m)
 #pragma unroll
-      for (int n = 0; n < tile_k / 8; ++n)
+      for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) x[m][n][e] *= scale;
     if (dtype != ElementTraits<Element>::kDtype) {
 #pragma unroll
-      for (int m = 0; m < kBlocks; ++m)
+      for (int m = 0; m < blocks; ++m)
 #pragma unroll
-        for (int n = 0; n < tile_k / 8; ++n)
+        for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const i32 column = first_column + m * 64 + e / 2 * 8 + lane / 4, row = n * 8 + lane % 4 * 2 + e % 2;
+            const i32 column = first_column + m * 64 + e / 2 * 8 + lane / 4;
+            const i32 row = first_key + n * 8 + lane % 4 * 2 + e % 2;
             if (row < valid && column < dim)
               this->store_one(t.data, base + row * t.stride_row + column, dtype, x[m][n][e]);
           }
       return;
     }
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m)
+    for (int m = 0; m < blocks; ++m)
 #pragma unroll
-      for (int n = 0; n < tile_k / 8; n += 2) {
+      for (int n = 0; n < n_blocks; n += 2) {
         u32 words[4];
         pack_a<Element>(words, x[m][n], x[m][n + 1]);
         stmatrix_x4_trans(
-            smem_k + offset + Tile::offset((n + lane / 16) * 8 + lane % 8, (first_column + m * 64) / 8 + lane / 8 % 2),
+            smem_k + offset +
+                Tile::offset(first_key + (n + lane / 16) * 8 + lane % 8, (first_column + m * 64) / 8 + lane / 8 % 2),
             words);
       }
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
