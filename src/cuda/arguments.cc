@@ -83,6 +83,9 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   mica_status status = encode_map(q, 64, params.q);
   if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, params.k);
   if (status == MICA_OK) status = encode_map(rows_shape(p.v), row.tile_k, params.v);
+  // O of another type, and what is neither aligned nor small enough for a map, leaves from the registers.
+  RowsShape o = rows_shape(p.o);
+  if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0]) status = encode_map(o, kWarpRows, params.o);
   return status;
 }
 
@@ -95,6 +98,7 @@ mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x,
   mica_status status = bind_map(a.q, a.forward.q.data);
   if (status == MICA_OK) status = bind_map(a.k, a.forward.k.data);
   if (status == MICA_OK) status = bind_map(a.v, a.forward.v.data);
+  if (status == MICA_OK && a.o.box_rows > 0) status = bind_map(a.o, a.forward.o.data);
   return status;
 }
 

@@ -70,9 +70,10 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
-  // A persistent kernel has one block an SM, which draws one query tile after the other.
-  const bool draws = row.traits.persistent && work > choice.device.num_sms && work < kMostDrawn;
-  const i64 grid = draws ? choice.device.num_sms : work;
+  // A persistent kernel has as many blocks as run at once, each of which draws one query tile after the other.
+  const i64 at_once = i64(choice.device.num_sms) * row.blocks;
+  const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
+  const i64 grid = draws ? at_once : work;
   if (row.traits.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
   if (draws) {
     params.work_epoch = 1;  // another one for each call

@@ -20,15 +20,16 @@ constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
-  // Wide key tiles have the higher rate, narrow ones the cheaper beginning and end (docs/design/tuning.md).
-  const bool is_wide = r.tile_k > (r.dim_v > 128 ? 64 : 128) && r.dim_v != 192;
-  return {.smem_bytes = forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+  const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
+                          : r.tile_q == 128 && r.dim_qk == 128 ? (r.tile_k > 128 ? Lengths::MANY_KEYS : Lengths::MIDDLE)
+                                                               : Lengths::ANY;
+  return {.smem_bytes = forward_sm90_room(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
           .persistent = true,
-          .least_keys = is_wide ? kLongKeys : 0,
+          .lengths = lengths,
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {
-  return {forward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+  return {forward_wide_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr KernelTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
@@ -194,6 +195,27 @@ bool is_decode(const KernelRow& row, const Problem& p) {
   return p.hint_len_q <= 1 || (tiles <= kMostTiles && is_long);
 }
 
+// Whether tiles of 192 queries would hold a quarter more rows than tiles of tile_q.
+bool is_wasteful(i32 len_q, i32 tile_q) {
+  constexpr i32 kUsualTile = 192;
+  return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q);
+}
+
+bool suits(const KernelRow& row, const Problem& p) {
+  constexpr i32 kLongKeysUnderMask = 4097, kLeastKeysUnderMask = 1025, kMostShortKeys = 256;
+  const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
+  switch (row.traits.lengths) {
+    case Lengths::ANY: return true;
+    case Lengths::MANY_KEYS: return p.hint_len_k >= (is_cut ? kLongKeysUnderMask : kLongKeys);
+    case Lengths::MIDDLE:
+      return (is_cut && p.hint_len_k >= kLeastKeysUnderMask) || is_wasteful(p.hint_len_q, row.tile_q);
+    case Lengths::FEW_KEYS:
+      return p.hint_len_k <= row.tile_k || (row.blocks > 2 && p.hint_len_k > 128 && p.hint_len_k <= kMostShortKeys &&
+                                            is_wasteful(p.hint_len_q, row.tile_q));
+  }
+  return false;
+}
+
 // What the columns of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
@@ -211,6 +233,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),
                "v has as many columns as k or other strides: it is no part of k") &&
          q.ask(p.hint_len_k >= row.traits.least_keys, "%d keys: too few for it", p.hint_len_k) &&
+         q.ask(suits(row, p), "%d queries and %d keys: another tile suits them better", p.hint_len_q, p.hint_len_k) &&
          q.ask(row.traits.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(p.dropout == 0 || keeps_cells(p.dropout_place),
                "place.row_first is %u and place.key_first %u, want multiples of 16 and 32 and steps of 1 for dropout",

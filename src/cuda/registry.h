@@ -24,6 +24,14 @@ enum class Role : i32 {
   BACKWARD_SINKS,    // dSinks from the row sums
 };
 
+// The lengths that suit a row of several that could run: forward_sm90's tiles (docs/design/tuning.md).
+enum class Lengths {
+  ANY,
+  MANY_KEYS,  // wide key tiles have the higher rate and the costlier beginning and end
+  MIDDLE,     // under a causal mask or window, where tiles are often cut; short sequences that 192 queries would waste
+  FEW_KEYS,   // one or two small key tiles, several small blocks an SM
+};
+
 // What a kernel's file says about its rows.
 struct KernelTraits {
   i32 smem_bytes = 0;        // dynamic shared memory of a block
@@ -33,7 +41,8 @@ struct KernelTraits {
   bool persistent = false;   // a block takes one query tile after the other where there are fewer blocks
   i32 least_queries = 0;     // of all query heads of a key head: it is slower with fewer
   i32 least_keys = 0;        // it is slower with fewer
-  bool v_in_k = false;       // reads V out of K: where they turn out to lie apart, another kernel must run
+  Lengths lengths = Lengths::ANY;
+  bool v_in_k = false;     // reads V out of K: where they turn out to lie apart, another kernel must run
   i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
   bool uses_maps = false;  // fetches by the copy engine, which has rules of its own (tensor_maps.h)
 };

@@ -15,18 +15,25 @@ struct WorkCounter {
   u64* counter;  // null: there is nothing beyond the first items
   u64 epoch;
   i32 items;
+  bool has_drawn = false;
+  u32 drawn = 0;  // by lane 0
 
-  // By a warp: the next item, or -1.
-  MICA_DEVICE i32 next() {
+  // By a warp: asks for the next item, which takes as long as memory is far away, and has it, or -1.
+  MICA_DEVICE void ask() {
+    if (counter && threadIdx.x % 32 == 0) drawn = has_drawn ? count() : draw_first();
+    has_drawn = true;
+  }
+  MICA_DEVICE i32 answer() const {
     if (!counter) return -1;
-    u32 drawn = 0;
-    if (threadIdx.x % 32 == 0) drawn = draw();
-    drawn = __shfl_sync(0xffffffffu, drawn, 0);
-    return drawn < u32(items) ? i32(drawn) : -1;
+    const u32 item = __shfl_sync(0xffffffffu, drawn, 0);
+    // Every block draws once in vain.
+    if (threadIdx.x % 32 == 0 && item == u32(items) + gridDim.x - 1) store_relaxed(counter, 0);
+    return item < u32(items) ? i32(item) : -1;
   }
 
  private:
-  MICA_DEVICE u32 draw() {
+  MICA_DEVICE u32 count() const { return u32(atomic_add(counter, 1)) & ((1u << kCountBits) - 1); }
+  MICA_DEVICE u32 draw_first() const {
     const u64 first = epoch << kCountBits | gridDim.x;
     u64 now = load_relaxed(counter);
     while (now >> kCountBits != epoch) {
@@ -34,41 +41,62 @@ struct WorkCounter {
       if (found == now) return gridDim.x;
       now = found;
     }
-    const u32 drawn = u32(atomic_add(counter, 1)) & ((1u << kCountBits) - 1);
-    // Every block draws once in vain.
-    if (drawn == u32(items) + gridDim.x - 1) store_relaxed(counter, 0);
-    return drawn;
+    return count();
   }
 };
 
-// Two items ahead.
+// Two items of `item_bytes`: one warp announces them part by part, the others read the parts they want, when they want
+// them. A part is a struct of 32-bit words.
+template <u32 item_bytes>
 struct WorkRing {
   static constexpr i32 kSlots = 2;
-  static constexpr u32 kBytes = Ring<kSlots>::kBytes + kSlots * 4;
+  static constexpr u32 kBytes = Ring<kSlots>::kBytes + kSlots * item_bytes;
   u32 shared;
   RingPlace<kSlots> place;
 
   MICA_DEVICE Ring<kSlots> ring() const { return {shared}; }
-  MICA_DEVICE u32 slot() const { return shared + Ring<kSlots>::kBytes + place.stage * 4; }
+  MICA_DEVICE u32 slot() const { return shared + Ring<kSlots>::kBytes + place.stage * item_bytes; }
 
   // By one thread. takers: warps that take each item.
   MICA_DEVICE void init(u32 takers) const { ring().init(1, 32 * takers); }
-  // By a warp.
-  MICA_DEVICE void announce(i32 item) {
-    ring().wait_empty(place);
+
+  // By a warp, in this order.
+  MICA_DEVICE void wait_empty() const { ring().wait_empty(place); }
+  template <class Part>
+  MICA_DEVICE void store(u32 offset, const Part& part) const {
     if (threadIdx.x % 32 == 0) {
-      store_shared_4(slot(), u32(item));
-      mbarrier_arrive(ring().full(place.stage));
+      Words<Part> words;
+      words.part = part;
+#pragma unroll
+      for (u32 i = 0; i < sizeof(Part) / 4; ++i) store_shared_4(slot() + offset + i * 4, words.word[i]);
     }
+  }
+  MICA_DEVICE void announce() {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(ring().full(place.stage));
     place.next();
   }
-  MICA_DEVICE i32 take() {
-    ring().wait_full(place);
-    const i32 item = warp_max(i32(load_shared_4(slot())));
+
+  // By each thread of a taking warp, in this order.
+  MICA_DEVICE void wait_full() const { ring().wait_full(place); }
+  template <class Part>
+  MICA_DEVICE Part load(u32 offset) const {
+    Words<Part> words;
+#pragma unroll
+    for (u32 i = 0; i < sizeof(Part) / 4; ++i) words.word[i] = load_shared_4(slot() + offset + i * 4);
+    return words.part;
+  }
+  MICA_DEVICE void release() {
     ring().release_by_thread(place);
     place.next();
-    return item;
   }
+
+ private:
+  template <class Part>
+  union Words {
+    static_assert(sizeof(Part) % 4 == 0);
+    Part part;
+    u32 word[sizeof(Part) / 4];
+  };
 };
 
 }  // namespace mica

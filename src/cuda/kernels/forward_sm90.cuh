@@ -20,7 +20,7 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
 struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served>;
   using Base::band;
@@ -28,32 +28,63 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   using Base::head;
   using Base::p;
   using Base::sequence;
+  using Base::split;
   using Base::tile_row;
   using Base::tiles;
   static constexpr int kConsumers = warps / 4 - 1;  // warpgroups
   static_assert(kConsumers * 64 == tile_q && tile_k % 16 == 0 && dim_qk % 16 == 0 && dim_v % 16 == 0);
-  // All registers of the SM, in the steps of 8 that setmaxnreg takes.
+  // What a thread begins with, in the steps of 8 that setmaxnreg takes; consumers get what the producer gives up.
+  static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
   static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 24;
-  static constexpr int kConsumerRegisters = (65536 / 128 - kProducerRegisters) / kConsumers / 8 * 8;
+  static constexpr int kConsumerRegisters =
+      (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8 < 240
+          ? (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8
+          : 240;
 
-  using Layout = ForwardSm90Layout<dim_qk, dim_v, tile_q, tile_k, stages>;
+  static constexpr ForwardSm90Room kRoom = forward_sm90_room(tile_q, tile_k, dim_qk, dim_v, stages, blocks);
+  static constexpr i32 kQSlots = kRoom.q_slots;
+  // O leaves by the copy engine: with two slots through that of its Q, else some panels of it through a room of their
+  // own.
+  static constexpr bool kHasOutputRoom = kRoom.o_panels > 0;
+  static_assert(kHasOutputRoom != (kQSlots == 2));
   using QTile = PanelTile<round_up(dim_qk, 64), 64>;  // of a consumer
   using KTile = PanelTile<round_up(dim_qk, 64), tile_k>;
   using VTile = PanelTile<round_up(dim_v, 64), tile_k>;
-  static_assert(Layout::kQBytes == kConsumers * QTile::kBytes && Layout::kKBytes == KTile::kBytes &&
-                Layout::kVBytes == VTile::kBytes);
+  using OTile = PanelTile<round_up(dim_v, 64), 64>;  // of a consumer, in the place of its Q
+  static_assert(kRoom.q_bytes == kConsumers * QTile::kBytes && kRoom.k_bytes == KTile::kBytes &&
+                kRoom.v_bytes == VTile::kBytes && OTile::kBytes <= QTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
+  using Result = typename Base::template Result<1, dim_v / 8>;
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
+  // A query tile as it is announced: Tile, for each consumer the range of key tiles that its 64 queries see among the
+  // block's, Place.
+  struct Tile {
+    i32 index;  // < 0: there is no further one, and the rest is not there
+    i32 row;    // tile_row
+    i32 len_q, len_k;
+    TileRange keys;
+  };
+  struct Place {
+    Sequence sequence;
+    i32 head, batch_index, split, unused;
+  };
+  static constexpr u32 kOwn = sizeof(Tile), kPlace = kOwn + kConsumers * sizeof(TileRange);
+  static constexpr u32 kItemBytes = kPlace + sizeof(Place);
+  static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
+  // Q's barriers: a stage for each consumer's 64 queries in each slot.
+  static constexpr i32 kQStages = kConsumers * kQSlots;
+
   const ForwardMapsParams& maps;
-  u32 smem_q, smem_k, smem_v, landed;
-  Ring<kConsumers> q_ring;  // a stage for each consumer's 64 queries
+  u32 smem_q, smem_k, smem_v, smem_o, landed;
+  Ring<kQStages> q_ring;
   Ring<stages> k_ring, v_ring;
-  WorkRing work_ring;
+  WorkRing<kItemBytes> work_ring;
   // Where this thread stands in the rings; they go on from one query tile to the next.
   RingPlace<stages> k_place, v_place;
-  u32 q_parity = 0, landed_parity = 0;
-  TileRange own;  // a consumer's: the key tiles that its 64 queries see, among the block's
+  RingPlace<kQSlots> q_place;
+  u32 landed_parity = 0;
+  TileRange own;  // a consumer's
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
 
@@ -61,18 +92,19 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
   MICA_DEVICE void run(u8* smem) {
     smem_q = shared_address(smem);
-    smem_k = smem_q + Layout::kK;
-    smem_v = smem_q + Layout::kV;
-    k_ring.barriers = smem_q + Layout::kBarriers;
+    smem_k = smem_q + kQSlots * kRoom.q_bytes;
+    smem_v = smem_k + stages * KTile::kBytes;
+    smem_o = smem_v + stages * VTile::kBytes;
+    k_ring.barriers = smem_o + kRoom.o_panels * tile_q * 128;
     v_ring.barriers = k_ring.barriers + k_ring.kBytes;
     q_ring.barriers = v_ring.barriers + v_ring.kBytes;
-    work_ring.shared = q_ring.barriers + q_ring.kBytes;
-    landed = work_ring.shared + work_ring.kBytes;
+    landed = q_ring.barriers + q_ring.kBytes;
+    work_ring.shared = landed + 8;
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
       q_ring.init(1, 4);
-      work_ring.init(4 * kConsumers + 1);
+      work_ring.init(4 * kConsumers + 2);
       mbarrier_init(landed, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
@@ -86,6 +118,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       if (warp == 0)
         fetch_keys();
       else if (warp == 1)
+        fetch_queries();
+      else if (warp == 2)
         deal_out();
     } else {
       take_registers<kConsumerRegisters>();
@@ -93,28 +127,85 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     }
   }
 
-  // The second warp: says which query tile comes next, and asks for its Q.
+  // The third warp: finds the query tile that comes next, and tells the others.
   MICA_DEVICE void deal_out() {
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
-    for (i32 work = i32(blockIdx.x);; work = counter.next()) {
-      work_ring.announce(work);
-      if (work < 0) return;
-      if (!this->locate(work) || tiles.begin == tiles.end) continue;
+    for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
+      if (this->locate(work)) announce(work);
+      counter.ask();
+    }
+    work_ring.wait_empty();
+    work_ring.store(0, Tile{-1, 0, 0, 0, {}});
+    work_ring.announce();
+  }
+  MICA_DEVICE void announce(i32 work) {
+    work_ring.wait_empty();
+    work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+    work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles});
+#pragma unroll 1
+    for (i32 group = 0; group < kConsumers; ++group)
+      work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
+    work_ring.announce();
+  }
+  MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
+  // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
+  MICA_DEVICE TileRange own_tiles(i32 row) const {
+    const i32 row_end = min_of(row + 64, band.len_q);
+    TileRange range = row < row_end ? key_tiles(band, row, row_end, tile_k) : TileRange{0, 0, 0, 0};
+    range.begin = clamp_to(range.begin, tiles.begin, tiles.end);
+    range.end = clamp_to(range.end, range.begin, tiles.end);
+    return range;
+  }
+
+  // The other warps: the next tile, or false. What decides how often a loop runs is known to be the same in all lanes.
+  MICA_DEVICE bool take_tile() {
+    work_ring.wait_full();
+    const Tile tile = work_ring.template load<Tile>(0);
+    tile_row = warp_max(tile.row);
+    tiles = uniform(tile.keys);
+    sequence.len_q = warp_max(tile.len_q);
+    sequence.len_k = warp_max(tile.len_k);
+    band = band_of(p.band, sequence.len_q, sequence.len_k);
+    return warp_max(tile.index) >= 0;
+  }
+  static MICA_DEVICE TileRange uniform(const TileRange& t) {
+    return {warp_max(t.begin), warp_max(t.full_begin), warp_max(t.full_end), warp_max(t.end)};
+  }
+  // Whose rows they are: read when it is needed, since registers are short.
+  MICA_DEVICE void find_place() {
+    const Place place = work_ring.template load<Place>(kPlace);
+    sequence = place.sequence;
+    head = place.head;
+    batch_index = place.batch_index;
+    split = place.split;
+  }
+
+  // The second warp: asks for Q.
+  MICA_DEVICE void fetch_queries() {
+    while (take_tile()) {
+      find_place();
+      work_ring.release();
+      if (tiles.begin == tiles.end) continue;
+#pragma unroll 1
       for (i32 group = 0; group < kConsumers; ++group) {
-        mbarrier_wait(q_ring.empty(group), q_parity ^ 1);
+        const i32 stage = q_stage(group);
+        mbarrier_wait(q_ring.empty(stage), q_place.parity ^ u32(q_place.stage == 0));
         if (threadIdx.x % 32 == 0) {
-          mbarrier_arrive_expecting(q_ring.full(group), QTile::kBytes);
-          ask_for<QTile>(smem_q + group * QTile::kBytes, maps.q,
-                         {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(group));
+          mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes);
+          ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q,
+                         {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(stage));
         }
       }
-      q_parity ^= 1;
+      q_place.next();
     }
   }
   // The first warp: asks for K0, K1, V0, K2, V1, ... of each query tile in the order in which they are needed.
   MICA_DEVICE void fetch_keys() {
-    for (i32 work = work_ring.take(); work >= 0; work = work_ring.take())
-      if (this->locate(work) && tiles.begin < tiles.end) fetch_keys_of_tile();
+    while (take_tile()) {
+      find_place();
+      work_ring.release();
+      if (tiles.begin < tiles.end) fetch_keys_of_tile();
+    }
   }
   MICA_DEVICE void fetch_keys_of_tile() {
     const i32 count = tiles.end - tiles.begin;
@@ -170,26 +261,28 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
   // Query tiles one after the other.
   MICA_DEVICE void consume() {
-    for (;;) {
-      const i32 work = work_ring.take();
-      if (work < 0) return;
-      if (this->locate(work)) consume_tile();
+    const i32 group = uniform_warp() / 4 - 1;
+    while (take_tile()) {
+      consume_tile(group);
+      work_ring.release();
     }
+    if (threadIdx.x % 32 == 0) bulk_wait();
   }
-  MICA_DEVICE void consume_tile() {
-    const i32 consumer = uniform_warp() - 4, group = consumer / 4, tile_warp_row = group * 64 + consumer % 4 * 16;
+  MICA_DEVICE void consume_tile(i32 group) {
+    const i32 tile_warp_row = group * 64 + uniform_warp() % 4 * kWarpRows;
     const i32 row_begin = tile_row + tile_warp_row;
     const i32 count = tiles.end - tiles.begin;
-    find_own(tile_row + group * 64);
+    own = uniform(work_ring.template load<TileRange>(kOwn + group * sizeof(TileRange)));
+    if constexpr (served != 0) find_place();
     // In steps, as the block comes through its tiles from the last to the first.
     const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
     SoftmaxState<FloatMath> state[1][2];
-    float out[1][dim_v / 8][4];
+    float out[1][dim_v / 8][4], scale[1][2];
+    const Result result = {state, out, tile_warp_row, 0};
     state[0][0] = state[0][1] = empty_state<FloatMath>();
     zero(out);
     if (count > 0) {
-      mbarrier_wait(q_ring.full(group), q_parity);
-      q_parity ^= 1;
+      mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
       skip(first);
     }
     if (first < last) {
@@ -205,6 +298,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       softmax(scores, state[0], row_begin, first);
       drop(scores, row_begin, first);
       round(probabilities, scores[0]);
+      if constexpr (kQSlots == 2) release_other_slot(group);
       for (i32 step = first + 1; step < last; ++step) {
         k_ring.wait_full(k_place);
         gemm_qk(scores[0], group);
@@ -220,38 +314,101 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         release_v();
         round(probabilities, scores[0]);
       }
-      arrive_as_warp(q_ring.empty(group));
+      if constexpr (kHasOutputRoom) arrive_as_warp(q_ring.empty(q_stage(group)));
       v_ring.wait_full(v_place);
       gemm_pv(out[0], probabilities);
+      statistics(result, scale);
       wgmma_wait<0>();
       wgmma_hold(out[0]);
       release_v();
-    } else if (count > 0) {
-      arrive_as_warp(q_ring.empty(group));
+    } else {
+      if constexpr (kHasOutputRoom)
+        if (count > 0) arrive_as_warp(q_ring.empty(q_stage(group)));
+      if constexpr (kQSlots == 2)
+        if (count > 0) release_other_slot(group);
+      statistics(result, scale);
     }
     skip(count - last);
+    if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin);
+    finish(group, result, scale);
+  }
+
+  // Writes LSE and says by what O is to be multiplied.
+  MICA_DEVICE void statistics(const Result& r, float (&scale)[1][2]) {
+    find_place();
+    SoftmaxState<FloatMath> state[1][2] = {{r.state[0][0], r.state[0][1]}};
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
-    if (row_begin + 16 > sequence.len_q) clear_unused(out[0], row_begin);
-    Base::template finish<1, dim_v / 8>(nullptr, {state, out, tile_warp_row, 0});
+    Base::finish_statistics(Result{state, r.out, r.first_row, 0}, scale);
+  }
+  // Writes O through the slot of this tile's Q, from where the copy engine takes it. It would write past the
+  // last query of a packed sequence: those rows go from the registers, and so does O where there was no Q.
+  MICA_DEVICE void finish(i32 group, const Result& r, const float (&scale)[1][2]) {
+    if (tiles.begin == tiles.end) {
+      Base::finish_output(nullptr, r, scale);
+      return;
+    }
+    const bool leaves_by_copy = maps.o.box_rows > 0 && !p.partial_o &&
+                                (!p.packed_q || tile_row + r.first_row + kWarpRows <= sequence.slot_len_q);
+    if constexpr (!kHasOutputRoom) barrier_sync(1 + group, 128);  // all four warps are done with Q
+    if (leaves_by_copy)
+      send_output(kHasOutputRoom ? smem_o + group * kRoom.o_panels * OTile::kPanelBytes
+                                 : smem_q + q_stage(group) * QTile::kBytes,
+                  r, scale);
+    else
+      Base::finish_output(nullptr, r, scale);
+    q_place.next();
+  }
+  // With two slots: the one before this tile's is free when its O has left, which is asked for only now, since nothing
+  // waits for it before. At the first tile the second slot becomes free so, which nobody had.
+  MICA_DEVICE void release_other_slot(i32 group) const {
+    if (threadIdx.x % 32 == 0) {
+      bulk_wait_read();
+      mbarrier_arrive(q_ring.empty((q_place.stage ^ 1) * kConsumers + group));
+    }
+  }
+  // The warp's rows of O into `room`, in panels as the copy engine reads them, and away; panels for which it has no
+  // room go from the registers.
+  MICA_DEVICE void send_output(u32 room, const Result& r, const float (&scale)[1][2]) const {
+    constexpr int kPanels = kHasOutputRoom ? kRoom.o_panels : OTile::kPanels;
+    const i32 lane = threadIdx.x % 32, row = r.first_row % 64 + lane % 16;
+    if constexpr (kHasOutputRoom) {  // the last tile's O has left it
+      if (lane == 0) bulk_wait_read();
+      __syncwarp();
+    }
+#pragma unroll
+    for (int n = 0; n < dim_v / 8 && n < kPanels * 8; n += 2) {
+      u32 words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&block)[4] = r.out[0][n + i / 2];
+        words[i] = pack<Element>(block[i % 2 * 2] * scale[0][i % 2], block[i % 2 * 2 + 1] * scale[0][i % 2]);
+      }
+      stmatrix_x4(room + OTile::offset(row, n + lane / 16), words);
+    }
+    fence_for_wgmma();
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel)
+        tma_store(maps.o.map,
+                  {panel * 64, i32(sequence.q_begin) + tile_row + r.first_row, head * maps.o.head_step,
+                   sequence.q_slot * maps.o.slot_step},
+                  room + panel * OTile::kPanelBytes + r.first_row % 64 * 128);
+      bulk_commit();
+    }
+    if constexpr (kPanels < OTile::kPanels) Base::template store_from_registers<kPanels * 8>(r, scale);
   }
 
   // Rows past the queries in use were made of whatever lies there, and are written as zeros.
   MICA_DEVICE void clear_unused(float (&out)[dim_v / 8][4], i32 row_begin) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      if (row_begin + half * 8 + i32(threadIdx.x) % 32 / 4 >= sequence.len_q)
+      if (row_begin + half * 8 + i32(threadIdx.x) % 32 / 4 >= band.len_q)
 #pragma unroll
         for (int n = 0; n < dim_v / 8; ++n) out[n][2 * half] = out[n][2 * half + 1] = 0.0f;
   }
 
-  // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
-  MICA_DEVICE void find_own(i32 row) {
-    const i32 row_end = min_of(row + 64, sequence.len_q);
-    own = row < row_end ? key_tiles(band, row, row_end, tile_k) : TileRange{0, 0, 0, 0};
-    own.begin = clamp_to(own.begin, tiles.begin, tiles.end);
-    own.end = clamp_to(own.end, own.begin, tiles.end);
-  }
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
   MICA_DEVICE void skip(i32 num_tiles) {
     for (i32 i = 0; i < num_tiles; ++i) {
@@ -274,7 +431,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
   // scores = Q K^T of one key tile, begun.
   MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group) const {
-    const u64 q = matrix_descriptor(smem_q + group * QTile::kBytes, 16, 1024);
+    const u64 q = matrix_descriptor(smem_q + q_stage(group) * QTile::kBytes, 16, 1024);
     const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
     wgmma_hold(scores);
     wgmma_fence();
@@ -436,11 +593,11 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
 }  // namespace mica
 
-extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                   MICA_STAGES, MICA_SERVED>;
+                                   MICA_STAGES, MICA_BLOCKS, MICA_SERVED>;
   Kernel kernel(params);
   kernel.run(smem);
 }

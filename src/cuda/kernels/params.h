@@ -108,7 +108,10 @@ struct MappedRows {
 struct ForwardMapsParams {
   ForwardParams forward;
   MappedRows q, k, v;
+  MappedRows o;  // boxes of a warp's rows; box_rows 0: O does not leave by the copy engine
 };
+// Rows of an accumulator that a warp of a warpgroup has.
+constexpr i32 kWarpRows = 16;
 
 // Backward walks, for one key tile, the query tiles that see it. dQ is summed in fp32 in the workspace, a block of
 // (tile_q, dq_columns) per query tile and head in the order of the fragments (see dq_accumulator_index), and converted
@@ -291,23 +294,41 @@ MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk
   return q + stages * tile_k * (dim_qk + dim_v) * 2 + shared_p;
 }
 
-// Barriers of forward_sm90 beside those of its stages: two for the Q of each consumer, two items of work with two each,
-// one for a tile that must be looked at before it is announced.
-MICA_HD constexpr i32 forward_sm90_control_bytes(i32 tile_q) { return tile_q / 64 * 2 * 8 + 2 * (4 + 2 * 8) + 8; }
+// Most bytes of dynamic shared memory that each of some blocks on an SM of Hopper can have; 1 KB of it is the system's.
+MICA_HD constexpr i32 hopper_smem_bytes(i32 blocks) { return 228 * 1024 / blocks / 128 * 128 - 1024; }
 
-// Shared memory of forward_sm90, in bytes: Q, then `stages` of K and of V in whole panels of 64 columns; four barriers
-// a stage; the rest.
-template <int dim_qk, int dim_v, int tile_q, int tile_k, int stages>
-struct ForwardSm90Layout {
-  static constexpr i32 kQBytes = tile_q * round_up(dim_qk, 64) * 2;
-  static constexpr i32 kKBytes = tile_k * round_up(dim_qk, 64) * 2, kVBytes = tile_k * round_up(dim_v, 64) * 2;
-  static constexpr i32 kK = kQBytes, kV = kK + stages * kKBytes, kBarriers = kV + stages * kVBytes;
-  static constexpr i32 kBytes = kBarriers + (4 * stages) * 8 + forward_sm90_control_bytes(tile_q);
+// Shared memory of forward_sm90, in bytes: Q in one slot or, where there is room, in two, so that the next tile's is
+// there before this one's is done with; `stages` of K and of V; all in whole panels of 64 columns. O leaves through
+// the slot of its Q, or where there is one slot and a little room besides, through that, some panels at a time. Then
+// barriers: four a stage, two for the Q of each consumer in each slot, one for a tile that must be looked at before it
+// is announced, and two announced items of work with two each.
+struct ForwardSm90Room {
+  i32 q_bytes, k_bytes, v_bytes, q_slots, o_panels, bytes;
 };
-MICA_HD constexpr i32 forward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  const i32 columns_qk = round_up(dim_qk, 64), columns_v = round_up(dim_v, 64);
-  return tile_q * columns_qk * 2 + stages * tile_k * (columns_qk + columns_v) * 2 + 4 * stages * 8 +
-         forward_sm90_control_bytes(tile_q);
+MICA_HD constexpr i32 forward_sm90_item_bytes(i32 tile_q) { return 32 + tile_q / 64 * 16 + 64; }
+MICA_HD constexpr ForwardSm90Room forward_sm90_room(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages,
+                                                    i32 blocks) {
+  ForwardSm90Room room = {.q_bytes = tile_q * round_up(dim_qk, 64) * 2,
+                          .k_bytes = tile_k * round_up(dim_qk, 64) * 2,
+                          .v_bytes = tile_k * round_up(dim_v, 64) * 2,
+                          .q_slots = 1,
+                          .o_panels = 0,
+                          .bytes = 0};
+  const i32 rest =
+      stages * (room.k_bytes + room.v_bytes) + 4 * stages * 8 + 8 + 2 * (forward_sm90_item_bytes(tile_q) + 2 * 8);
+  const i32 slot = room.q_bytes + tile_q / 64 * 2 * 8;
+  const i32 left = hopper_smem_bytes(blocks) - rest - slot, panel = tile_q * 128;
+  if (left >= slot)
+    room.q_slots = 2;
+  else if (left >= panel)
+    room.o_panels = min_of(left / panel, round_up(dim_v, 64) / 64);
+  room.bytes = rest + room.q_slots * slot + room.o_panels * panel;
+  return room;
+}
+
+// forward_wide_sm90: Q, `stages` of K and of V, and four barriers a stage.
+MICA_HD constexpr i32 forward_wide_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  return tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2 + stages * tile_k * (dim_qk + dim_v) * 2 + 4 * stages * 8;
 }
 
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /

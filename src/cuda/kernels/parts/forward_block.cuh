@@ -104,7 +104,14 @@ struct ForwardBlock {
   // warp touches its own rows and columns; nullptr: there is none, and rows are aligned.
   template <int m_blocks, int n_blocks, class Memory>
   MICA_DEVICE void finish(Memory memory, const Result<m_blocks, n_blocks>& r) const {
-    float scale[m_blocks][2], lse[m_blocks][2];
+    float scale[m_blocks][2];
+    finish_statistics(r, scale);
+    finish_output(memory, r, scale);
+  }
+  // Its two halves: writes LSE and says by what O is to be multiplied; writes O.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void finish_statistics(const Result<m_blocks, n_blocks>& r, float (&scale)[m_blocks][2]) const {
+    float lse[m_blocks][2];
     const bool sink = p.sinks && !p.partial_o;
     const float sink_log2 = sink ? load_as_float(p.sinks, head * p.sinks_stride, p.sinks_dtype) * kLog2E : 0.0f;
 #pragma unroll
@@ -130,10 +137,46 @@ struct ForwardBlock {
                         (sequence.q_begin + tile_row) * p.lse_stride_row;
       store_lse(p.lse + first, p.lse_stride_row, r, lse, kLn2);
     }
+  }
+  template <int m_blocks, int n_blocks, class Memory>
+  MICA_DEVICE void finish_output(Memory memory, const Result<m_blocks, n_blocks>& r,
+                                 const float (&scale)[m_blocks][2]) const {
     if (p.partial_o || has(kFeatureFp32Output))
       store_floats(r, scale);
     else
       store_output(memory, r, scale);
+  }
+
+  // O without shared memory, the columns from first_block * 8 on: the four lanes of a row trade so that each holds 16
+  // bytes.
+  template <int first_block, int m_blocks, int n_blocks>
+  MICA_DEVICE void store_from_registers(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
+    static_assert(n_blocks % 4 == 0 && first_block % 4 == 0 && !(served & kFeatureUnaligned));
+    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+    u16* o = static_cast<u16*>(p.o.data) + output_offset();
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const i32 row = r.row(m, half);
+        const bool inside = tile_row + row < sequence.slot_len_q;
+#pragma unroll
+        for (int n = first_block; n < n_blocks; n += 4) {
+          u32 word[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            word[i] = pack<Element>(r.out[m][n + i][2 * half] * scale[m][half],
+                                    r.out[m][n + i][2 * half + 1] * scale[m][half]);
+          trade(word[0], word[1], odd, 1);
+          trade(word[2], word[3], odd, 1);
+          trade(word[0], word[2], upper, 2);
+          trade(word[1], word[3], upper, 2);
+          const i32 column = r.first_column + (n + i32(threadIdx.x) % 4) * 8;
+          if (inside && column < p.dim_v)
+            *reinterpret_cast<uint4*>(o + row * p.o.stride_row + column) =
+                make_uint4(word[0], word[1], word[2], word[3]);
+        }
+      }
   }
 
  private:
@@ -195,36 +238,10 @@ struct ForwardBlock {
     }
   }
 
-  // O without shared memory: the four lanes of a row trade so that each holds 16 bytes.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void store_output(decltype(nullptr), const Result<m_blocks, n_blocks>& r,
                                 const float (&scale)[m_blocks][2]) const {
-    static_assert(n_blocks % 4 == 0 && !(served & kFeatureUnaligned));
-    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
-    u16* o = static_cast<u16*>(p.o.data) + output_offset();
-#pragma unroll
-    for (int m = 0; m < m_blocks; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const i32 row = r.row(m, half);
-        const bool inside = tile_row + row < sequence.slot_len_q;
-#pragma unroll
-        for (int n = 0; n < n_blocks; n += 4) {
-          u32 word[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            word[i] = pack<Element>(r.out[m][n + i][2 * half] * scale[m][half],
-                                    r.out[m][n + i][2 * half + 1] * scale[m][half]);
-          trade(word[0], word[1], odd, 1);
-          trade(word[2], word[3], odd, 1);
-          trade(word[0], word[2], upper, 2);
-          trade(word[1], word[3], upper, 2);
-          const i32 column = r.first_column + (n + i32(threadIdx.x) % 4) * 8;
-          if (inside && column < p.dim_v)
-            *reinterpret_cast<uint4*>(o + row * p.o.stride_row + column) =
-                make_uint4(word[0], word[1], word[2], word[3]);
-        }
-      }
+    store_from_registers<0>(r, scale);
   }
   // Between this lane and the one `distance` away: its second word against the other's first.
   static MICA_DEVICE void trade(u32& first, u32& second, bool is_other, int distance) {
