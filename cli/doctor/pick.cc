@@ -12,12 +12,17 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/verbs.h"
 #include "doctor/facts/mangled.h"
 #include "doctor/judge/attention_wheel.h"
+#include "doctor/judge/judge.h"
+#include "doctor/read/inspect.h"
 #include "doctor/system/environment_json.h"
+#include "doctor/system/python_env.h"
 #include "doctor/system/survey.h"
+#include "doctor/tables/published_wheels.h"
 #include "doctor/verdict/verdict_json.h"
 #include "support/text.h"
 
@@ -25,7 +30,8 @@ namespace cli {
 namespace {
 
 struct Options {
-  std::vector<std::string> places;  // wheels, folders, lists of names
+  std::vector<std::string> places;   // wheels, folders, lists of names
+  std::vector<std::string> indexes;  // saved pages with more names
   std::string python, torch, cuda, abi, machine, glibc, target;
   bool json = false;
 };
@@ -53,13 +59,50 @@ void add_list(std::istream& list, const std::string& name, std::vector<doctor::A
   for (std::string word; words >> word;) add_name(word, wheels);
 }
 
+// The package itself, by its name: the published ones.
+bool is_package(const std::string& place) {
+  const std::string name = doctor::normalized_package(place);
+  return (name == "flash-attn" || name == "flash-attn-3" || name == "flash-attention") &&
+         access(place.c_str(), F_OK) != 0;
+}
+
+// A file at hand is judged by its symbols, for the environment that is here.
+void try_files(const doctor::Environment& here, std::vector<doctor::AttentionWheel>& wheels) {
+  for (doctor::AttentionWheel& wheel : wheels) {
+    if (!wheel.package.starts_with("flash-attn") || wheel.pretender || access(wheel.file.c_str(), R_OK) != 0) continue;
+    try {
+      std::vector<doctor::Verdict> verdicts = judge(doctor::inspect(wheel.file), here);
+      doctor::keep_to_the_import(verdicts);
+      wheel.tried = doctor::AttentionWheel::Tried::kLoads;
+      for (const doctor::Verdict& verdict : verdicts)
+        if (verdict.severity == doctor::Severity::kError && wheel.failure.empty()) {
+          wheel.tried = doctor::AttentionWheel::Tried::kFails;
+          wheel.failure = verdict.code + ": " + verdict.message;
+        }
+    } catch (const support::ReadError&) {
+      // Left to its name.
+    }
+  }
+}
+
 std::vector<doctor::AttentionWheel> wheels_of(const Options& options) {
   namespace fs = std::filesystem;
-  if (options.places.empty()) return doctor::published_wheels();
   std::vector<doctor::AttentionWheel> wheels;
+  if (options.places.empty()) wheels = doctor::published_wheels();
+  for (const std::string& index : options.indexes) {
+    std::ifstream page(index);
+    if (!page) throw std::runtime_error("--index is " + index + ", which cannot be read: want a saved page of links");
+    const std::size_t before = wheels.size();
+    add_list(page, "--index " + index, wheels);
+    if (wheels.size() == before) throw std::runtime_error("--index " + index + " names no wheel");
+  }
   for (const std::string& place : options.places) {
     std::error_code error;
-    if (place == "-") {
+    if (is_package(place)) {
+      const bool is_third = doctor::normalized_package(place) == "flash-attn-3";
+      const auto published = doctor::published_wheels(is_third ? "flash-attn-3" : "flash-attn");
+      wheels.insert(wheels.end(), published.begin(), published.end());
+    } else if (place == "-") {
       add_list(std::cin, "standard input", wheels);
     } else if (fs::is_directory(place, error)) {
       std::vector<std::string> names;
@@ -89,8 +132,11 @@ support::Version version_of(const char* flag, const std::string& text, const cha
 bool is_version(const std::string& text) { return support::parse_version(text).parts.size() >= 2; }
 
 // A target of which something is described is not mixed with what is installed here.
-doctor::PickTarget start_target(const Options& options) {
-  if (!options.target.empty()) return doctor::pick_target(doctor::read_environment(options.target));
+doctor::PickTarget start_target(const Options& options, std::optional<doctor::Environment>& environment) {
+  if (!options.target.empty()) {
+    environment = doctor::read_environment(options.target);
+    return doctor::pick_target(*environment);
+  }
   doctor::PickTarget target;
   const bool is_described = !options.torch.empty() || is_version(options.python) || !options.machine.empty();
   if (!is_described) {
@@ -99,7 +145,8 @@ doctor::PickTarget start_target(const Options& options) {
         options.python.empty() ? default_python(survey) : find_python(survey, options.python);
     if (!options.python.empty() && !python)
       throw std::runtime_error("--python is " + options.python + ", want a version such as 3.12 or a Python's path");
-    target = doctor::pick_target(environment_of(survey, python));
+    environment = environment_of(survey, python);
+    target = doctor::pick_target(*environment);
     if (python) target.interpreter = python->program;
     return target;
   }
@@ -165,12 +212,16 @@ void print_text(const doctor::PickTarget& target, const doctor::Pick& pick) {
 }
 
 int run(const Options& options) {
-  doctor::PickTarget target = start_target(options);
+  std::optional<doctor::Environment> environment;
+  doctor::PickTarget target = start_target(options, environment);
   describe_by_flags(options, target);
-  const doctor::Pick pick = doctor::pick(target, wheels_of(options));
+  std::vector<doctor::AttentionWheel> wheels = wheels_of(options);
+  if (environment) try_files(*environment, wheels);
+  const doctor::Pick pick = doctor::pick(target, wheels);
   const int code = !pick.unknown.empty() ? kCannotTell : pick.fits() ? kOk : kFailed;
   if (options.json) {
     nlohmann::json out = {{"target", target_json(target)},
+                          {"published_as_of", doctor::kPublishedAsOf},
                           {"unknown", pick.unknown},
                           {"match", pick.fits() ? candidate_json(pick.candidates[0]) : nlohmann::json()},
                           {"nearest", nlohmann::json::array()},
@@ -182,6 +233,11 @@ int run(const Options& options) {
     std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     print_text(target, pick);
+    if (options.places.empty() || std::any_of(options.places.begin(), options.places.end(), is_package))
+      std::printf(
+          "\nchosen from %zu published wheels: upstream's up to 2.8.3.post2 and mjun0812's, as of %s; later ones are "
+          "not in this list (--index FILE adds a saved page)\n",
+          wheels.size(), doctor::kPublishedAsOf);
   }
   return code;
 }
@@ -192,8 +248,9 @@ Verb pick_verb(Command& app) {
   auto options = std::make_shared<Options>();
   Command* verb = app.add_subcommand("pick", "Which wheel of flash-attn fits");
   verb->add_option("from", options->places,
-                   "wheels, folders or lists of names (- is standard input); without it, the "
+                   "wheels, folders or lists of names (- is standard input); without it, or with flash-attn, the "
                    "published ones");
+  verb->add_option("--index", options->indexes, "a saved page of links (a release, an index) whose wheels count too");
   verb->add_option("--python", options->python,
                    "a Python's path, or a version as in 3.12 (3.13t: free-threaded); without it, the "
                    "active one");

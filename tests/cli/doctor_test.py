@@ -185,11 +185,28 @@ class Explain(unittest.TestCase):
 class Pick(unittest.TestCase):
     TARGET = ["--python", "3.12", "--machine", "x86_64", "--torch"]
 
+    def test_by_name_and_with_a_saved_page(self):
+        code, report = run_json("pick", "flash-attn", *self.TARGET, "2.9.1+cu128")
+        self.assertEqual(code, 0)
+        self.assertIn("torch2.9", report["match"]["file"])
+        self.assertRegex(report["published_as_of"], r"^20\d\d-\d\d-\d\d$")
+        self.assertIn("as of " + report["published_as_of"], run("pick", *self.TARGET, "2.9.1+cu128").stdout)
+        self.assertEqual(run_json("pick", *self.TARGET, "2.15.0+cu132")[0], 1)
+        with tempfile.NamedTemporaryFile("w", suffix=".html") as page:
+            page.write('<a href="/x/flash_attn-2.9.0%2Bcu13torch2.15cxx11abiTRUE-cp312-cp312-linux_x86_64.whl">one</a>')
+            page.flush()
+            code, report = run_json("pick", *self.TARGET, "2.15.0+cu132", "--index", page.name)
+            self.assertEqual(code, 0)
+            self.assertIn("torch2.15", report["match"]["file"])
+        with tempfile.NamedTemporaryFile("w", suffix=".html") as page:
+            self.assertIn("names no wheel", run("pick", *self.TARGET, "2.15.0+cu132", "--index", page.name).stderr)
+        self.assertIn("--index is /nowhere", run("pick", *self.TARGET, "2.15.0", "--index", "/nowhere").stderr)
+
     def test_published(self):
         code, report = run_json("pick", *self.TARGET, "2.8.0+cu128")
         self.assertEqual((code, report["match"]["file"]),
-                         (0, "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"))
-        code, report = run_json("pick", *self.TARGET, "2.9.0+cu130")
+                         (0, "flash_attn-2.8.3.post2+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"))
+        code, report = run_json("pick", *self.TARGET, "2.15.0+cu132")
         self.assertEqual((code, report["match"], len(report["nearest"])), (1, None, 3))
         self.assertEqual(run_json("pick", "--machine", "x86_64")[0], 2)
 

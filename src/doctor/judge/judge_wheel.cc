@@ -8,6 +8,7 @@
 #include "doctor/facts/facts.h"
 #include "doctor/facts/mangled.h"
 #include "doctor/facts/tags.h"
+#include "doctor/judge/attention_wheel.h"
 #include "doctor/read/import_graph.h"
 #include "doctor/read/record.h"
 #include "doctor/read/requirement.h"
@@ -153,6 +154,38 @@ void judge_contents(const Wheel& wheel, std::vector<Verdict>& out) {
                                "tagged for any platform, and holds " + counted(binaries, "compiled file"),
                                "pip will install it on machines where it cannot load.",
                                "build it again with platform tags", {printable(wheel.binaries.front().path)}));
+}
+
+// What the version's label says of torch (cu12torch2.8cxx11abiTRUE), against what the symbols show.
+void judge_label(const Wheel& wheel, std::vector<Verdict>& out) {
+  AttentionWheel label;
+  if (!parse_attention_wheel(wheel.file_name, label) || (!label.torch.known() && label.cxx_abi == CxxAbi::kUnknown))
+    return;
+  for (const Binary& binary : wheel.binaries) {
+    const BinaryFacts facts = facts_of(binary);
+    if (!facts.uses_torch || facts.torch_stable) continue;
+    std::string shows, evidence;
+    const Version said{{label.torch.major_part(), label.torch.minor_part()}};
+    if (label.cxx_abi != CxxAbi::kUnknown && (facts.cxx_abi.abi == CxxAbi::kNew || facts.cxx_abi.abi == CxxAbi::kOld) &&
+        facts.cxx_abi.abi != label.cxx_abi) {
+      shows = std::string("the ") + cxx_abi_name(facts.cxx_abi.abi) + " C++ ABI";
+      evidence = facts.cxx_abi.abi == CxxAbi::kNew ? facts.cxx_abi.new_symbols[0] : facts.cxx_abi.old_symbols[0];
+    } else if (label.torch.known() && facts.torch.first.known() && said < facts.torch.first) {
+      shows = "torch " + facts.torch.first.text() + " or later";
+      evidence = facts.torch.first_symbol;
+    } else if (label.torch.known() && facts.torch.last.known() && said > facts.torch.last) {
+      shows = "torch " + facts.torch.last.text() + " or before";
+      evidence = facts.torch.last_symbol;
+    }
+    if (shows.empty()) continue;
+    out.push_back(make_verdict("WHEEL_LABEL", wheel.file_name,
+                               "the name says " + printable(wheel.name->version) + ", its symbols show " + shows,
+                               "The label is only a name that somebody gave; the loader goes by the symbols.",
+                               "rely on the symbols: mica doctor " + printable(wheel.file_name) +
+                                   " judges by them; ask whoever built it for one that is what it says",
+                               {printable(binary.path), printable(evidence)}));
+    return;
+  }
 }
 
 constexpr int kMaxOfAKind = 5;  // the same thing said of a hundred modules helps nobody
@@ -302,6 +335,7 @@ void judge_wheel(const Wheel& wheel, std::vector<Verdict>& out) {
     judge_tags(wheel, out);
     judge_contents(wheel, out);
     judge_promises(wheel, out);
+    judge_label(wheel, out);
   }
   judge_record(wheel, out);
   judge_requirements(wheel, out);

@@ -99,6 +99,14 @@ Candidate judge(const AttentionWheel& wheel, const PickTarget& target) {
                                target.torch.minor_part());
     differ(20 + apart, {"torch", major_minor(wheel.torch), major_minor(target.torch), install_torch(target, wheel)});
   }
+  // A label that is not there promises nothing. Files at hand were judged by their symbols.
+  const bool is_compiled =
+      std::none_of(wheel.tags.begin(), wheel.tags.end(), [](const WheelTag& tag) { return tag.platform == "any"; });
+  if (is_compiled && !wheel.torch.known() && wheel.tried == AttentionWheel::Tried::kNo)
+    differ(30, {"torch", "not said by its name", target.torch.known() ? major_minor(target.torch) : "not known",
+                "mica doctor " + wheel.file + " reads its symbols"});
+  if (wheel.tried == AttentionWheel::Tried::kFails)
+    differ(3000, {"contents", wheel.failure, "a file that loads is wanted", ""});
   if (wheel.cxx_abi != CxxAbi::kUnknown && (target.cxx_abi == CxxAbi::kNew || target.cxx_abi == CxxAbi::kOld) &&
       wheel.cxx_abi != target.cxx_abi)
     differ(40, {"cxx11abi", abi_word(wheel.cxx_abi), abi_word(target.cxx_abi), "a torch built with the other C++ ABI"});
@@ -141,8 +149,16 @@ void add_verdicts(const PickTarget& target, Pick& pick) {
       const std::string change = d.change.empty() ? "nothing changes the " + d.what : d.change;
       if (std::find(how.begin(), how.end(), change) == how.end()) how.push_back(change);
     }
+    // What serves all the same, in order of effort; another torch only as the last, in an environment of its own, since
+    // the rest of this one was made for the torch that is here.
+    const std::string serves =
+        "1. Mica's drop-in, which is compiled for no torch: " + target.interpreter +
+        " -m pip install mica_attention-*.whl flash_attn-*+mica*.whl\n"
+        "2. a build for this torch: mica build flash-attn (--dry-run says whether it can work here, and for how long)\n"
+        "3. in a new environment: ";
     Verdict verdict = make_verdict("PICK_NEAREST", c.wheel.file, "differs in " + joined(what, ", "),
-                                   i ? "" : "No wheel of the list fits this target.", joined(how, "\n"));
+                                   i ? "" : "No wheel of the list fits this target.",
+                                   (i ? "" : serves) + joined(how, i ? "\n" : ", "));
     if (i == 0) verdict.severity = Severity::kError;
     pick.verdicts.push_back(std::move(verdict));
   }

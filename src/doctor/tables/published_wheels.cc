@@ -4,7 +4,27 @@
 namespace doctor {
 
 const std::vector<Release>& attention_releases() {
+  // 2.8.3.post1 has the workflow of 2.8.3; 2.8.3.post2 the one after it, whose matrix these rows are.
   static const std::vector<Release> releases = {
+      {"2.8.3.post2", "2.32", {"x86_64"}, {"3.10", "3.11", "3.12", "3.13"}, {"2.6"}, {"12"}, {false, true}, {}, {}},
+      {"2.8.3.post2",
+       "2.32",
+       {"x86_64", "aarch64"},
+       {"3.10", "3.11", "3.12", "3.13"},
+       {"2.7", "2.8"},
+       {"12"},
+       {true},
+       {},
+       {}},
+      {"2.8.3.post2",
+       "2.32",
+       {"x86_64", "aarch64"},
+       {"3.10", "3.11", "3.12", "3.13"},
+       {"2.9", "2.10"},
+       {"12", "13"},
+       {true},
+       {},
+       {}},
       {"2.8.3",
        "2.32",
        {"x86_64"},
@@ -17,6 +37,16 @@ const std::vector<Release>& attention_releases() {
   };
   return releases;
 }
+
+std::span<const CommunityWheels> community_wheels() {
+  static constexpr CommunityWheels kRows[] = {
+#include "doctor/tables/community_wheels.inc"
+  };
+  return kRows;
+}
+
+const char* const kCommunityDownload = "https://github.com/mjun0812/flash-attention-prebuild-wheels/releases/download/";
+const char* const kPublishedAsOf = "2026-08-22";
 
 Version glibc_of_release(std::string_view version) {
   const Version v = parse_version(version);

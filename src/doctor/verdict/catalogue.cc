@@ -19,6 +19,7 @@ constexpr VerdictKind kCatalogue[] = {
     {"WHEEL_TAG_PLATFORM", kError, "The wheel is for another machine or C library"},
     {"WHEEL_TAG_MISMATCH", kWarning, "File name and WHEEL disagree about the tags"},
     {"WHEEL_TAG_VS_ELF", kError, "The tags promise what the binaries do not keep"},
+    {"WHEEL_LABEL", kWarning, "The label of a wheel contradicts its symbols"},
     {"WHEEL_VERSION_MISMATCH", kWarning, "File name and METADATA disagree about name or version"},
     {"WHEEL_REQUIRES_PYTHON", kError, "Requires-Python excludes this Python"},
     {"WHEEL_REQUIRES_TORCH", kError, "Requires-Dist excludes this torch"},

@@ -112,6 +112,24 @@ std::vector<Case> wheel_cases() {
   out.push_back({"WHEEL_TAG_VS_ELF", "tagged for any platform",
                  [] { return alone(wheel_with(pure(), {}, "libplain.so")); },
                  [=] { return alone(wheel_with(many, {}, "libplain.so")); }});
+  fixtures::WheelParts labelled;
+  labelled.version = labelled.metadata_version = "1.0+cu12torch2.8cxx11abiTRUE";
+  out.push_back({"WHEEL_LABEL", "its symbols show the old C++ ABI",
+                 [=] {
+                   return alone(wheel_with(labelled, {{"libc10.so"}, {kOldError}, {}, {}}));
+                 },
+                 [=] {
+                   return alone(wheel_with(labelled, {{"libc10.so"}, {kNewError}, {}, {}}));
+                 },
+                 Severity::kWarning});
+  out.push_back({"WHEEL_LABEL", "its symbols show torch 2.7 or before",
+                 [=] {
+                   return alone(wheel_with(labelled, {{"libc10.so"}, {"_ZN3c104cuda9SetDeviceEa"}, {}, {}}));
+                 },
+                 [=] {
+                   return alone(wheel_with(labelled, {{"libc10.so"}, {"_ZN3c104cuda9SetDeviceEab"}, {}, {}}));
+                 },
+                 Severity::kWarning});
   out.push_back(
       {"WHEEL_VERSION_MISMATCH", "METADATA says 1.0",
        [=] { return alone(wheel(parts([](auto& p) { p.version = "1.0+cu12torch2.8", p.metadata_version = "1.0"; }))); },
