@@ -93,9 +93,7 @@ def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor
         for group in groups:
             joined.add(*_compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state))
         travel.arrive(on_its_way)
-    if sinks is not None:
-        joined.add_sinks(sinks)
-    o, lse = joined.result()
+    o, lse = joined.result(sinks)
     return o.to(q.dtype), lse
 
 
