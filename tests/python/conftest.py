@@ -14,7 +14,7 @@ from over_ranks.fixtures import four, more, two  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 if not os.environ.get("MICA_TEST_INSTALLED"):
-    sys.path[:0] = [str(ROOT / "python" / name) for name in ("", "flash_attn", "flash_attn_interface")]
+    sys.path[:0] = [str(ROOT / "python" / name) for name in ("", "flash_attn", "flash_attn_interface", "ring_flash_attn")]
 
 
 def cuda_missing() -> str:

@@ -136,7 +136,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
               window: Window = None, scale: Optional[float] = None, softcap: Optional[float] = None,
               alibi: Optional[Tensor] = None, sinks: Optional[Tensor] = None, dropout: float = 0.0,
               return_lse: bool = False, diagonal: Optional[str] = None, seed: Union[None, int, Tensor] = None,
-              seqlen: Optional[int] = None, seqlen_k: Optional[int] = None) -> Any:
+              seqlen: Optional[int] = None, seqlen_k: Optional[int] = None, deterministic: bool = False) -> Any:
     """mica.attention of sequences that lie spread over a group: every rank brings its rows and keys, and gets its rows.
 
     q is (batch, rows here, heads, dim), k and v likewise; the result has q's rows. The options mean what they mean for
@@ -153,6 +153,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
         the same number of tokens.
     sinks: their gradient here is this rank's share: the sum over the group is the whole, as for every parameter.
     seed: of dropout, the same on all ranks; None: drawn by the first.
+    deterministic: gradients have the same bits on every run.
 
     All ranks call with the same options; one that differs is named in an error on all of them.
     """
@@ -185,7 +186,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
                                                  alibi)
     mail = mail_of(ranks.row_group, q.device) if ranks.rows > 1 else None
     route = _dense_route(inner(layout), length, length_k, ranks.rows, ranks.row, options, alibi is not None)
-    call = Call(options.scale, options.softcap, options.dropout, False, alibi is not None, head_first, all_heads, False)
+    call = Call(options.scale, options.softcap, options.dropout, False, alibi is not None, head_first, all_heads,
+                deterministic)
     o, lse = Attend.apply(q, k, v, sinks, alibi, rng_state, mail, route, call)
     if columns is not None:
         o, lse = turn_back(columns, heads, rows_q, all_heads, o, lse if return_lse else None)
@@ -251,7 +253,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
                      group: Group = None, layout: str = "gather", causal: Causal = False, window: Window = None,
                      scale: Optional[float] = None, softcap: Optional[float] = None, alibi: Optional[Tensor] = None,
                      sinks: Optional[Tensor] = None, dropout: float = 0.0, return_lse: bool = False,
-                     diagonal: Optional[str] = None, seed: Union[None, int, Tensor] = None) -> Any:
+                     diagonal: Optional[str] = None, seed: Union[None, int, Tensor] = None,
+                     deterministic: bool = False) -> Any:
     """mica.attention_varlen of packed sequences that lie spread over a group.
 
     q is (rows here, heads, dim), k and v likewise. cu_seqlens_q and cu_seqlens_k (None: the same) are those of the
@@ -284,7 +287,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
     if alibi is not None and alibi.dim() == 2 and alibi.shape[0] > 1:
         raise Unsupported("alibi is given per sequence, want (heads,) for packed sequences over ranks")
     rng_state = _rng_state(options.dropout, seed, mail, q.device)
-    call = Call(options.scale, options.softcap, options.dropout, True, alibi is not None, 0, q.shape[1], False)
+    call = Call(options.scale, options.softcap, options.dropout, True, alibi is not None, 0, q.shape[1],
+                deterministic)
     if layout == "gather":
         stream = _stream(cu_q, cu_k, ranks.size, ranks.rank, options, alibi is not None)
         rows = chunks_of("ring", cu_q[-1], ranks.size, ranks.rank)
