@@ -38,7 +38,8 @@ def _nested(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Any], options: 
 
 
 def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict[str, Any], return_lse: bool) -> Any:
-    """Every rank attends to what it has, where that is whole sequences of whole groups of heads."""
+    """Batch and heads are divided as they lie: every rank attends to what it has. Rows that are divided along one
+    dimension of the mesh go round it."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     from .functions import attention
@@ -46,22 +47,37 @@ def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict
         if not isinstance(tensor, DTensor) or tensor.device_mesh != q.device_mesh or tensor.placements != q.placements:
             raise Unsupported(f"{name} is not a DTensor placed as q is ({q.placements}), want it redistributed so")
     for placement in q.placements:
-        if placement not in (Replicate(), Shard(0), Shard(2)):
+        if placement not in (Replicate(), Shard(0), Shard(1), Shard(2)):
             place = f"Shard({placement.dim})" if isinstance(placement, Shard) else repr(placement)
-            raise Unsupported(f"q is placed as {place}, want Replicate(), Shard(0) (the batch) or Shard(2) (the "
-                              "heads); rows and keys cannot be divided")
+            raise Unsupported(f"q is placed as {place}, want Replicate(), Shard(0) (the batch), Shard(1) (rows and keys) "
+                              "or Shard(2) (the heads)")
+    round_axes = [axis for axis, placement in enumerate(q.placements) if placement == Shard(1)]
+    if len(round_axes) > 1:
+        raise Unsupported("q has Shard(1) along two dimensions of the mesh, want one")
     _refuse(optional, "DTensors")
     if options["dropout"] and any(isinstance(p, Shard) for p in q.placements):
         raise Unsupported("dropout is given with sharded DTensors, want 0: its bits would repeat on every rank")
-    lse_place = [Shard(1) if p == Shard(2) else p for p in q.placements]
+    lse_place = [Shard({0: 0, 1: 2, 2: 1}[p.dim]) if isinstance(p, Shard) else p for p in q.placements]
     for axis, placement in enumerate(q.placements):
         size = q.device_mesh.size(axis)
         if placement == Shard(2) and (q.shape[2] % size or k.shape[2] % size):
             raise Unsupported(f"{q.shape[2]} and {k.shape[2]} heads are sharded by {size}, want it to divide both")
-    made = attention(q.to_local(), k.to_local(), v.to_local(), return_lse=return_lse, **options)
+    locals_ = q.to_local(), k.to_local(), v.to_local()
+    if round_axes:
+        from .distributed import attention as attention_round
+        for name in ("num_splits", "batch_invariant"):
+            options.pop(name, None)
+        made = attention_round(*locals_, group=q.device_mesh.get_group(round_axes[0]), seqlen=q.shape[1],
+                               seqlen_k=k.shape[1], return_lse=return_lse, **options)
+    else:
+        made = attention(*locals_, return_lse=return_lse, **options)
     o, lse = made if return_lse else (made, None)
-    o = DTensor.from_local(o, q.device_mesh, q.placements, run_check=False)
-    return (o, DTensor.from_local(lse, q.device_mesh, lse_place, run_check=False)) if return_lse else o
+
+    def placed(t: Tensor, placements: Any, shape: Any) -> Any:
+        return DTensor.from_local(t, q.device_mesh, placements, run_check=False, shape=shape,
+                                  stride=torch.empty(shape, device="meta").stride())
+    o = placed(o, q.placements, q.shape[:-1] + v.shape[-1:])
+    return (o, placed(lse, lse_place, (q.shape[0], q.shape[2], q.shape[1]))) if return_lse else o
 
 
 class _Attend:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mica import _abi, _tensors
+from mica.integrations import context_parallel
 
 NAME = "mica"
 MICA_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -183,8 +184,10 @@ class _Handle:
             for name, function in functions.items():
                 if hasattr(torch.ops.aten, name):
                     library.impl(name, function, key)
+        context_parallel.install()
 
     def remove(self) -> None:
+        context_parallel.uninstall()
         for library in self._libraries:
             library._destroy()
         self._libraries = []

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own ways to spread attention: context_parallel and DTensors."""
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn import functional as F
+
+import mica
+from cases import close
+
+
+def activated(function):
+    """With "mica" under SDPA."""
+    import mica.integrations.sdpa  # noqa: F401
+    from torch.nn import attention
+    attention.activate_flash_attention_impl("mica")
+    try:
+        return function()
+    finally:
+        attention.restore_flash_attention_impl()
+
+
+def context_parallel(rank, size, balanced, causal):
+    """As PyTorch's documentation has it."""
+    from torch.distributed.tensor.experimental import context_parallel as parallel
+    from torch.distributed.tensor.experimental._context_parallel import _attention as options
+    options._cp_options.enable_load_balance = balanced
+    mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("cp",))
+    torch.manual_seed(0)
+    whole = [torch.randn(2, 4, 16 * size, 16, requires_grad=True) for _ in range(3)]
+    d_o = torch.randn(2, 4, 16 * size, 16)
+    want = F.scaled_dot_product_attention(*whole, is_causal=causal)
+    want.backward(d_o)
+    buffers = [t.detach().clone() for t in whole] + [d_o.clone(), want.detach().clone()]
+    buffers += [t.grad.clone() for t in whole]
+
+    def run():
+        with parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * len(buffers)):
+            local = [t.detach().clone().requires_grad_() for t in buffers[:3]]
+            made = F.scaled_dot_product_attention(*local, is_causal=causal)
+            made.backward(buffers[3])
+            close("o", made, buffers[4], torch.float32)
+            for name, t, gradient in zip("qkv", local, buffers[5:]):
+                close(f"d{name}", t.grad, gradient, torch.float32)
+    activated(run)
+
+
+def dtensors(rank, size):
+    """Batch, heads and rows divided; mica.attention and SDPA."""
+    mesh = init_device_mesh("cpu", (size,))
+    torch.manual_seed(0)
+    whole = [torch.randn(2 * size, 7 * size - 1, 2 * size, 16, requires_grad=True) for _ in range(3)]
+    want, lse = mica.attention(*whole, causal=True, return_lse=True)
+    want.sum().backward()
+    for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
+        placed = [distribute_tensor(t.detach(), mesh, [placement]).requires_grad_() for t in whole]
+        made, made_lse = mica.attention(*placed, causal=True, return_lse=True)
+        close(f"{placement} o", made.full_tensor(), want, torch.float32)
+        close(f"{placement} lse", made_lse.full_tensor(), lse, torch.float32)
+        made.sum().backward()
+        for name, t, reference in zip("qkv", placed, whole):
+            close(f"{placement} d{name}", t.grad.full_tensor(), reference.grad, torch.float32)
+
+    def run():
+        heads_first = [t.detach().transpose(1, 2).contiguous() for t in whole]
+        for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
+            placed = [distribute_tensor(t, mesh, [placement]).requires_grad_() for t in heads_first]
+            made = F.scaled_dot_product_attention(*placed, is_causal=True)
+            close(f"sdpa {placement}", made.full_tensor().transpose(1, 2), want, torch.float32)
+            made.sum().backward()
+            for name, t, reference in zip("qkv", placed, whole):
+                close(f"sdpa {placement} d{name}", t.grad.full_tensor().transpose(1, 2), reference.grad, torch.float32)
+    activated(run)
