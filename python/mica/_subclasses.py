@@ -49,8 +49,8 @@ def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict
     for placement in q.placements:
         if placement not in (Replicate(), Shard(0), Shard(1), Shard(2)):
             place = f"Shard({placement.dim})" if isinstance(placement, Shard) else repr(placement)
-            raise Unsupported(f"q is placed as {place}, want Replicate(), Shard(0) (the batch), Shard(1) (rows and keys) "
-                              "or Shard(2) (the heads)")
+            raise Unsupported(f"q is placed as {place}, want Replicate(), Shard(0) (the batch), Shard(1) (rows and "
+                              "keys) or Shard(2) (the heads)")
     round_axes = [axis for axis, placement in enumerate(q.placements) if placement == Shard(1)]
     if len(round_axes) > 1:
         raise Unsupported("q has Shard(1) along two dimensions of the mesh, want one")

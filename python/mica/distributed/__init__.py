@@ -6,7 +6,8 @@ results are joined exactly by their LSE, in fp32, and dropout's bits depend on t
 """
 
 from ._mail import Lost
+from .decode import attention_with_cache
 from .functions import attention, attention_varlen
 from .sharding import positions, shard, unshard
 
-__all__ = ["attention", "attention_varlen", "positions", "shard", "unshard", "Lost"]
+__all__ = ["attention", "attention_varlen", "attention_with_cache", "positions", "shard", "unshard", "Lost"]

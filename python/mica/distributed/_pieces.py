@@ -75,6 +75,37 @@ def sees_any(queries: Sequence[Part], keys: Sequence[Part], mask: Mask) -> bool:
     return any(piece_of(q, k, mask) is not None for q in queries for k in keys if q.sequence == k.sequence)
 
 
+def _together(first: Part, second: Part) -> Part:
+    """Two parts that lie one after the other. Of the chunk only the count still means something."""
+    return Part(first.begin, first.sequence, first.chunk._replace(count=first.chunk.count + second.chunk.count))
+
+
+def merged(pieces: Sequence[Piece]) -> List[Piece]:
+    """Fewer pieces that show the same pairs, where places in the whole do not matter (no ALiBi, no dropout): stretches of
+    keys that lie one after the other, all but the last seen whole, become one; then stretches of queries that see the
+    same keys whole."""
+    by_keys: List[Piece] = []
+    for piece in pieces:
+        last = by_keys[-1] if by_keys else None
+        if (last is not None and last.q == piece.q and last.k.end == piece.k.begin and
+                last.lower is None and last.upper is None and piece.lower is None and
+                (piece.upper is None or piece.upper >= -1)):
+            upper = None if piece.upper is None else piece.upper + last.k.chunk.count
+            by_keys[-1] = Piece(piece.q, _together(last.k, piece.k), None, upper, 0, 0)
+        else:
+            by_keys.append(piece)
+    made: List[Piece] = []
+    for piece in by_keys:
+        for at, other in enumerate(made):
+            if (other.k == piece.k and other.q.end == piece.q.begin and
+                    other.lower == other.upper == piece.lower == piece.upper is None):
+                made[at] = Piece(_together(other.q, piece.q), piece.k, None, None, 0, 0)
+                break
+        else:
+            made.append(piece)
+    return made
+
+
 def _corner_key(piece: Piece, corner: str, has_alibi: bool) -> Tuple:
     """Equal for pieces that a packed call with the diagonal in that corner can compute together."""
     moved = piece.k.chunk.count - piece.q.chunk.count if corner == "bottom-right" else 0
@@ -96,8 +127,10 @@ def _grouped(pieces: Sequence[Piece], corner: str, has_alibi: bool) -> List[Grou
     return [Group(tuple(members), corner) for rounds in groups.values() for members in rounds]
 
 
-def groups_of(pieces: Sequence[Piece], may_pack: bool, has_alibi: bool) -> List[Group]:
-    """As few calls as can be. may_pack: the tensors are packed sequences, and nothing tells their places apart."""
-    if not may_pack or len(pieces) < 2:
+def groups_of(pieces: Sequence[Piece], is_packed: bool, has_alibi: bool, has_dropout: bool) -> List[Group]:
+    """As few calls as can be."""
+    if not has_alibi and not has_dropout:
+        pieces = merged(pieces)
+    if not is_packed or has_dropout or len(pieces) < 2:
         return [Group((piece,), "top-left") for piece in pieces]
     return min((_grouped(pieces, corner, has_alibi) for corner in ("top-left", "bottom-right")), key=len)

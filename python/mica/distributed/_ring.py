@@ -33,15 +33,15 @@ class Route(NamedTuple):
 
 @lru_cache(maxsize=256)
 def route_of(queries: Tuple[Tuple[Part, ...], ...], keys: Tuple[Tuple[Part, ...], ...], lengths: Tuple[int, ...],
-             mask: Mask, rank: int, may_pack: bool, has_alibi: bool) -> Route:
+             mask: Mask, rank: int, is_packed: bool, has_alibi: bool, has_dropout: bool) -> Route:
     """queries, keys: the parts of every rank."""
     size = len(keys)
     hops = []
     for owner in range(size):
         needed = (hop for hop in range(size - 1, 0, -1) if sees_any(queries[(owner + hop) % size], keys[owner], mask))
         hops.append(next(needed, 0))
-    groups = tuple(tuple(groups_of(pieces_of(queries[rank], keys[(rank - step) % size], mask), may_pack, has_alibi))
-                   for step in range(size))
+    groups = tuple(tuple(groups_of(pieces_of(queries[rank], keys[(rank - step) % size], mask), is_packed, has_alibi,
+                                   has_dropout)) for step in range(size))
     return Route(groups, tuple(hops), lengths)
 
 

@@ -31,7 +31,7 @@ def heads_of(heads_q: int, heads_k: int, size: int) -> Heads:
     if size % heads_k or group % (size // heads_k):
         raise InvalidArgument(
             f"q has {heads_q} heads and k {heads_k} for {size} ranks: want at least {size} key heads, or ranks that "
-            f"are a multiple of the key heads and divide the heads of q; the layouts 'ring', 'zigzag' and 'ulysses x ring' "
+            f"are a multiple of the key heads and divide the heads of q; layouts 'ring', 'zigzag' and 'ulysses x ring' "
             "divide no heads, or fewer")
     share, ranks_of_head = heads_q // size, size // heads_k
     return Heads(tuple((rank * share, (rank + 1) * share) for rank in range(size)),

@@ -103,7 +103,8 @@ def _dense_route(layout: str, seqlen: int, seqlen_k: int, rows: int, row: int, o
                  has_alibi: bool) -> Route:
     queries, keys = _parts(layout, seqlen, rows), _parts(layout, seqlen_k, rows)
     lengths = tuple(sum(part.chunk.count for part in parts) for parts in keys)
-    return route_of(queries, keys, lengths, options.mask([(seqlen, seqlen_k)]), row, False, has_alibi)
+    return route_of(queries, keys, lengths, options.mask([(seqlen, seqlen_k)]), row, False, has_alibi,
+                    bool(options.dropout))
 
 
 def _held(layout: str, length: int, ranks: Ranks) -> Tuple[int, ...]:
@@ -245,7 +246,7 @@ def _stream(cu_q: Tuple[int, ...], cu_k: Tuple[int, ...], size: int, rank: int, 
     queries = tuple(_stream_parts(cu_q, *rows[rank], rows[rank][0]))
     keys = tuple(_stream_parts(cu_k, *needed[rank], needed[rank][0]))
     route = route_of((queries,), (keys,), (needed[rank][1] - needed[rank][0],), options.mask(lengths), 0,
-                     not options.dropout, has_alibi)
+                     True, has_alibi, bool(options.dropout))
     return _Stream(Fetch(tuple(held_by(cu_k, other) for other in range(size)), needed), route)
 
 
@@ -283,7 +284,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
     q, k, v = (_tensors.dense(t) for t in autocast(q, k, v))
     mail = mail_of(ranks.group, q.device)
     agree(mail, _describe("attention_varlen", layout, q, k, v, options, sequences=len(cu_q) - 1,
-                          cu_seqlens=zlib.crc32(repr((cu_q, cu_k)).encode()), alibi=alibi is not None, sinks=sinks is not None))
+                          cu_seqlens=zlib.crc32(repr((cu_q, cu_k)).encode()), alibi=alibi is not None,
+                          sinks=sinks is not None))
     if alibi is not None and alibi.dim() == 2 and alibi.shape[0] > 1:
         raise Unsupported("alibi is given per sequence, want (heads,) for packed sequences over ranks")
     rng_state = _rng_state(options.dropout, seed, mail, q.device)
@@ -333,4 +335,5 @@ def _packed_route(layout: str, cu_q: Tuple[int, ...], cu_k: Tuple[int, ...], siz
     keys = parts_of(cu_k)
     lengths = tuple(sum(part.chunk.count for part in parts) for parts in keys)
     sequences = [(b - a, d - c) for a, b, c, d in zip(cu_q, cu_q[1:], cu_k, cu_k[1:])]
-    return route_of(parts_of(cu_q), keys, lengths, options.mask(sequences), rank, not options.dropout, has_alibi)
+    return route_of(parts_of(cu_q), keys, lengths, options.mask(sequences), rank, True, has_alibi,
+                    bool(options.dropout))

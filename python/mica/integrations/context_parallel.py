@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's context_parallel and DTensors under scaled_dot_product_attention on a CPU, while "mica" is active.
 
-PyTorch knows how its GPU operators are spread over ranks; those run Mica's kernels piece by piece, as they are. Of the CPU's
-operator it knows nothing. Here it is told: batch and heads are divided as they lie, and a sequence that is divided goes
+PyTorch knows how its GPU operators are spread over ranks; those run Mica's kernels piece by piece, as they are. Of the
+CPU's operator it knows nothing. Here it is told: batch and heads are divided as they lie, and a sequence that is divided goes
 round by mica.distributed's ring. mica.integrations.sdpa installs this when it
 is activated with a process group there, or torch.distributed.tensor imported.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layout of mica.distributed in the six forms of ring-flash-attention's functions: dense or packed sequences, with q, k
-and v apart, k and v together, or all three together."""
+"""A layout of mica.distributed in the six forms of ring-flash-attention's functions: dense or packed sequences, with q,
+k and v apart, k and v together, or all three together."""
 
 from typing import Any, Callable, Optional, Tuple
 

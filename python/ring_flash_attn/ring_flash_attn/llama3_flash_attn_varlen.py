@@ -17,8 +17,8 @@ from ._forms import Window, result, window_of
 
 def llama3_flash_attn_prepare_cu_seqlens(cu_seqlens: Tensor, causal: bool, rank: int,
                                          world_size: int) -> Tuple[Tensor, Tensor, int, int, slice]:
-    """cu_seqlens of the rank's rows and of the keys that they see, the longest of each, and where in the whole those keys
-    lie."""
+    """cu_seqlens of the rank's rows and of the keys that they see, the longest of each, and where in the whole those
+    keys lie."""
     ends = cu_seqlens.tolist()
     if ends[-1] % world_size:
         raise InvalidArgument(f"cu_seqlens ends at {ends[-1]}, want a multiple of {world_size} (the ranks)")

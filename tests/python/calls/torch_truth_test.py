@@ -389,16 +389,16 @@ def test_dtensor_batch_and_head_sharding(tmp_path):
         mesh = init_device_mesh("cpu", (1,))
         q, k, v = qkv()
         want = mica.attention(q, k, v, causal=True)
-        for placement in (Shard(0), Shard(2), Replicate()):
+        for placement in (Shard(0), Shard(1), Shard(2), Replicate()):
             leaves = [distribute_tensor(t, mesh, [placement]).requires_grad_() for t in (q, k, v)]
             o = mica.attention(*leaves, causal=True)
             assert o.placements == (placement,)
             torch.testing.assert_close(o.full_tensor(), want)
             o.sum().backward()
             assert leaves[0].grad.placements == (placement,)
-        rows = [distribute_tensor(t, mesh, [Shard(1)]) for t in (q, k, v)]
-        with pytest.raises(NotImplementedError, match=r"Shard\(1\).*want.*batch.*heads"):
-            mica.attention(*rows)
+        columns = [distribute_tensor(t, mesh, [Shard(3)]) for t in (q, k, v)]
+        with pytest.raises(NotImplementedError, match=r"Shard\(3\).*want.*batch.*rows and keys.*heads"):
+            mica.attention(*columns)
     finally:
         dist.destroy_process_group()
 

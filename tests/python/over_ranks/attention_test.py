@@ -72,3 +72,12 @@ def test_product_of_two_ranks(two, shape):
 def test_product_of_four_ranks(four, layout):
     some = OPTIONS + SHAPES + (BOTH_SIDES if "stripe" not in layout else [])
     four.run(cases.check_product, (2, 2), [dict(case, layout=layout) for case in some])
+
+
+@pytest.mark.parametrize("dtype, causal, sinks", [("float32", True, False), ("bfloat16", False, True)])
+def test_decode(two, dtype, causal, sinks):
+    two.run(cases.check_decode, dtype, causal, sinks)
+
+
+def test_decode_on_four_ranks(four):
+    four.run(cases.check_decode, "float32", True, True)

@@ -131,3 +131,28 @@ def check_product(rank, size, shape, cases):
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("ring", "ulysses"))
     for case in cases:
         check_dense(case, mesh)
+
+
+def check_decode(rank, size, dtype, causal, sinks):
+    """A cache spread over ranks, unevenly, against one cache."""
+    dtype = getattr(torch, dtype)
+    lengths = [[3, 0], [0, 9], [5, 1], [7, 2]][:size]  # of each rank's part, for each sequence
+    rows, owner = 3, 1
+    q, k, v, new_k, new_v = tensors([(2, rows, 4, 16), (2, 60, 2, 16), (2, 60, 2, 24), (2, rows, 2, 16),
+                                     (2, rows, 2, 24)], dtype, 8)
+    given = dict(sinks=torch.tensor([0.5, -1.0, 2.0, 0.0])) if sinks else {}
+    mine = [t[:, 15 * rank:15 * (rank + 1)].clone() for t in (k, v)]
+    used = torch.tensor(lengths[rank], dtype=torch.int32)
+    got, got_lse = distributed.attention_with_cache(q, *mine, new_k, new_v, cache_seqlens=used, owner=owner,
+                                                    causal=causal, return_lse=True, **given)
+    for b in range(2):
+        order = [r for r in range(size) if r != owner] + [owner]  # the newest last
+        whole = [torch.cat([t[b, 15 * r:15 * r + lengths[r][b]] for r in order] + [new[b]])[None]
+                 for t, new in ((k, new_k), (v, new_v))]
+        o, lse = mica.attention(q[b:b + 1], *whole, causal=causal, return_lse=True, **given)
+        close("o", got[b:b + 1], o, dtype)
+        close("lse", got_lse[b:b + 1], lse, dtype)
+        if rank == owner:
+            assert torch.equal(mine[0][b, lengths[rank][b]:lengths[rank][b] + rows], new_k[b])
+    first = distributed._mail.mail_of(None, q.device).all_gather(got)
+    assert all(torch.equal(first[0], other) for other in first)

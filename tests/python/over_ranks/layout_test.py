@@ -60,11 +60,42 @@ def test_pieces_show_the_pairs_that_the_mask_shows(seed):
             assert seen == want
 
 
+def pairs_of(pieces):
+    """In rows of the two tensors."""
+    made = [(piece.q.begin + i, piece.k.begin + j) for piece in pieces for i in range(piece.q.chunk.count)
+            for j in range(piece.k.chunk.count) if (piece.lower is None or j - i >= piece.lower) and
+            (piece.upper is None or j - i <= piece.upper)]
+    assert len(made) == len(set(made))
+    return set(made)
+
+
+@pytest.mark.parametrize("layout", _layout.PLAIN)
+def test_merged_pieces_show_the_same_pairs(layout):
+    counts = []
+    for size, length, left, right in ((1, 9, None, 0), (3, 30, None, 0), (3, 31, None, None), (4, 40, 7, 0)):
+        parts = []
+        for rank in range(size):
+            at, mine = 0, []
+            for chunk in _layout.chunks_of(layout, length, size, rank):
+                mine.append(_pieces.Part(at, 0, chunk))
+                at += chunk.count
+            parts.append(mine)
+        for of_q in parts:
+            for of_k in parts:
+                pieces = _pieces.pieces_of(of_q, of_k, _pieces.Mask(left, right, (0,)))
+                fewer = _pieces.merged(pieces)
+                assert pairs_of(fewer) == pairs_of(pieces)
+                counts.append((len(pieces), len(fewer)))
+    if layout == "zigzag":  # of a causal step: two calls with its own keys, else one
+        assert (3, 2) in counts and (2, 1) in counts and (4, 1) in counts
+
+
 def hops(layout, length, size, left, right):
     parts = tuple(tuple(_pieces.Part(0, 0, chunk) for chunk in _layout.chunks_of(layout, length, size, rank))
                   for rank in range(size))
     lengths = tuple(length // size for _ in range(size))
-    return _ring.route_of(parts, parts, lengths, _pieces.Mask(left, right, (0,)), 0, False, False).hops
+    return _ring.route_of(parts, parts, lengths, _pieces.Mask(left, right, (0,)), 0, False, False,
+                          False).hops
 
 
 def test_keys_travel_no_further_than_they_are_seen():
