@@ -23,6 +23,10 @@ from typing import Dict, List, NamedTuple, Optional
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
+LAUNCH = 20e-6  # seconds that the host takes for a piece
+JOIN = 3.5e12  # bytes a second of an H200's memory, elementwise
+
+
 class Link(NamedTuple):
     name: str
     bytes_per_second: float  # each way
@@ -166,17 +170,17 @@ def best(of: Dict[str, Estimate]) -> str:
 
 
 def device_of(path: pathlib.Path) -> Device:
-    """The rate of an H200 from the committed measurement of pieces; without one, what the whole calls reach."""
-    rate, ramp, launch, join = 560e12, 1.5e11, 20e-6, 3.5e12
-    name = "an H200, assumed"
-    if path.is_file():
-        data = json.loads(path.read_text())
-        rows = [row for row in data["rows"] if row["layout"] == "ring" and not row["causal"] and row["dim"] == 128]
-        if rows:
-            row = rows[0]
-            rate = 4.0 * row["heads"] * row["dim"] * row["tokens"] ** 2 / (row["ring_forward_ms"] * 1e-3)
-            name = data["device"]
-    return Device(name, rate, ramp, launch, join)
+    """From the committed results of whole calls: the rate of the longest, and the ramp that the shorter ones show."""
+    data = json.loads(path.read_text())
+    points = []  # (operations, operations a second) of a call
+    for cell in data["cells"]:
+        of = cell["problem"]
+        if (of["pass"], of["dtype"], of["dim"], of["causal"]) == ("forward", "bf16", 128, "none"):
+            flops = 4.0 * of["batch"] * of["heads_q"] * of["dim"] * of["seqlen_q"] * of["seqlen_k"]
+            points.append((flops, cell["gflops"] * 1e9))
+    rate = max(points)[1]
+    ramps = [flops * (rate / reached - 1) for flops, reached in points if reached < 0.95 * rate]
+    return Device("NVIDIA H200", rate, sum(ramps) / max(len(ramps), 1), LAUNCH, JOIN)
 
 
 def table(device: Device, p: Problem, counts: List[int]) -> str:
@@ -322,8 +326,8 @@ def main() -> int:
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--key-heads", type=int, default=8)
     parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--pieces", type=pathlib.Path, default=ROOT / "bench/results/ring_pieces_h200.json",
-                        help="measured pieces")
+    parser.add_argument("--measured", type=pathlib.Path, default=ROOT / "bench/results/h200_cuda_bshd.json",
+                        help="whole calls, as bench/compare.py writes them")
     parser.add_argument("--plot", type=pathlib.Path)
     parser.add_argument("--gloo", type=int, metavar="RANKS")
     parser.add_argument("--gloo-tokens", type=int, default=4096)
@@ -334,7 +338,7 @@ def main() -> int:
             print(f"{layout:8} measured {row['measured_ms']:8.2f} ms   modelled {row['modelled_ms']:8.2f} ms   "
                   f"{ratio:.2f}x")
         return 0
-    device = device_of(given.pieces)
+    device = device_of(given.measured)
     problem = Problem(given.tokens, given.heads, given.key_heads, given.dim)
     counts = [2**n for n in range(3, 11)]
     print(table(device, problem, counts))
