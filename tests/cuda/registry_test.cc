@@ -34,7 +34,9 @@ Problem problem_of(const KernelRow& row) {
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
   p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : 1000, row.traits.least_queries);
-  p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70 : max_of(5000, row.traits.least_keys);
+  p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70
+                               : row.traits.lengths == Lengths::MIDDLE ? 2000
+                                                                       : max_of(5000, row.traits.least_keys);
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
   p.slots_k = p.batch;

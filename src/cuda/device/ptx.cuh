@@ -117,6 +117,12 @@ MICA_DEVICE u32 load_shared_4(u32 address) {
   asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(word) : "r"(address));
   return word;
 }
+// 9.7.9.8 ld: 16 bytes.
+MICA_DEVICE void load_shared_16(u32 (&words)[4], u32 address) {
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address));
+}
 // 9.7.9.11 st: 4 bytes.
 MICA_DEVICE void store_shared_4(u32 address, u32 word) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");

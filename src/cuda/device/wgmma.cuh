@@ -23,7 +23,7 @@ MICA_DEVICE u64 advance(u64 descriptor, u32 bytes) {
 
 // add: a and b in shared memory, the summed index along the rows of both. add_a_transposed, add_b_transposed: the same,
 // but one of them with the summed index down its rows. add_both_transposed: down the rows of both. add_transposed: a
-// from registers, b with the summed index down its rows.
+// from registers, b with the summed index down its rows. accumulate 0: c is what it makes.
 template <class Element, int n>
 struct Wgmma;
 
@@ -56,8 +56,11 @@ struct Wgmma;
 #define MICA_REGISTERS(type, n, a0, a1, a2, a3, b)                                                             \
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" MICA_R##n "}, {%" #a0 ",%" #a1 ",%" #a2 \
                                                                                  ",%" #a3 "}, %" #b ", 1, 1, 1, 1;\n"
-// r0 to r4: the numbers of the operands after the accumulators, C: the accumulators.
-#define MICA_WGMMA_OF(Element, type, n, r0, r1, r2, r3, r4, ...)                                                \
+#define MICA_REGISTERS_OR_ZERO(type, n, a0, a1, a2, a3, b, accumulate)                                          \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
+  "." type " {" MICA_R##n "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b ", p, 1, 1, 1;\n}\n"
+// r0 to r5: the numbers of the operands after the accumulators, C: the accumulators.
+#define MICA_WGMMA_OF(Element, type, n, r0, r1, r2, r3, r4, r5, ...)                                                \
   template <>                                                                                                   \
   struct Wgmma<Element, n> {                                                                                    \
     static MICA_DEVICE void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {                           \
@@ -77,27 +80,32 @@ struct Wgmma;
                    : __VA_ARGS__                                                                                \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                       \
     }                                                                                                           \
+    static MICA_DEVICE void add_transposed(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate) {    \
+      asm volatile(MICA_REGISTERS_OR_ZERO(type, n, r0, r1, r2, r3, r4, r5)                                      \
+                   : __VA_ARGS__                                                                                \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                      \
+    }                                                                                                           \
   };
-#define MICA_WGMMA(n, r0, r1, r2, r3, r4, ...)                    \
-  MICA_WGMMA_OF(Bf16, "bf16", n, r0, r1, r2, r3, r4, __VA_ARGS__) \
-  MICA_WGMMA_OF(Fp16, "f16", n, r0, r1, r2, r3, r4, __VA_ARGS__)
+#define MICA_WGMMA(n, r0, r1, r2, r3, r4, r5, ...)                    \
+  MICA_WGMMA_OF(Bf16, "bf16", n, r0, r1, r2, r3, r4, r5, __VA_ARGS__) \
+  MICA_WGMMA_OF(Fp16, "f16", n, r0, r1, r2, r3, r4, r5, __VA_ARGS__)
 
-MICA_WGMMA(32, 16, 17, 18, 19, 20, MICA_C4(0))
-MICA_WGMMA(40, 20, 21, 22, 23, 24, MICA_C4(0), MICA_C1(4))
-MICA_WGMMA(48, 24, 25, 26, 27, 28, MICA_C4(0), MICA_C2(4))
-MICA_WGMMA(64, 32, 33, 34, 35, 36, MICA_C8(0))
-MICA_WGMMA(80, 40, 41, 42, 43, 44, MICA_C8(0), MICA_C2(8))
-MICA_WGMMA(96, 48, 49, 50, 51, 52, MICA_C8(0), MICA_C4(8))
-MICA_WGMMA(112, 56, 57, 58, 59, 60, MICA_C8(0), MICA_C4(8), MICA_C2(12))
-MICA_WGMMA(128, 64, 65, 66, 67, 68, MICA_C8(0), MICA_C8(8))
-MICA_WGMMA(144, 72, 73, 74, 75, 76, MICA_C8(0), MICA_C8(8), MICA_C2(16))
-MICA_WGMMA(160, 80, 81, 82, 83, 84, MICA_C8(0), MICA_C8(8), MICA_C4(16))
-MICA_WGMMA(176, 88, 89, 90, 91, 92, MICA_C8(0), MICA_C8(8), MICA_C4(16), MICA_C2(20))
-MICA_WGMMA(192, 96, 97, 98, 99, 100, MICA_C8(0), MICA_C8(8), MICA_C8(16))
-MICA_WGMMA(208, 104, 105, 106, 107, 108, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C2(24))
-MICA_WGMMA(224, 112, 113, 114, 115, 116, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C4(24))
-MICA_WGMMA(240, 120, 121, 122, 123, 124, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C4(24), MICA_C2(28))
-MICA_WGMMA(256, 128, 129, 130, 131, 132, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C8(24))
+MICA_WGMMA(32, 16, 17, 18, 19, 20, 21, MICA_C4(0))
+MICA_WGMMA(40, 20, 21, 22, 23, 24, 25, MICA_C4(0), MICA_C1(4))
+MICA_WGMMA(48, 24, 25, 26, 27, 28, 29, MICA_C4(0), MICA_C2(4))
+MICA_WGMMA(64, 32, 33, 34, 35, 36, 37, MICA_C8(0))
+MICA_WGMMA(80, 40, 41, 42, 43, 44, 45, MICA_C8(0), MICA_C2(8))
+MICA_WGMMA(96, 48, 49, 50, 51, 52, 53, MICA_C8(0), MICA_C4(8))
+MICA_WGMMA(112, 56, 57, 58, 59, 60, 61, MICA_C8(0), MICA_C4(8), MICA_C2(12))
+MICA_WGMMA(128, 64, 65, 66, 67, 68, 69, MICA_C8(0), MICA_C8(8))
+MICA_WGMMA(144, 72, 73, 74, 75, 76, 77, MICA_C8(0), MICA_C8(8), MICA_C2(16))
+MICA_WGMMA(160, 80, 81, 82, 83, 84, 85, MICA_C8(0), MICA_C8(8), MICA_C4(16))
+MICA_WGMMA(176, 88, 89, 90, 91, 92, 93, MICA_C8(0), MICA_C8(8), MICA_C4(16), MICA_C2(20))
+MICA_WGMMA(192, 96, 97, 98, 99, 100, 101, MICA_C8(0), MICA_C8(8), MICA_C8(16))
+MICA_WGMMA(208, 104, 105, 106, 107, 108, 109, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C2(24))
+MICA_WGMMA(224, 112, 113, 114, 115, 116, 117, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C4(24))
+MICA_WGMMA(240, 120, 121, 122, 123, 124, 125, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C4(24), MICA_C2(28))
+MICA_WGMMA(256, 128, 129, 130, 131, 132, 133, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C8(24))
 
 #undef MICA_C1
 #undef MICA_C2
@@ -121,6 +129,7 @@ MICA_WGMMA(256, 128, 129, 130, 131, 132, MICA_C8(0), MICA_C8(8), MICA_C8(16), MI
 #undef MICA_R256
 #undef MICA_SHARED
 #undef MICA_REGISTERS
+#undef MICA_REGISTERS_OR_ZERO
 #undef MICA_WGMMA_OF
 #undef MICA_WGMMA
 

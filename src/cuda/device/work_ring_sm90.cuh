@@ -46,7 +46,7 @@ struct WorkCounter {
 };
 
 // Two items of `item_bytes`: one warp announces them part by part, the others read the parts they want, when they want
-// them. A part is a struct of 32-bit words.
+// them. A part is a struct of 16-byte pieces at a multiple of 16.
 template <u32 item_bytes>
 struct WorkRing {
   static constexpr i32 kSlots = 2;
@@ -68,7 +68,7 @@ struct WorkRing {
       Words<Part> words;
       words.part = part;
 #pragma unroll
-      for (u32 i = 0; i < sizeof(Part) / 4; ++i) store_shared_4(slot() + offset + i * 4, words.word[i]);
+      for (u32 i = 0; i < sizeof(Part) / 16; ++i) store_shared_16(slot() + offset + i * 16, words.word[i]);
     }
   }
   MICA_DEVICE void announce() {
@@ -82,7 +82,7 @@ struct WorkRing {
   MICA_DEVICE Part load(u32 offset) const {
     Words<Part> words;
 #pragma unroll
-    for (u32 i = 0; i < sizeof(Part) / 4; ++i) words.word[i] = load_shared_4(slot() + offset + i * 4);
+    for (u32 i = 0; i < sizeof(Part) / 16; ++i) load_shared_16(words.word[i], slot() + offset + i * 16);
     return words.part;
   }
   MICA_DEVICE void release() {
@@ -93,9 +93,9 @@ struct WorkRing {
  private:
   template <class Part>
   union Words {
-    static_assert(sizeof(Part) % 4 == 0);
+    static_assert(sizeof(Part) % 16 == 0 && item_bytes % 16 == 0);
     Part part;
-    u32 word[sizeof(Part) / 4];
+    u32 word[sizeof(Part) / 16][4];
   };
 };
 

@@ -54,6 +54,9 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   static_assert(kRoom.q_bytes == kConsumers * QTile::kBytes && kRoom.k_bytes == KTile::kBytes &&
                 kRoom.v_bytes == VTile::kBytes && OTile::kBytes <= QTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
+  // O begins as zeros, or as the first P V: a product that may not add costs the loop 2 % where its tiles are wide, and
+  // the zeros cost each query tile an instruction a number.
+  static constexpr bool kBeginsWithZeros = tile_k > 128;
   using Result = typename Base::template Result<1, dim_v / 8>;
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
@@ -63,7 +66,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     i32 index;  // < 0: there is no further one, and the rest is not there
     i32 row;    // tile_row
     i32 len_q, len_k;
-    TileRange keys;
+    i32 keys_begin, keys_end;  // tiles of keys
+    i64 lse_first;             // see ForwardBlock::lse_first
   };
   struct Place {
     Sequence sequence;
@@ -85,6 +89,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   RingPlace<kQSlots> q_place;
   u32 landed_parity = 0;
   TileRange own;  // a consumer's
+  i64 tile_lse_first;
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
 
@@ -95,11 +100,11 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     smem_k = smem_q + kQSlots * kRoom.q_bytes;
     smem_v = smem_k + stages * KTile::kBytes;
     smem_o = smem_v + stages * VTile::kBytes;
-    k_ring.barriers = smem_o + kRoom.o_panels * tile_q * 128;
+    work_ring.shared = smem_o + kRoom.o_panels * tile_q * 128;
+    k_ring.barriers = work_ring.shared + work_ring.kBytes;
     v_ring.barriers = k_ring.barriers + k_ring.kBytes;
     q_ring.barriers = v_ring.barriers + v_ring.kBytes;
     landed = q_ring.barriers + q_ring.kBytes;
-    work_ring.shared = landed + 8;
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
@@ -135,13 +140,13 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       counter.ask();
     }
     work_ring.wait_empty();
-    work_ring.store(0, Tile{-1, 0, 0, 0, {}});
+    work_ring.store(0, Tile{-1, 0, 0, 0, 0, 0, 0});
     work_ring.announce();
   }
   MICA_DEVICE void announce(i32 work) {
     work_ring.wait_empty();
     work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
-    work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles});
+    work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
 #pragma unroll 1
     for (i32 group = 0; group < kConsumers; ++group)
       work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
@@ -162,7 +167,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     work_ring.wait_full();
     const Tile tile = work_ring.template load<Tile>(0);
     tile_row = warp_max(tile.row);
-    tiles = uniform(tile.keys);
+    tiles = TileRange{warp_max(tile.keys_begin), 0, 0, warp_max(tile.keys_end)};
+    tile_lse_first = tile.lse_first;
     sequence.len_q = warp_max(tile.len_q);
     sequence.len_k = warp_max(tile.len_k);
     band = band_of(p.band, sequence.len_q, sequence.len_k);
@@ -280,7 +286,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     float out[1][dim_v / 8][4], scale[1][2];
     const Result result = {state, out, tile_warp_row, 0};
     state[0][0] = state[0][1] = empty_state<FloatMath>();
-    zero(out);
+    if constexpr (kBeginsWithZeros) zero(out);
     if (count > 0) {
       mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
       skip(first);
@@ -303,7 +309,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         k_ring.wait_full(k_place);
         gemm_qk(scores[0], group);
         v_ring.wait_full(v_place);
-        gemm_pv(out[0], probabilities);
+        gemm_pv(out[0], probabilities, kBeginsWithZeros || step > first + 1);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
         release_k();
@@ -316,7 +322,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       }
       if constexpr (kHasOutputRoom) arrive_as_warp(q_ring.empty(q_stage(group)));
       v_ring.wait_full(v_place);
-      gemm_pv(out[0], probabilities);
+      gemm_pv(out[0], probabilities, kBeginsWithZeros || last > first + 1);
       statistics(result, scale);
       wgmma_wait<0>();
       wgmma_hold(out[0]);
@@ -326,6 +332,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         if (count > 0) arrive_as_warp(q_ring.empty(q_stage(group)));
       if constexpr (kQSlots == 2)
         if (count > 0) release_other_slot(group);
+      zero(out);
       statistics(result, scale);
     }
     skip(count - last);
@@ -339,25 +346,22 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     SoftmaxState<FloatMath> state[1][2] = {{r.state[0][0], r.state[0][1]}};
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
-    Base::finish_statistics(Result{state, r.out, r.first_row, 0}, scale);
+    Base::finish_statistics(Result{state, r.out, r.first_row, 0}, tile_lse_first, scale);
   }
   // Writes O through the slot of this tile's Q, from where the copy engine takes it. It would write past the
   // last query of a packed sequence: those rows go from the registers, and so does O where there was no Q.
   MICA_DEVICE void finish(i32 group, const Result& r, const float (&scale)[1][2]) {
-    if (tiles.begin == tiles.end) {
-      Base::finish_output(nullptr, r, scale);
-      return;
-    }
-    const bool leaves_by_copy = maps.o.box_rows > 0 && !p.partial_o &&
+    const bool has_q = tiles.begin < tiles.end;
+    const bool leaves_by_copy = has_q && maps.o.box_rows > 0 && !p.partial_o &&
                                 (!p.packed_q || tile_row + r.first_row + kWarpRows <= sequence.slot_len_q);
-    if constexpr (!kHasOutputRoom) barrier_sync(1 + group, 128);  // all four warps are done with Q
+    if (!kHasOutputRoom && has_q) barrier_sync(1 + group, 128);  // all four warps are done with Q
     if (leaves_by_copy)
       send_output(kHasOutputRoom ? smem_o + group * kRoom.o_panels * OTile::kPanelBytes
                                  : smem_q + q_stage(group) * QTile::kBytes,
                   r, scale);
     else
       Base::finish_output(nullptr, r, scale);
-    q_place.next();
+    if (has_q) q_place.next();
   }
   // With two slots: the one before this tile's is free when its O has left, which is asked for only now, since nothing
   // waits for it before. At the first tile the second slot becomes free so, which nobody had.
@@ -367,37 +371,38 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       mbarrier_arrive(q_ring.empty((q_place.stage ^ 1) * kConsumers + group));
     }
   }
-  // The warp's rows of O into `room`, in panels as the copy engine reads them, and away; panels for which it has no
-  // room go from the registers.
+  // The warp's rows of O into `room`, in panels as the copy engine reads them, and away, as many at a time as it holds.
   MICA_DEVICE void send_output(u32 room, const Result& r, const float (&scale)[1][2]) const {
-    constexpr int kPanels = kHasOutputRoom ? kRoom.o_panels : OTile::kPanels;
+    constexpr int kAtOnce = kHasOutputRoom ? kRoom.o_panels : OTile::kPanels;
     const i32 lane = threadIdx.x % 32, row = r.first_row % 64 + lane % 16;
-    if constexpr (kHasOutputRoom) {  // the last tile's O has left it
-      if (lane == 0) bulk_wait_read();
-      __syncwarp();
-    }
 #pragma unroll
-    for (int n = 0; n < dim_v / 8 && n < kPanels * 8; n += 2) {
-      u32 words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&block)[4] = r.out[0][n + i / 2];
-        words[i] = pack<Element>(block[i % 2 * 2] * scale[0][i % 2], block[i % 2 * 2 + 1] * scale[0][i % 2]);
+    for (int first = 0; first < OTile::kPanels; first += kAtOnce) {
+      if constexpr (kHasOutputRoom) {  // what left before, of this tile or the last one, has been read
+        if (lane == 0) bulk_wait_read();
+        __syncwarp();
       }
-      stmatrix_x4(room + OTile::offset(row, n + lane / 16), words);
-    }
-    fence_for_wgmma();
-    __syncwarp();
-    if (lane == 0) {
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel)
-        tma_store(maps.o.map,
-                  {panel * 64, i32(sequence.q_begin) + tile_row + r.first_row, head * maps.o.head_step,
-                   sequence.q_slot * maps.o.slot_step},
-                  room + panel * OTile::kPanelBytes + r.first_row % 64 * 128);
-      bulk_commit();
+      for (int n = first * 8; n < dim_v / 8 && n < (first + kAtOnce) * 8; n += 2) {
+        u32 words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&block)[4] = r.out[0][n + i / 2];
+          words[i] = pack<Element>(block[i % 2 * 2] * scale[0][i % 2], block[i % 2 * 2 + 1] * scale[0][i % 2]);
+        }
+        stmatrix_x4(room + OTile::offset(row, n - first * 8 + lane / 16), words);
+      }
+      fence_for_wgmma();
+      __syncwarp();
+      if (lane == 0) {
+#pragma unroll
+        for (int panel = first; panel < OTile::kPanels && panel < first + kAtOnce; ++panel)
+          tma_store(maps.o.map,
+                    {panel * 64, i32(sequence.q_begin) + tile_row + r.first_row, head * maps.o.head_step,
+                     sequence.q_slot * maps.o.slot_step},
+                    room + (panel - first) * OTile::kPanelBytes + r.first_row % 64 * 128);
+        bulk_commit();
+      }
     }
-    if constexpr (kPanels < OTile::kPanels) Base::template store_from_registers<kPanels * 8>(r, scale);
   }
 
   // Rows past the queries in use were made of whatever lies there, and are written as zeros.
@@ -442,14 +447,17 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     wgmma_commit();
   }
 
-  // out += P V of one key tile, begun.
-  MICA_DEVICE void gemm_pv(float (&out)[dim_v / 8][4], const u32 (&probabilities)[tile_k / 16][4]) const {
+  // out += P V of one key tile, begun; the first one is not added to anything.
+  MICA_DEVICE void gemm_pv(float (&out)[dim_v / 8][4], const u32 (&probabilities)[tile_k / 16][4], bool adds) const {
     const u64 v = advance(matrix_descriptor(smem_v, VTile::kPanelBytes, 1024), v_place.stage * VTile::kBytes);
     wgmma_hold(out);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < tile_k / 16; ++i)
-      Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128));
+      if (kBeginsWithZeros || i > 0)
+        Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128));
+      else
+        Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128), adds);
     wgmma_commit();
   }
 

@@ -105,12 +105,13 @@ struct ForwardBlock {
   template <int m_blocks, int n_blocks, class Memory>
   MICA_DEVICE void finish(Memory memory, const Result<m_blocks, n_blocks>& r) const {
     float scale[m_blocks][2];
-    finish_statistics(r, scale);
+    finish_statistics(r, lse_first(), scale);
     finish_output(memory, r, scale);
   }
   // Its two halves: writes LSE and says by what O is to be multiplied; writes O.
   template <int m_blocks, int n_blocks>
-  MICA_DEVICE void finish_statistics(const Result<m_blocks, n_blocks>& r, float (&scale)[m_blocks][2]) const {
+  MICA_DEVICE void finish_statistics(const Result<m_blocks, n_blocks>& r, i64 lse_first,
+                                     float (&scale)[m_blocks][2]) const {
     float lse[m_blocks][2];
     const bool sink = p.sinks && !p.partial_o;
     const float sink_log2 = sink ? load_as_float(p.sinks, head * p.sinks_stride, p.sinks_dtype) * kLog2E : 0.0f;
@@ -130,13 +131,16 @@ struct ForwardBlock {
         scale[m][half] = normalizer<FloatMath>(s) * shrink;
         if constexpr (served & kFeatureDropout) scale[m][half] *= p.dropout.rescale;
       }
-    if (p.partial_o) {
-      store_lse(p.partial_lse + partial_row(), 1, r, lse, 1.0f);
-    } else if (p.lse) {
-      const i64 first = sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
-                        (sequence.q_begin + tile_row) * p.lse_stride_row;
-      store_lse(p.lse + first, p.lse_stride_row, r, lse, kLn2);
-    }
+    if (p.partial_o)
+      store_lse(p.partial_lse + lse_first, 1, r, lse, 1.0f);
+    else if (p.lse)
+      store_lse(p.lse + lse_first, p.lse_stride_row, r, lse, kLn2);
+  }
+  // The tile's first row in LSE, or among the partial results of its split.
+  MICA_DEVICE i64 lse_first() const {
+    if (p.partial_o) return partial_row();
+    return sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
+           (sequence.q_begin + tile_row) * p.lse_stride_row;
   }
   template <int m_blocks, int n_blocks, class Memory>
   MICA_DEVICE void finish_output(Memory memory, const Result<m_blocks, n_blocks>& r,
@@ -145,38 +149,6 @@ struct ForwardBlock {
       store_floats(r, scale);
     else
       store_output(memory, r, scale);
-  }
-
-  // O without shared memory, the columns from first_block * 8 on: the four lanes of a row trade so that each holds 16
-  // bytes.
-  template <int first_block, int m_blocks, int n_blocks>
-  MICA_DEVICE void store_from_registers(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
-    static_assert(n_blocks % 4 == 0 && first_block % 4 == 0 && !(served & kFeatureUnaligned));
-    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
-    u16* o = static_cast<u16*>(p.o.data) + output_offset();
-#pragma unroll
-    for (int m = 0; m < m_blocks; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const i32 row = r.row(m, half);
-        const bool inside = tile_row + row < sequence.slot_len_q;
-#pragma unroll
-        for (int n = first_block; n < n_blocks; n += 4) {
-          u32 word[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            word[i] = pack<Element>(r.out[m][n + i][2 * half] * scale[m][half],
-                                    r.out[m][n + i][2 * half + 1] * scale[m][half]);
-          trade(word[0], word[1], odd, 1);
-          trade(word[2], word[3], odd, 1);
-          trade(word[0], word[2], upper, 2);
-          trade(word[1], word[3], upper, 2);
-          const i32 column = r.first_column + (n + i32(threadIdx.x) % 4) * 8;
-          if (inside && column < p.dim_v)
-            *reinterpret_cast<uint4*>(o + row * p.o.stride_row + column) =
-                make_uint4(word[0], word[1], word[2], word[3]);
-        }
-      }
   }
 
  private:
@@ -238,10 +210,36 @@ struct ForwardBlock {
     }
   }
 
+  // O without shared memory: the four lanes of a row trade so that each holds 16 bytes.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void store_output(decltype(nullptr), const Result<m_blocks, n_blocks>& r,
                                 const float (&scale)[m_blocks][2]) const {
-    store_from_registers<0>(r, scale);
+    static_assert(n_blocks % 4 == 0 && !(served & kFeatureUnaligned));
+    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+    u16* o = static_cast<u16*>(p.o.data) + output_offset();
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const i32 row = r.row(m, half);
+        const bool inside = tile_row + row < sequence.slot_len_q;
+#pragma unroll
+        for (int n = 0; n < n_blocks; n += 4) {
+          u32 word[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            word[i] = pack<Element>(r.out[m][n + i][2 * half] * scale[m][half],
+                                    r.out[m][n + i][2 * half + 1] * scale[m][half]);
+          trade(word[0], word[1], odd, 1);
+          trade(word[2], word[3], odd, 1);
+          trade(word[0], word[2], upper, 2);
+          trade(word[1], word[3], upper, 2);
+          const i32 column = r.first_column + (n + i32(threadIdx.x) % 4) * 8;
+          if (inside && column < p.dim_v)
+            *reinterpret_cast<uint4*>(o + row * p.o.stride_row + column) =
+                make_uint4(word[0], word[1], word[2], word[3]);
+        }
+      }
   }
   // Between this lane and the one `distance` away: its second word against the other's first.
   static MICA_DEVICE void trade(u32& first, u32& second, bool is_other, int distance) {

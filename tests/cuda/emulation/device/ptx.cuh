@@ -54,6 +54,9 @@ inline u32 load_shared_4(u32 address) {
   emulation::note_access(address, 4, emulation::Access::kRead);
   return *static_cast<const u32*>(emulation::shared_pointer(address, 4));
 }
+inline void load_shared_16(u32 (&words)[4], u32 address) {
+  for (u32 i = 0; i < 4; ++i) words[i] = load_shared_4(address + i * 4);
+}
 inline void store_shared_4(u32 address, u32 word) {
   *static_cast<u32*>(emulation::shared_pointer(address, 4)) = word;
   emulation::note_access(address, 4, emulation::Access::kWrite);
