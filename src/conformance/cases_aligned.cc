@@ -32,6 +32,15 @@ void add_aligned_cases(CaseTable& table) {
                                  .window_right = 10,
                                  .has_alibi = true});
     }
+    // Prefill on pages: more rows than decode takes; boxes of a page smaller than a key tile, as large, larger.
+    for (const int64_t page_size : {8, 16, 48, 64, 256})
+      add("_paged_" + std::to_string(page_size), {.batch = 3,
+                                                  .heads_k = 1,
+                                                  .len_q = 140,
+                                                  .len_k = 300,
+                                                  .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                  .used_k = {300, 0, 149},
+                                                  .page_size = page_size});
     add("_causal_top_left",
         {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 200, .len_k = 130, .causal = MICA_CAUSAL_TOP_LEFT});
     add("_window", {.batch = 1,

@@ -2,6 +2,7 @@
 #include "cuda/arguments.h"
 
 #include <atomic>
+#include <numeric>
 
 #include "cuda/argument_parts.h"
 #include "cuda/tensor_maps.h"
@@ -81,8 +82,9 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   RowsShape q = rows_shape(p.q);
   q.strides = forward.q;  // rotary: of the workspace
   mica_status status = encode_map(q, 64, params.q);
-  if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, params.k);
-  if (status == MICA_OK) status = encode_map(rows_shape(p.v), row.tile_k, params.v);
+  const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
+  if (status == MICA_OK) status = encode_map(rows_shape(p.k), box_rows, params.k);
+  if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows, params.v);
   // O of another type, and what is neither aligned nor small enough for a map, leaves from the registers.
   RowsShape o = rows_shape(p.o);
   if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0]) status = encode_map(o, kWarpRows, params.o);

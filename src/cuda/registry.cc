@@ -247,6 +247,12 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
 // What the copy engine says about the tensors that the row fetches by it.
 bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
   if (!row.traits.uses_maps) return true;
+  constexpr i32 kSwizzledRows = 8;
+  if (p.page_size > 0 && !row.traits.v_in_k &&
+      !(q.ask(p.page_size % kSwizzledRows == 0, "pages of %d rows, want a multiple of %d", p.page_size,
+              kSwizzledRows) &&
+        q.ask(!(p.vectors & MICA_CACHE_LEFTPAD), "cache_leftpad: a page's boxes would not begin at its rows")))
+    return false;
   const struct {
     const char* name;
     const Tensor& tensor;

@@ -54,6 +54,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   static_assert(kRoom.q_bytes == kConsumers * QTile::kBytes && kRoom.k_bytes == KTile::kBytes &&
                 kRoom.v_bytes == VTile::kBytes && OTile::kBytes <= QTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
+  static constexpr bool kPaged = (served & kFeaturePaged) != 0;
   // O begins as zeros, or as the first P V: a product that may not add costs the loop 2 % where its tiles are wide, and
   // the zeros cost each query tile an instruction a number.
   static constexpr bool kBeginsWithZeros = tile_k > 128;
@@ -218,10 +219,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     for (i32 step = 0; step <= count; ++step) {
       if (step < count) {
         k_ring.wait_empty(k_place);
-        if (threadIdx.x == 0) {
-          mbarrier_arrive_expecting(k_ring.full(k_place.stage), KTile::kBytes);
-          ask_for<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, key_place(step), k_ring.full(k_place.stage));
-        }
+        if (threadIdx.x == 0) mbarrier_arrive_expecting(k_ring.full(k_place.stage), KTile::kBytes);
+        ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, k_ring.full(k_place.stage));
         k_place.next();
       }
       if (step > 0) fetch_v(step - 1);
@@ -229,6 +228,25 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   }
   MICA_DEVICE TmaPlace key_place(i32 step) const {
     return {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};
+  }
+  // By the warp: the tile's rows, contiguous or, a box of rows after the other, in pages. Boxes past the last key
+  // repeat the last one that has any.
+  template <class KeyTile>
+  MICA_DEVICE void ask_for_keys(u32 shared, const MappedRows& mapped, i32 step, u32 barrier) const {
+    if constexpr (kPaged) {
+      const i32 lane = threadIdx.x, rows = mapped.box_rows;
+      const i32 key = min_of(key_begin(step) + lane * rows, (sequence.len_k - 1) / rows * rows);
+      const PagedRow at = lane * rows < tile_k ? paged_row(p.sequences, sequence, batch_index, key) : PagedRow{0, 0};
+      const i32 page = clamp_to(at.entry, 0, p.sequences.slots_k - 1);
+#pragma unroll 1
+      for (i32 box = 0; box * rows < tile_k; ++box) {
+        const TmaPlace place = {0, __shfl_sync(0xffffffffu, at.row, box), head / p.group,
+                                __shfl_sync(0xffffffffu, page, box)};
+        if (lane == 0) ask_for<KeyTile>(shared + box * rows * 128, mapped, place, barrier);
+      }
+    } else if (threadIdx.x == 0) {
+      ask_for<KeyTile>(shared, mapped, key_place(step), barrier);
+    }
   }
   template <class Tile>
   static MICA_DEVICE void ask_for(u32 shared, const MappedRows& mapped, const TmaPlace& place, u32 barrier) {
@@ -242,13 +260,11 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   MICA_DEVICE void fetch_v(i32 step) {
     const u32 to = smem_v + v_place.stage * VTile::kBytes, full = v_ring.full(v_place.stage);
     const i32 valid = sequence.len_k - key_begin(step);
-    const bool clears = valid < tile_k && sequence.k_begin + sequence.len_k < maps.v.rows;
+    const bool clears = valid < tile_k && (kPaged || sequence.k_begin + sequence.len_k < maps.v.rows);
     v_ring.wait_empty(v_place);
-    if (threadIdx.x == 0) {
-      const u32 barrier = clears ? landed : full;
-      mbarrier_arrive_expecting(barrier, VTile::kBytes);
-      ask_for<VTile>(to, maps.v, key_place(step), barrier);
-    }
+    const u32 barrier = clears ? landed : full;
+    if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, VTile::kBytes);
+    ask_for_keys<VTile>(to, maps.v, step, barrier);
     if (clears) {
       mbarrier_wait(landed, landed_parity);
       landed_parity ^= 1;
@@ -279,7 +295,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     const i32 row_begin = tile_row + tile_warp_row;
     const i32 count = tiles.end - tiles.begin;
     own = uniform(work_ring.template load<TileRange>(kOwn + group * sizeof(TileRange)));
-    if constexpr (served != 0) find_place();
+    if constexpr ((served & ~kFeaturePaged) != 0) find_place();
     // In steps, as the block comes through its tiles from the last to the first.
     const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
     SoftmaxState<FloatMath> state[1][2];
