@@ -78,7 +78,7 @@ def only_kernels(name):
 def refuse_if_too_slow(case, device, peer, arguments):
     """A sixteenth of the work first: some of PyTorch's fallbacks would take minutes for one call."""
     from contenders import Inputs, TorchContender
-    if min(case["seqlen_q"], case["seqlen_k"]) < 1024 or case["varlen"]:
+    if peer == "VARLEN" or min(case["seqlen_q"], case["seqlen_k"]) < 1024 or case["varlen"]:
         return
     small = type(case)({**case.given, "seqlen_q": case["seqlen_q"] // 4, "seqlen_k": case["seqlen_k"] // 4})
     seconds = 16 * device.seconds(TorchContender(Inputs(small, device, arguments.layout), device, peer).run, 1)
@@ -102,7 +102,7 @@ def dense_rate_seconds(case, device, library, arguments):
 
 def measure(case, device, library, peers, arguments):
     """One cell: a dictionary for the JSON. "error" is there if it was wrong or could not be run."""
-    from contenders import Inputs, MicaContender, TorchContender, check
+    from contenders import Inputs, MicaContender, check, torch_contender
     from devices import interleaved_medians
 
     cell = {"case": case.name, "problem": dict(case)}
@@ -117,7 +117,7 @@ def measure(case, device, library, peers, arguments):
     for peer in peers:
         try:
             refuse_if_too_slow(case, device, peer, arguments)
-            other = TorchContender(inputs, device, peer)
+            other = torch_contender(inputs, device, peer, arguments.layout)
             peer_results.append(other.run())
             runs[peer] = other.run
         except Exception as error:

@@ -203,13 +203,17 @@ class TorchContender:
                                     "deterministic", "batch_invariant") if case[word]]
         if beyond:
             raise ValueError(f"PyTorch has no {beyond[0]}")
-        if case["causal"] != "none" and case["seqlen_q"] != case["seqlen_k"]:
-            raise ValueError("PyTorch aligns the diagonal to the top left")
+        is_cut = case["causal"] != "none" and case["seqlen_q"] != case["seqlen_k"]
+        if is_cut and case["causal"] == "top-left":
+            raise ValueError("PyTorch's mask for other lengths is aligned to the bottom right")
         if inputs.mask is not None and inputs.bias is not None:
             raise ValueError("PyTorch takes a mask or a bias, not both")
         self._inputs, self._context = inputs, lambda: device.peer(peer)
         mask = inputs.mask if inputs.mask is not None else inputs.bias
-        self._options = dict(attn_mask=mask, is_causal=case["causal"] != "none", dropout_p=case["dropout"],
+        if is_cut:
+            from torch.nn.attention.bias import causal_lower_right
+            mask = causal_lower_right(case["seqlen_q"], case["seqlen_k"])
+        self._options = dict(attn_mask=mask, is_causal=case["causal"] != "none" and not is_cut, dropout_p=case["dropout"],
                              scale=case["scale"] or None, enable_gqa=case["heads_q"] != case["heads_k"])
         if case.is_backward:
             self._leaves = [t.detach().requires_grad_() for t in (inputs.q, inputs.k, inputs.v)]
@@ -233,8 +237,76 @@ class TorchContender:
         return self.backward if self._inputs.case.is_backward else self.forward
 
 
-def exact_unit(inputs, batch, head_k):
-    """One key head with its query heads in double, from the formula: {"o": ...} or {"dq": ..., "dk": ..., "dv": ...}."""
+class PackedContender:
+    """torch.nn.attention.varlen: packed sequences, or a dense batch as sequences of one length."""
+
+    def __init__(self, inputs, device, layout):
+        from torch.nn.attention.varlen import varlen_attn
+        case = inputs.case
+        beyond = [word for word in ("softcap", "alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
+                                    "deterministic", "batch_invariant") if case[word]]
+        if beyond or case["dim"] != case["dim_v"]:
+            raise ValueError(f"varlen_attn has no {beyond[0] if beyond else 'other dimension for v'}")
+        if inputs.cu_seqlens is None and layout != "bshd":
+            raise ValueError("varlen_attn wants rows first")
+        self._inputs, self._varlen_attn = inputs, varlen_attn
+        self._leaves = [self._packed(t).detach().requires_grad_(case.is_backward) for t in (inputs.q, inputs.k, inputs.v)]
+        left, right = case["window"] or (-1, -1)
+        self._options = dict(window_size=(left, 0 if case["causal"] != "none" else right), scale=case["scale"] or None,
+                             enable_gqa=case["heads_q"] != case["heads_k"])
+        if inputs.cu_seqlens is not None:
+            longest = max(case["varlen"])
+            self._sequences = (inputs.cu_seqlens, inputs.cu_seqlens, longest, longest)
+        else:
+            def starts(length):
+                return torch.arange(case["batch"] + 1, device=device.torch_device, dtype=torch.int32) * length
+            self._sequences = (starts(case["seqlen_q"]), starts(case["seqlen_k"]), case["seqlen_q"], case["seqlen_k"])
+        self._o = self._call() if case.is_backward else None
+
+    @staticmethod
+    def _packed(tensor):
+        """(slots, heads, rows, dim) as (rows of all, heads, dim), without a copy."""
+        return tensor.transpose(1, 2).flatten(0, 1)
+
+    @staticmethod
+    def _unpacked(packed, like):
+        return packed.unflatten(0, (like.shape[0], like.shape[2])).transpose(1, 2)
+
+    def _call(self):
+        return self._varlen_attn(*self._leaves, *self._sequences, **self._options)
+
+    def run(self):
+        i = self._inputs
+        if i.case.is_backward:
+            gradients = torch.autograd.grad(self._o, self._leaves, self._packed(i.d_o), retain_graph=True)
+            return tuple(self._unpacked(g, t) for g, t in zip(gradients, (i.q, i.k, i.v)))
+        with torch.no_grad():
+            return self._unpacked(self._call(), i.q)
+
+
+def torch_contender(inputs, device, peer, layout):
+    """By the peer's name: one of scaled_dot_product_attention's backends, or VARLEN."""
+    return PackedContender(inputs, device, layout) if peer == "VARLEN" else TorchContender(inputs, device, peer)
+
+
+# Above so many scores of a unit, forward is checked at some of its rows: in double all of them would not fit.
+MOST_SCORES, SAMPLED_ROWS = 1 << 30, 509
+
+
+def rows_to_check(inputs, batch, head_k):
+    """The queries of a unit at which forward is checked: all, or some that are spread over them and the last."""
+    group = inputs.case["heads_q"] // inputs.case["heads_k"]
+    rows = inputs.unit(inputs.q, batch, head_k * group, 1, True).shape[1]
+    keys = inputs.unit(inputs.k, batch, head_k, 1, False).shape[1]
+    every = torch.arange(rows, device=inputs.q.device)
+    if inputs.case.is_backward or group * rows * keys <= MOST_SCORES:
+        return every
+    return every[torch.linspace(0, rows - 1, SAMPLED_ROWS, device=every.device).long()]
+
+
+def exact_unit(inputs, batch, head_k, chosen):
+    """One key head with its query heads in double, from the formula: {"o": at the chosen rows} or
+    {"dq": ..., "dk": ..., "dv": ...}."""
     case = inputs.case
     group = case["heads_q"] // case["heads_k"]
     head = head_k * group
@@ -247,15 +319,17 @@ def exact_unit(inputs, batch, head_k):
         for leaf in (q, k, v):
             leaf.requires_grad_()
     rows, keys = q.shape[1], k.shape[1]
+    if chosen.numel() < rows:
+        q = q[:, chosen]
     score = q @ k.transpose(1, 2) * (case["scale"] or 1 / math.sqrt(case["dim"]))
     if case["softcap"]:
         score = case["softcap"] * torch.tanh(score / case["softcap"])
     shift = 0 if case["causal"] == "top-left" else keys - rows
-    distance = (torch.arange(rows, device=q.device)[:, None] + shift) - torch.arange(keys, device=q.device)[None]
+    distance = (chosen[:, None] + shift) - torch.arange(keys, device=q.device)[None]
     if inputs.alibi is not None:
         score = score - inputs.alibi[head:head + group, None, None].double() * distance.abs()
     if inputs.bias is not None:
-        score = score + inputs.bias[0, head:head + group, :rows, :keys].double()
+        score = score + inputs.bias[0, head:head + group, chosen, :keys].double()
     hidden = torch.zeros_like(distance, dtype=torch.bool)
     if case["causal"] != "none":
         hidden |= distance < 0
@@ -264,10 +338,10 @@ def exact_unit(inputs, batch, head_k):
         hidden |= (distance > left) if left >= 0 else False
         hidden |= (distance < -right) if right >= 0 else False
     if inputs.mask is not None:
-        hidden |= ~inputs.mask[0, 0, :rows, :keys]
+        hidden |= ~inputs.mask[0, 0, chosen, :keys]
     score = score.masked_fill(hidden, -math.inf)
     if inputs.sinks is not None:
-        sink = inputs.sinks[head:head + group, None, None].double().expand(group, rows, 1)
+        sink = inputs.sinks[head:head + group, None, None].double().expand(group, chosen.numel(), 1)
         probability = torch.softmax(torch.cat([score, sink], -1), -1)[..., :-1]
     else:
         probability = torch.softmax(score, -1)
@@ -297,13 +371,15 @@ def check(inputs, result, peer_results):
         units.append((0, 0))
     errors, bounds = {}, {}
     for batch, head_k in units:
-        exact = exact_unit(inputs, batch, head_k)
+        chosen = rows_to_check(inputs, batch, head_k)
+        exact = exact_unit(inputs, batch, head_k, chosen)
         for n, name in enumerate(names):
             of_queries = name in ("o", "dq")
 
             def error(tensor):
                 first, heads = (head_k * group, group) if of_queries else (head_k, 1)
-                difference = inputs.unit(tensor, batch, first, heads, of_queries).double() - exact[name]
+                unit = inputs.unit(tensor, batch, first, heads, of_queries)
+                difference = (unit[:, chosen] if name == "o" else unit).double() - exact[name]
                 return difference.abs().max().item() if torch.isfinite(difference).all() else math.inf
 
             peer_error = max([error(r[n]) for r in peer_results] or [0.0])
