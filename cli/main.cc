@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
       cli::inspect_verb(app),  //
       cli::doctor_verb(app),   //
       cli::explain_verb(app),  //
+      cli::fix_verb(app),      //
       cli::jupyter_verb(app),  //
       cli::pick_verb(app),     //
       cli::build_verb(app),    //

@@ -22,6 +22,7 @@ Verb bench_verb(Command& app);
 Verb demo_verb(Command& app);
 Verb doctor_verb(Command& app);
 Verb explain_verb(Command& app);
+Verb fix_verb(Command& app);
 Verb jupyter_verb(Command& app);
 Verb pick_verb(Command& app);
 Verb build_verb(Command& app);

@@ -26,7 +26,7 @@ struct Options {
   builder::BuildRequest request;
   SlurmOptions slurm;
   std::string jobs = "auto";
-  bool dry_run = false, attach = false, json = false;
+  bool dry_run = false, attach = false, json = false, install = false;
 };
 
 std::string minutes(double seconds) {
@@ -223,12 +223,16 @@ int run(Options options) {
     published = run_self({"publish", outcome.wheel, options.slurm.publish});
     if (published.exit_code == 0) outcome.published = options.slurm.publish;
   }
+  ChildResult installed = {0, ""};
+  if (outcome.status == builder::BuildStatus::kBuilt && options.install)
+    installed = run_self({"fix", outcome.wheel, "--yes", "--python", prepared.place.program});
   if (options.json) {
     std::printf("%s", builder::outcome_json(prepared, outcome).c_str());
   } else {
     print_outcome(prepared, outcome);
-    std::printf("%s", published.output.c_str());
+    std::printf("%s%s", published.output.c_str(), installed.output.c_str());
   }
+  if (installed.exit_code) return installed.exit_code;
   return published.exit_code ? published.exit_code : exit_code(outcome.status);
 }
 
@@ -255,6 +259,9 @@ Verb build_verb(Command& app) {
       ->type_name("DIR");
   verb->add_option("--publish", options->slurm.publish, "then put the wheel on this shelf (see mica publish)")
       ->type_name("DIR");
+  verb->add_flag("--install", options->install,
+                 "then install the wheel into that Python, as mica fix does: as a whole or not at all")
+      ->excludes("--target");
   verb->add_flag("--keep", request.keep, "keep sources and objects after success");
   verb->add_flag("--allow-downloads", request.allow_downloads,
                  "let setup.py download (default: it is told that there is nothing)");
@@ -263,7 +270,8 @@ Verb build_verb(Command& app) {
   verb->add_flag("--json", options->json, "print JSON");
   add_slurm_flags(*verb, options->slurm);
   verb->footer(
-      "Nothing is installed into that Python. A build that was stopped (Ctrl-C, a closed terminal, a killed compiler)\n"
+      "Without --install nothing is installed into that Python. A build that was stopped (Ctrl-C, a closed terminal, a "
+      "killed compiler)\n"
       "goes on where it was when the same command is given again. The wheel is judged by the doctor and imported once\n"
       "before it is handed out; WHEEL.build.json beside it says how it was made.\n"
       "Examples:\n"

@@ -75,6 +75,8 @@ ROOMS = {
     "src/builder/shelf/": Room("wheels on shared storage: published, indexed, verified", [SUPPORT, DOCTOR]),
     "src/builder/run/": Room("a build: prepared, run, watched, judged",
                              [SUPPORT, DOCTOR, "src/builder/plan/", "src/builder/shelf/"]),
+    "src/builder/install/": Room("wheels put into an environment, as a whole or not at all",
+                                 [SUPPORT, DOCTOR, "src/builder/plan/"]),
     "src/builder/slurm/": Room("a build as a job of Slurm",
                                [SUPPORT, DOCTOR, "src/builder/plan/", "src/builder/run/"]),
     "src/jupyter/": Room("Jupyter's kernels: found, judged, registered, tried", [SUPPORT, DOCTOR]),

@@ -136,10 +136,11 @@ void name_the_wheel(const LogText& log, const Environment& target, Verdict& verd
   if (!found.unknown.empty() || found.candidates.empty()) return;
   if (found.fits()) {
     verdict.fix = found.verdicts[0].fix;
-    return;
+  } else {
+    verdict.fix += "\nhere no published wheel fits; the nearest is " + found.candidates[0].wheel.file + ", which " +
+                   found.verdicts[0].message;
   }
-  verdict.fix += "\nhere no published wheel fits; the nearest is " + found.candidates[0].wheel.file + ", which " +
-                 found.verdicts[0].message;
+  verdict.fix += "\nor in one step, undone if it does not work: mica fix flash-attn";
 }
 
 // Pasted text holds what terminals obey; line breaks are ours.

@@ -7,6 +7,7 @@
 #include "doctor/facts/facts.h"
 #include "doctor/facts/gpu_rules.h"
 #include "doctor/judge/judge.h"
+#include "doctor/judge/own_check.h"
 #include "doctor/judge/torch_claim.h"
 #include "doctor/read/import_graph.h"
 #include "doctor/read/inspect.h"
@@ -136,41 +137,6 @@ void judge_gone(const Survey& survey, const PythonInstall& python, const Install
   }
 }
 
-// "12.6" of the label in "2.8.0+cu126" or "2.1.2+pt28cu126"; not known if it has none.
-Version labelled_cuda(const std::string& version) {
-  const std::size_t plus = version.find('+'), at = version.rfind("cu");
-  if (plus == version.npos || at == version.npos || at < plus) return {};
-  const std::string digits = version.substr(at + 2);
-  if (digits.size() != 3 || digits.find_first_not_of("0123456789") != digits.npos) return {};
-  return {{std::stoi(digits.substr(0, 2)), digits[2] - '0'}};
-}
-
-// Some packages compare their CUDA with torch's when they are imported, and stop: torchaudio to the minor version
-// (until 2.14), torchvision and those of PyTorch Geometric to the major one.
-void judge_own_check(const PythonInstall& python, const InstalledPackage& package, std::vector<Verdict>& out) {
-  const Version theirs = labelled_cuda(package.version);
-  const Version ours = python.torch ? parse_version(python.torch->cuda_version) : Version{};
-  const bool is_audio = package.name == "torchaudio", is_vision = package.name == "torchvision";
-  const bool is_graph = package.name == "torch-scatter" || package.name == "torch-sparse" ||
-                        package.name == "torch-cluster" || package.name == "torch-spline-conv";
-  if (!theirs.known() || !ours.known() || !(is_audio || is_vision || is_graph)) return;
-  const bool to_the_minor = is_audio && parse_version(package.version) < Version{{2, 14}};
-  if (theirs.major_part() == ours.major_part() && (!to_the_minor || theirs.minor_part() == ours.minor_part())) return;
-  const std::string name = is_audio ? "TorchAudio" : printable(package.name);
-  out.push_back(make_verdict(
-      "CUDA_MAJOR", package.name + " " + package.version,
-      "RuntimeError: Detected that PyTorch and " + name +
-          " were compiled with different CUDA versions. PyTorch has CUDA "
-          "version " +
-          ours.text() + " whereas " + name + " has CUDA version " + theirs.text() + ".",
-      "The package compares the two itself when it is imported, and stops.",
-      is_graph
-          ? pip_of(python) + " install --force-reinstall --no-deps --no-index " + package.name +
-                " -f https://data.pyg.org/whl/torch-" + python.torch->version + ".html"
-          : pip_of(python) + " install --force-reinstall torch torchvision torchaudio in one command, from one index",
-      {package.name + " " + package.version + " says cu" + theirs.text()}));
-}
-
 void judge_cute(const PythonInstall& python, const InstalledPackage& package, const PackageFiles& found,
                 std::vector<Verdict>& out) {
   const InstalledPackage* newer = python.package("flash-attn-4");
@@ -231,7 +197,6 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
   const PackageFiles found = files_of(survey.outlook.files, package);
   judge_missing_module(survey, python, package, found, judged.verdicts);
   judge_gone(survey, python, package, found, judged.verdicts);
-  judge_own_check(python, package, judged.verdicts);
   judge_cute(python, package, found, judged.verdicts);
   if (found.needs_torch && !python.torch) {
     judged.verdicts.push_back(
@@ -257,6 +222,8 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
       judged.verdicts.push_back(make_verdict("CANNOT_TELL", path, e.what()));
     }
   }
+  if (python.torch)
+    judge_own_check(package.name, package.version, inspection.binaries, *python.torch, pip_of(python), judged.verdicts);
   if (!inspection.binaries.empty() || !inspection.problems.empty())
     for (Verdict& verdict : judge(inspection, target)) {
       if (uses_torch(inspection, verdict.subject)) doubt(found.claim, target, verdict);

@@ -178,7 +178,11 @@ class PartsJudge {
       // Of no help: that library cannot be opened either.
       if (said && said->library == missing) break;
     }
-    if (!said) return;
+    if (!said) {
+      // Made for another Python: no matter, if nothing asks for it.
+      if (out_.size() > begin && is_unreached(i)) set_apart(out_.back());
+      return;
+    }
     if (said->failure == LoadFailure::kNone && is_of_old_numpy(i)) {
       out_.back() = make_verdict(
           "NUMPY_ABI", printable(binaries_[i].path), "ImportError: numpy.core.multiarray failed to import",
@@ -215,11 +219,14 @@ class PartsJudge {
   // A module of Python's that `import` of the package does not reach: what its files import for certain leads
   // elsewhere. (Libraries that are opened by torch.ops or ctypes are not seen so, and stay what they are.)
   bool is_guarded(const Attempt& attempt) {
-    if (attempt.failure == LoadFailure::kNone || facts_[attempt.binary].python.init_functions.empty() ||
-        words().graph.empty())
-      return false;
+    return attempt.failure != LoadFailure::kNone && !facts_[attempt.binary].python.init_functions.empty() &&
+           is_unreached(attempt.binary);
+  }
+
+  bool is_unreached(std::size_t i) {
+    if (words().graph.empty()) return false;
     if (!reached_) reached_ = words().graph.reached();
-    std::string_view path = binaries_[attempt.binary].path;
+    std::string_view path = binaries_[i].path;
     if (target_.python)
       for (const std::string& site : target_.python->site_packages)
         if (path.starts_with(site + "/")) path.remove_prefix(site.size() + 1);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "doctor/judge/judge.h"
+#include "doctor/judge/own_check.h"
 #include "doctor/read/imports.h"
 #include "doctor/read/inspect.h"
 #include "tests/doctor/judge/judged.h"
@@ -154,6 +155,41 @@ TEST(Parts, WhatAnImportReaches) {
     EXPECT_FALSE(reached.count(name)) << name;
   EXPECT_EQ(doctor::module_of_path("pkg/ops/_C.cpython-312-x86_64-linux-gnu.so"), "pkg.ops._C");
   EXPECT_EQ(doctor::module_of_path("pkg/ops/__init__.py"), "pkg.ops");
+}
+
+TEST(Parts, ForAnotherPythonAndNeverAskedFor) {
+  const char* other = "pkg/_extra.cpython-310-x86_64-linux-gnu.so";
+  const auto severity = [&](const std::string& python) {
+    const Words extra = {{"libc10.so"}, {kNewError}, {"PyInit__extra"}, {}};
+    return of(package({{"pkg/_core.so", kCore}, {other, extra}}, python), other);
+  };
+  EXPECT_EQ(severity("from . import _extra\n").code, "SO_SOABI");
+  EXPECT_EQ(severity("from . import _extra\n").severity, Severity::kError);
+  EXPECT_EQ(severity("def f():\n    from . import _extra\n").severity, Severity::kWarning);
+}
+
+// torchaudio's own comparison, by the toolkit that its GPU code shows where its version has no label.
+TEST(Parts, TheCudaThatGpuCodeWasCompiledBy) {
+  const auto codes = [](const char* version, int isa_major, int isa_minor, const char* torch_cuda) {
+    doctor::FatbinEntry ptx;
+    ptx.code = doctor::GpuCode::kPtx;
+    ptx.ptx_isa = {{isa_major, isa_minor}};
+    Binary binary;
+    binary.fatbins.emplace_back();
+    binary.fatbins[0].entries = {ptx};
+    doctor::TorchFacts torch;
+    torch.version = "2.11.0";
+    torch.cuda_version = torch_cuda;
+    std::vector<Verdict> out;
+    doctor::judge_own_check("torchaudio", version, {binary}, torch, "pip", out);
+    return out.size();
+  };
+  EXPECT_EQ(codes("2.11.0", 9, 0, "13.2"), 1u);
+  EXPECT_EQ(codes("2.11.0", 9, 0, "13.0"), 0u);
+  EXPECT_EQ(codes("2.11.0+cu132", 9, 0, "13.2"), 0u);  // the label goes before
+  EXPECT_EQ(codes("2.14.0", 9, 0, "13.2"), 0u);
+  EXPECT_EQ(codes("2.14.0", 8, 8, "13.2"), 1u);
+  EXPECT_EQ(codes("2.11.0", 9, 0, ""), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packages that compare their CUDA with torch's by themselves when they are imported, and stop.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "doctor/facts/environment.h"
+#include "doctor/read/binary.h"
+#include "doctor/verdict/verdict.h"
+
+namespace doctor {
+
+// torchaudio compares to the minor version (until 2.14), torchvision and those of PyTorch Geometric to the major one.
+// Their CUDA is that of the label in their version ("2.8.0+cu126"), else the one that their GPU code was compiled by.
+void judge_own_check(const std::string& package, const std::string& version, const std::vector<Binary>& binaries,
+                     const TorchFacts& torch, const std::string& pip, std::vector<Verdict>& out);
+
+}  // namespace doctor
