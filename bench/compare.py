@@ -4,6 +4,7 @@
 
     python bench/compare.py --device cpu
     python bench/compare.py --device cpu --threads 16 --filter bf16 --json out/cpu.json
+    python bench/compare.py --device cpu --suite bench/suites/cpu_models.json --between matmul
     python bench/compare.py --device cuda --suite bench/suites/cuda.json
     python bench/compare.py --device cuda --filter 'forward.*d128' --kernels d128_q64,d128_careful
     python bench/compare.py --peak-memory
@@ -39,6 +40,8 @@ def parse_arguments():
     parser.add_argument("--sample-seconds", type=float, default=None, help="about how long one sample takes")
     parser.add_argument("--cell-seconds", type=float, default=60,
                         help="a contender that needs longer for its samples gets fewer (default 60)")
+    parser.add_argument("--between", choices=("nothing", "matmul"), default="nothing", help="CPU: what runs before each "
+                        "call (matmul: contenders take turns call by call; the column alone is Mica without it)")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
     parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
     parser.add_argument("--json", help="also write the figures to this file")
@@ -103,7 +106,7 @@ def dense_rate_seconds(case, device, library, arguments):
 def measure(case, device, library, peers, arguments):
     """One cell: a dictionary for the JSON. "error" is there if it was wrong or could not be run."""
     from contenders import Inputs, MicaContender, check, torch_contender
-    from devices import interleaved_medians
+    from devices import interleaved_medians, medians_between
 
     cell = {"case": case.name, "problem": dict(case)}
     inputs = Inputs(case, device, arguments.layout)
@@ -144,8 +147,11 @@ def measure(case, device, library, peers, arguments):
         runs["beside"] = MicaContender(Inputs(yardstick, device, arguments.layout), device, library).run
         cell["beside"] = yardstick.name
     default_seconds = 0.05 if device.torch_device.type == "cpu" else 0.02
-    times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
-                                arguments.cell_seconds)
+    if arguments.between == "matmul":
+        times = medians_between(device, runs, device.matmul(case["dtype"]), arguments.cell_seconds)
+    else:
+        times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
+                                    arguments.cell_seconds)
     mica = times["mica"][0]
     cell["median_s"] = {name: t[0] for name, t in times.items()}
     cell["p10_s"] = {name: t[1] for name, t in times.items()}
@@ -206,6 +212,11 @@ def main():
     from devices import make_device
     library = mica_ctypes.Library(arguments.lib)
     device = make_device(arguments.device, library, arguments.threads)
+    if arguments.between == "matmul":
+        if device.torch_device.type != "cpu":
+            raise ValueError("--between matmul is for --device cpu: a GPU's work is queued")
+        arguments.cell_seconds = min(arguments.cell_seconds, 1.0 if arguments.sample_seconds is None else
+                                     arguments.sample_seconds * arguments.samples)
     name, cases = suites.load(arguments.suite or os.path.join(HERE, "suites", device.default_suite))
     cases = [case for case in cases if re.search(arguments.filter, case.name)]
     if not cases:
@@ -218,10 +229,11 @@ def main():
 
     columns = list(dict.fromkeys(peer for case in cases for peer in peers_of(case)))
     columns += filter(None, arguments.kernels.split(","))
+    columns += ["alone"] if arguments.between == "matmul" else []
     columns += ["beside"] if any(case.beside is not None for case in cases) else []
     out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,
            "version": library.version(), "commit": commit(), "suite": name, "layout": arguments.layout,
-           "samples": arguments.samples, "date": datetime.date.today().isoformat()}
+           "samples": arguments.samples, "between": arguments.between, "date": datetime.date.today().isoformat()}
     print(f"{device.name} ({out['cpu']}), PyTorch {torch.__version__}, Mica {out['version']}: ratios above 1 mean that "
           "Mica is faster\n")
     report, cells = Report(columns), []

@@ -46,6 +46,13 @@ class CpuDevice:
         time.sleep(0.02)
         function()
 
+    @staticmethod
+    def matmul(dtype):
+        """A product such as stands between two attentions of a model, about 0.1 GFLOP: PyTorch's threads spin after it."""
+        kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+        a, b = torch.randn(256, 512, dtype=kind), torch.randn(512, 512, dtype=kind)
+        return lambda: torch.mm(a, b)
+
     def facts(self):
         return {"device": self.name, "threads": self.threads}
 
@@ -112,9 +119,28 @@ def interleaved_medians(device, contenders, samples, sample_seconds, cell_second
             if sample < wanted[name]:
                 device.settle(function)
                 times[name].append(device.seconds(function, repetitions[name]))
-    result = {}
-    for name, values in times.items():
-        values.sort()
-        last = len(values) - 1
-        result[name] = (statistics.median(values), values[round(0.1 * last)], values[round(0.9 * last)], len(values))
-    return result
+    return {name: summary(values) for name, values in times.items()}
+
+
+def medians_between(device, contenders, between, cell_seconds):
+    """The same as in a model: before each call something else has run. The contenders take turns call by call. And by the
+    name "alone" Mica's calls with nothing between them, a run of them in every few turns."""
+    once = {name: device.seconds(function, 1) for name, function in contenders.items()}
+    turn = sum(once.values()) + once["mica"] + len(contenders) * device.seconds(between, 3)
+    turns = max(8, min(200, int(cell_seconds / max(turn, 1e-6))))
+    times = {name: [] for name in (*contenders, "alone")}
+    for number in range(turns):
+        for name, function in contenders.items():
+            between()
+            times[name].append(device.seconds(function, 1))
+        if number % 8 == 7:
+            device.settle(contenders["mica"])
+            times["alone"] += [device.seconds(contenders["mica"], 1) for _ in range(8)]
+    return {name: summary(values) for name, values in times.items()}
+
+
+def summary(values):
+    """(median, p10, p90, samples)."""
+    values = sorted(values)
+    last = len(values) - 1
+    return statistics.median(values), values[round(0.1 * last)], values[round(0.9 * last)], len(values)

@@ -65,6 +65,17 @@ struct KeyRows {
     const i64 row = key_row_offset(*table, *sequence, b, j_begin + j, t.stride[0], t.stride[1]);
     return static_cast<const char*>(base) + (row + head * t.stride[2]) * dtype_bytes(t.dtype);
   }
+
+  // Where rows [0, count) begin.
+  HWY_INLINE void list(i32 count, const char** rows) const {
+    if (table->page_size > 0) {
+      for (i32 j = 0; j < count; ++j) rows[j] = static_cast<const char*>((*this)(j));
+      return;
+    }
+    const char* first = static_cast<const char*>((*this)(0));
+    const i64 step = tensor->stride[1] * dtype_bytes(tensor->dtype);
+    for (i32 j = 0; j < count; ++j) rows[j] = first + j * step;
+  }
 };
 
 inline void copy_bytes(char* dst, const char* src, i64 bytes) { __builtin_memcpy(dst, src, size_t(bytes)); }

@@ -145,29 +145,56 @@ class BackwardWorker {
   float* d_q_;
 };
 
+// One task: the keys of a chunk of one key head.
+template <class E>
+void differentiate_chunk(const CpuCall& call, i64 index, i32 thread) {
+  const i64 heads = i64(call.problem->batch) * call.problem->heads_k;
+  BackwardWorker<E> worker(call, call.workspace + call.plan->scratch.offset + thread * call.plan->scratch_bytes);
+  // Causal: the first chunks are seen by the most queries, so they come first.
+  worker.run(i32(index % heads / call.problem->heads_k), i32(index % call.problem->heads_k), i32(index / heads));
+}
+
+// Where keys are not cut into chunks a task has all there is to do for the query heads of its key head: what goes
+// before it and what comes after need not wait for other tasks.
+template <class E>
+void differentiate_heads(const CpuCall& call, i64 index, i32 thread) {
+  const Problem& p = *call.problem;
+  const i64 begin = first_row_task(p, index / p.heads_k, i32(index % p.heads_k));
+  const i64 end = begin + p.group * BackwardPlan::kRowParts;
+  for (i64 task = begin; task < end; ++task) prepare_rows(call, task);
+  differentiate_chunk<E>(call, index, thread);
+  if (p.dq.dtype != MICA_NONE)
+    for (i64 task = begin; task < end; ++task) finish_dq(call, task);
+}
+
 template <class E>
 void execute_backward(const CpuCall& call) {
   const Problem& p = *call.problem;
   const mica::Threads& threads = call.plan->threads;
   CpuCall* context = const_cast<CpuCall*>(&call);
-  mica::parallel_for(
-      threads, num_row_tasks(p),
-      [](void* c, i64 index, i32) { prepare_rows(*static_cast<const CpuCall*>(c), index); }, context);
-  if (p.dq.dtype != MICA_NONE || p.dk.dtype != MICA_NONE || p.dv.dtype != MICA_NONE)
+  const i64 chunks = i64(p.batch) * p.heads_k * call.plan->backward.num_chunks;
+  const bool is_main_wanted = p.dq.dtype != MICA_NONE || p.dk.dtype != MICA_NONE || p.dv.dtype != MICA_NONE;
+  if (is_main_wanted && call.plan->backward.num_chunks == 1) {
     mica::parallel_for(
-        threads, i64(p.batch) * p.heads_k * call.plan->backward.num_chunks,
-        [](void* context, i64 index, i32 thread) {
-          const CpuCall& c = *static_cast<const CpuCall*>(context);
-          const i64 heads = i64(c.problem->batch) * c.problem->heads_k;
-          BackwardWorker<E> worker(c, c.workspace + c.plan->scratch.offset + thread * c.plan->scratch_bytes);
-          // Causal: the first chunks are seen by the most queries, so they come first.
-          worker.run(i32(index % heads / c.problem->heads_k), i32(index % c.problem->heads_k), i32(index / heads));
-        },
+        threads, chunks,
+        [](void* c, i64 index, i32 thread) { differentiate_heads<E>(*static_cast<const CpuCall*>(c), index, thread); },
         context);
-  if (p.dq.dtype != MICA_NONE)
+  } else {
     mica::parallel_for(
         threads, num_row_tasks(p),
-        [](void* c, i64 index, i32) { finish_dq(*static_cast<const CpuCall*>(c), index); }, context);
+        [](void* c, i64 index, i32) { prepare_rows(*static_cast<const CpuCall*>(c), index); }, context);
+    if (is_main_wanted)
+      mica::parallel_for(
+          threads, chunks,
+          [](void* c, i64 index, i32 thread) {
+            differentiate_chunk<E>(*static_cast<const CpuCall*>(c), index, thread);
+          },
+          context);
+    if (p.dq.dtype != MICA_NONE)
+      mica::parallel_for(
+          threads, num_row_tasks(p), [](void* c, i64 index, i32) { finish_dq(*static_cast<const CpuCall*>(c), index); },
+          context);
+  }
   if (p.d_sinks.dtype != MICA_NONE) finish_sinks(call);
   if (p.d_bias.dtype != MICA_NONE) execute_bias<E>(call);
 }

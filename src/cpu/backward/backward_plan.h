@@ -129,13 +129,16 @@ void plan_backward(const Problem& p, mica::CpuPlan& cpu, i32& num_splits) {
   // A multiple of the engine's rows, so that a tile of dQ, padded, does not reach into the next. The bf16 engines are
   // so fast that the accumulators of dK and dV want more rows at a time.
   constexpr i32 kTileRows = sizeof(typename E::Element) == 2 ? 128 : 64;
-  plan.tile_q = kTileRows / E::kRows * E::kRows;
-  plan.tile_k = 128;
+  // Tiles of short sequences are as short as they are: each then has one, whatever the batch holds.
+  plan.tile_q = min_of(kTileRows / E::kRows * E::kRows, max_of(round_up(p.max_len_q, E::kRows), E::kRows));
+  constexpr i32 kGranularity = max_of(E::kCols, max_of(E::kDepth, 16));
+  plan.tile_k = min_of(128, max_of(round_up(p.max_len_k, kGranularity), kGranularity));
   // A panel and its accumulators stay in the second-level cache.
   constexpr i64 kPanelBytes = 768 << 10;
   const i64 dims = 2 * p.dim_qk + p.dim_v;
   const i64 tile_bytes = plan.tile_k * (dims * i64(sizeof(typename E::Element)) + (p.dim_qk + p.dim_v) * 4);
-  plan.panel_tiles = i32(clamp_to<i64>(kPanelBytes / tile_bytes, 1, 4));
+  plan.panel_tiles =
+      i32(clamp_to<i64>(kPanelBytes / tile_bytes, 1, min_of(4, max_of(ceil_div(p.max_len_k, plan.tile_k), 1))));
   plan.num_chunks = choose_chunks(p);
   plan.rows = padded_rows(p, plan.tile_q);
   plan.ld_dq = leading_dimension(p.dim_qk, E::kCols);

@@ -24,6 +24,10 @@ HWY_INLINE RowTask row_task(const Problem& p, i64 index) {
   const i32 parts = BackwardPlan::kRowParts;
   return RowTask{i32(index / parts / p.heads_q), i32(index / parts % p.heads_q), i32(index % parts)};
 }
+// The first task of the query heads of one key head of a sequence, which has group * kRowParts of them.
+HWY_INLINE i64 first_row_task(const Problem& p, i64 b, i32 head_k) {
+  return (b * p.heads_q + head_k * p.group) * BackwardPlan::kRowParts;
+}
 HWY_INLINE i64 num_row_tasks(const Problem& p) { return i64(p.batch) * p.heads_q * BackwardPlan::kRowParts; }
 
 // Row i of a head of a tensor with q's axes.

@@ -105,6 +105,25 @@ struct ScalarMath {
 HWY_API float reduce_max(Vector v) { return hn::GetLane(hn::MaxOfLanes(FloatTag(), v)); }
 HWY_API float reduce_sum(Vector v) { return hn::GetLane(hn::SumOfLanes(FloatTag(), v)); }
 
+template <class D, class V>
+HWY_INLINE void store_sum_of_blocks(D d, V v, float* to) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    store_sum_of_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), to);
+  }
+}
+// The sums of the lanes of four vectors: each four lanes become the four sums of theirs, then the fours are added.
+HWY_INLINE void store_four_sums(const Vector (&x)[4], float* to) {
+  const FloatTag d;
+  const hn::RepartitionToWide<WordTag> wide;
+  const auto a = hn::BitCast(wide, hn::Add(hn::InterleaveLower(d, x[0], x[1]), hn::InterleaveUpper(d, x[0], x[1])));
+  const auto b = hn::BitCast(wide, hn::Add(hn::InterleaveLower(d, x[2], x[3]), hn::InterleaveUpper(d, x[2], x[3])));
+  const Vector low = hn::BitCast(d, hn::InterleaveLower(wide, a, b));
+  store_sum_of_blocks(d, hn::Add(low, hn::BitCast(d, hn::InterleaveUpper(wide, a, b))), to);
+}
+
 // kLanes elements at p (no alignment) as floats.
 template <i32 kDtype>
 HWY_API Vector load_as(const void* p) {

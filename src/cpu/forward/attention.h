@@ -13,6 +13,10 @@ i64 forward_scratch_bytes(const Problem& p, const CpuPlan& plan) {
   return max_of(ForwardScratch<E>(p, plan, nullptr).bytes, round_up<i64>(DecodeScratch(p, nullptr).bytes, kLineBytes));
 }
 
+HWY_API i64 num_tiles(const Problem& p, const CpuPlan& plan) {
+  return num_query_tiles(p, plan.tile_q) * p.heads_k * head_chunks(p, plan);
+}
+
 template <class E>
 void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   plan.tile_k = kTileKeys;
@@ -27,7 +31,9 @@ void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   plan.partial = Region{plan.scratch.bytes, 0};
   if (num_splits > 1)
     plan.partial.bytes = partial_rows * p.heads_q * num_splits * partial_floats(p) * i64(sizeof(float));
-  plan.workspace_bytes = plan.partial.offset + plan.partial.bytes;
+  plan.counters = Region{round_up<i64>(plan.partial.offset + plan.partial.bytes, kLineBytes), 0};
+  if (num_splits > 1) plan.counters.bytes = num_tiles(p, plan) * i64(sizeof(i32));
+  plan.workspace_bytes = plan.counters.offset + plan.counters.bytes;
 }
 
 // Key tiles that a query tile touches, [begin, end).
@@ -113,34 +119,26 @@ inline void combine_tile(const CpuCall& call, const ForwardTile& tile) {
     }
 }
 
-HWY_API i64 num_tiles(const CpuCall& call) {
-  const Problem& p = *call.problem;
-  return num_query_tiles(p, call.plan->tile_q) * p.heads_k * head_chunks(p, *call.plan);
-}
-
 template <class E>
 void execute_forward(const CpuCall& call) {
   append_new_rows(call);
   if (call.problem->probs.dtype != MICA_NONE) clear_probs(call);
+  if (call.num_splits > 1)
+    __builtin_memset(call.workspace + call.plan->counters.offset, 0, size_t(call.plan->counters.bytes));
   // All heads of a range of keys together: where heads are interleaved, they share pages and lines of memory.
   mica::parallel_for(
-      call.plan->threads, num_tiles(call) * call.num_splits,
+      call.plan->threads, num_tiles(*call.problem, *call.plan) * call.num_splits,
       [](void* context, i64 index, i32 thread) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
-        const i64 tiles = num_tiles(c);
+        const i64 tiles = num_tiles(*c.problem, *c.plan);
         const ForwardTile tile = forward_tile(c, index % tiles);
         if (tile.q_begin >= tile.q_end) return;
         attend_tile<E>(c, tile, i32(index / tiles),
                        c.workspace + c.plan->scratch.offset + thread * c.plan->scratch_bytes);
-      },
-      const_cast<CpuCall*>(&call));
-  if (call.num_splits <= 1) return;
-  mica::parallel_for(
-      call.plan->threads, num_tiles(call),
-      [](void* context, i64 index, i32) {
-        const CpuCall& c = *static_cast<const CpuCall*>(context);
-        const ForwardTile tile = forward_tile(c, index);
-        if (tile.q_begin < tile.q_end) combine_tile(c, tile);
+        // Who ends the last split of a tile merges them all, in their order.
+        if (c.num_splits <= 1) return;
+        i32* done = reinterpret_cast<i32*>(c.workspace + c.plan->counters.offset) + index % tiles;
+        if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) == c.num_splits) combine_tile(c, tile);
       },
       const_cast<CpuCall*>(&call));
 }

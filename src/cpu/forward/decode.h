@@ -3,6 +3,7 @@
 // of the memory.
 #pragma once
 
+#include "cpu/forward/decode_pairs.h"
 #include "cpu/forward/forward_plan.h"
 #include "cpu/forward/softmax_row.h"
 #include "cpu/rows.h"
@@ -11,20 +12,31 @@ namespace MICA_NS {
 
 constexpr i32 kDecodeKeys = 64;  // whose values stay in the first-level cache between score and sum
 
+// Whether rows of bf16 are multiplied as they are (decode_pairs.h).
+#if defined(__AVX512BF16__)
+constexpr bool kHasPairs = true;
+#else
+constexpr bool kHasPairs = false;
+#endif
+
 struct DecodeScratch {
   float *q, *s, *o;
+  u16* q_pairs;  // q and probabilities in bf16
+  u32* p_pairs;
   i64 ld_q, ld_o;
   i64 bytes;
 
   DecodeScratch(const Problem& problem, char* base) {
-    ld_q = leading_dimension(problem.dim_qk, kLanes);
-    ld_o = leading_dimension(problem.dim_v, kLanes);
-    bytes = i64(sizeof(float)) * kDecodeRows * (ld_q + kDecodeKeys + ld_o);
+    ld_q = leading_dimension(problem.dim_qk, 32);
+    ld_o = leading_dimension(problem.dim_v, 32);
+    bytes = i64(sizeof(float)) * kDecodeRows * (ld_q + kDecodeKeys + ld_o + ld_q / 2 + kDecodeKeys / 2);
     q = s = o = nullptr;
     if (!base) return;  // only the size is asked for
     q = reinterpret_cast<float*>(base);
     s = q + kDecodeRows * ld_q;
     o = s + kDecodeRows * kDecodeKeys;
+    q_pairs = reinterpret_cast<u16*>(o + kDecodeRows * ld_o);
+    p_pairs = reinterpret_cast<u32*>(q_pairs + kDecodeRows * ld_q);
   }
 };
 
@@ -42,7 +54,10 @@ class DecodeWorker {
   void run(Range keys) {
     for (i32 r = 0; r < rows_; ++r) {
       load_query(call_, sequence_, place(r), m_.q + r * m_.ld_q);
-      for (i64 c = p_.dim_qk; c < m_.ld_q; ++c) m_.q[r * m_.ld_q + c] = 0;
+      if (kHasPairs && p_.dtype == MICA_BF16)
+        pack_a_row(m_.q_pairs + r * m_.ld_q, m_.ld_q, m_.q + r * m_.ld_q, p_.dim_qk);
+      else
+        align_tail(m_.q + r * m_.ld_q);
       state_[r] = empty_state<ScalarMath>();
     }
     __builtin_memset(m_.o, 0, sizeof(float) * size_t(rows_ * m_.ld_o));
@@ -67,21 +82,34 @@ class DecodeWorker {
     return RowPlace{tile_.b, tile_.head_begin + r % tile_.heads, tile_.q_begin + r / tile_.heads};
   }
 
+  // Columns past the last whole vector are multiplied by a vector that ends with the row, so that no key is read past
+  // its end: what the whole vectors had is 0 in it. Narrower rows than a vector have no such vector, and go one by one.
+  bool has_tail() const { return p_.dim_qk % kLanes != 0 && p_.dim_qk > kLanes; }
+  void align_tail(float* q) const {
+    const i32 whole = p_.dim_qk / kLanes * kLanes, count = p_.dim_qk - whole;
+    if (!has_tail()) return;
+    for (i32 c = count - 1; c >= 0; --c) q[whole + kLanes - count + c] = q[whole + c];
+    for (i32 c = 0; c < kLanes - count; ++c) q[whole + c] = 0;
+  }
+
   template <i32 kDtype>
   void attend(const TileKeys& keys) {
     const i32 head_k = tile_.head_begin / p_.group;
     const KeyRows k = {&call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, keys.begin};
     const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, keys.begin};
     const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
-    for (i32 j = 0; j < keys.count; ++j) {
-      k_rows[j] = static_cast<const char*>(k(j));
-      v_rows[j] = static_cast<const char*>(v(j));
-    }
-    multiply_keys<kDtype>(k_rows, v_rows, keys.count);
+    k.list(keys.count, k_rows);
+    v.list(keys.count, v_rows);
+    const bool is_paged = call_.sequences.page_size > 0;
+    multiply_keys<kDtype>(k_rows, v_rows, keys.count,
+                          is_paged ? 0 : kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype));
     for (i32 r = 0; r < rows_; ++r) {
       float* s = m_.s + r * kDecodeKeys;
       const float factor = softmax_row(call_, scoring_, place(r), keys, s, state_[r], s, 0);
       if (factor != 1.0f) scale_row(m_.o + r * m_.ld_o, factor, m_.ld_o);
+      if (kHasPairs && kDtype == MICA_BF16)
+        for (i32 c = 0; c < kDecodeKeys; c += kLanes)
+          store_as<MICA_BF16>(load(s + c), m_.p_pairs + (r * kDecodeKeys + c) / 2);
     }
     for (i32 r = 0; r < rows_;) {
       if (rows_ - r >= 4) {
@@ -97,9 +125,10 @@ class DecodeWorker {
     }
   }
 
-  // s = q . k for all rows and keys. While a group of keys is multiplied, its values are called in.
+  // s = q . k for all rows and keys. While a group of keys is multiplied, its values are called in, and so are the keys of
+  // the next tile, where they lie so many bytes further on (0: nobody knows).
   template <i32 kDtype>
-  void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count) {
+  void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count, i64 next_tile) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     constexpr i32 kGroup = 4;
     for (i32 j = 0; j < count; j += kGroup) {
@@ -108,6 +137,7 @@ class DecodeWorker {
         k[i] = k_rows[min_of(j + i, count - 1)];
         const char* value = v_rows[min_of(j + i, count - 1)];
         for (i32 byte = 0; byte < p_.dim_v * kBytes; byte += 64) __builtin_prefetch(value + byte);
+        for (i32 byte = 0; byte < p_.dim_qk * kBytes; byte += 64) __builtin_prefetch(k[i] + next_tile + byte);
       }
       for (i32 r = 0; r < rows_;) {
         if (rows_ - r >= 4) {
@@ -127,6 +157,11 @@ class DecodeWorker {
   // kRows x 4 products. Products with keys past the last one repeat it and are hidden by the band.
   template <i32 kDtype, i32 kRows>
   HWY_INLINE void multiply_block(const char* const (&k)[4], i32 row, i32 j) {
+#if defined(__AVX512BF16__)
+    if constexpr (kDtype == MICA_BF16)
+      return multiply_pairs<kRows>(m_.q_pairs + row * m_.ld_q, m_.ld_q, k, p_.dim_qk, m_.s + row * kDecodeKeys + j,
+                                   kDecodeKeys);
+#endif
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     const i64 ld_q = m_.ld_q;
     const i32 dim = p_.dim_qk;
@@ -148,11 +183,19 @@ class DecodeWorker {
         for (i32 i = 0; i < 4; ++i) sum[r][i] = hn::MulAdd(left, right[i], sum[r][i]);
       }
     }
+    if (has_tail()) {
+      const auto is_tail = hn::Ge(hn::Iota(FloatTag(), 0), set(float(kLanes - (dim - c))));
+#pragma GCC unroll 4
+      for (i32 i = 0; i < 4; ++i) {
+        const Vector right = hn::IfThenElseZero(is_tail, load_as<kDtype>(k[i] + (dim - kLanes) * kBytes));
+#pragma GCC unroll 4
+        for (i32 r = 0; r < kRows; ++r) sum[r][i] = hn::MulAdd(load(q + r * ld_q + c), right, sum[r][i]);
+      }
+      c = dim;
+    }
     float* s = m_.s + row * kDecodeKeys + j;
 #pragma GCC unroll 4
-    for (i32 r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-      for (i32 i = 0; i < 4; ++i) s[r * kDecodeKeys + i] = reduce_sum(sum[r][i]);
+    for (i32 r = 0; r < kRows; ++r) store_four_sums(sum[r], s + r * kDecodeKeys);
     for (; c < dim; ++c)
       for (i32 r = 0; r < kRows; ++r)
         for (i32 i = 0; i < 4; ++i) s[r * kDecodeKeys + i] += q[r * ld_q + c] * load_as_float(k[i], c, kDtype);
@@ -161,11 +204,37 @@ class DecodeWorker {
   // o += p v for kRows rows: a few vectors of columns at a time, over all keys of the tile.
   template <i32 kDtype, i32 kRows>
   HWY_INLINE void add_values(const char* const* v_rows, i32 count, i32 row) {
-    constexpr i32 kVectors = kRows == 4 ? 4 : 8;
+#if defined(__AVX512BF16__)
+    if constexpr (kDtype == MICA_BF16)
+      return add_value_pairs<kRows>(m_.p_pairs + row * kDecodeKeys / 2, kDecodeKeys / 2, v_rows, count,
+                                    m_.o + row * m_.ld_o, m_.ld_o, p_.dim_v);
+#endif
+    constexpr i32 kMost = kRows == 4 ? 4 : 8;  // vectors at a time
     i32 c = 0;
-    for (; c + kVectors * kLanes <= p_.dim_v; c += kVectors * kLanes)
-      add_columns<kDtype, kRows, kVectors>(v_rows, count, row, c);
-    for (; c + kLanes <= p_.dim_v; c += kLanes) add_columns<kDtype, kRows, 1>(v_rows, count, row, c);
+    for (; c + kMost * kLanes <= p_.dim_v; c += kMost * kLanes)
+      add_columns<kDtype, kRows, kMost>(v_rows, count, row, c);
+    if (kMost > 4 && c + 4 * kLanes <= p_.dim_v) {
+      add_columns<kDtype, kRows, 4>(v_rows, count, row, c);
+      c += 4 * kLanes;
+    }
+    if (c + 2 * kLanes <= p_.dim_v) {
+      add_columns<kDtype, kRows, 2>(v_rows, count, row, c);
+      c += 2 * kLanes;
+    }
+    if (c + kLanes <= p_.dim_v) {
+      add_columns<kDtype, kRows, 1>(v_rows, count, row, c);
+      c += kLanes;
+    }
+    if (c < p_.dim_v && c > 0) {
+      // A vector that ends with the row; the columns that had their turn are left as they are.
+      float before[kRows][kLanes];
+      const i32 again = p_.dim_v - kLanes;
+      for (i32 r = 0; r < kRows; ++r) store(load(m_.o + (row + r) * m_.ld_o + again), before[r]);
+      add_columns<kDtype, kRows, 1>(v_rows, count, row, again);
+      for (i32 r = 0; r < kRows; ++r)
+        for (i32 n = 0; n < c - again; ++n) m_.o[(row + r) * m_.ld_o + again + n] = before[r][n];
+      c = p_.dim_v;
+    }
     for (; c < p_.dim_v; ++c)
       for (i32 r = row; r < row + kRows; ++r) {
         float sum = m_.o[r * m_.ld_o + c];
@@ -175,17 +244,21 @@ class DecodeWorker {
       }
   }
 
+  // Several sums for each column, of every kSums-th key, so that eight do not wait for each other.
   template <i32 kDtype, i32 kRows, i32 kVectors>
   HWY_INLINE void add_columns(const char* const* v_rows, i32 count, i32 row, i32 c) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
+    constexpr i32 kSums = kRows * kVectors >= 8 ? 1 : 8 / (kRows * kVectors);
     const float* s = m_.s + row * kDecodeKeys;
     float* o = m_.o + row * m_.ld_o + c;
-    Vector sum[kRows][kVectors];
-#pragma GCC unroll 4
-    for (i32 r = 0; r < kRows; ++r)
+    Vector sum[kSums][kRows][kVectors];
 #pragma GCC unroll 8
-      for (i32 v = 0; v < kVectors; ++v) sum[r][v] = load(o + r * m_.ld_o + v * kLanes);
-    for (i32 j = 0; j < count; ++j) {
+    for (i32 n = 0; n < kSums; ++n)
+#pragma GCC unroll 4
+      for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (i32 v = 0; v < kVectors; ++v) sum[n][r][v] = n == 0 ? load(o + r * m_.ld_o + v * kLanes) : set(0);
+    const auto add_key = [&](i32 j, Vector(&to)[kRows][kVectors]) HWY_ATTR {
       const char* value = v_rows[j] + c * kBytes;
       Vector right[kVectors];
 #pragma GCC unroll 8
@@ -194,13 +267,22 @@ class DecodeWorker {
       for (i32 r = 0; r < kRows; ++r) {
         const Vector left = set(s[r * kDecodeKeys + j]);
 #pragma GCC unroll 8
-        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(left, right[v], sum[r][v]);
+        for (i32 v = 0; v < kVectors; ++v) to[r][v] = hn::MulAdd(left, right[v], to[r][v]);
       }
-    }
+    };
+    i32 j = 0;
+    for (; j + kSums <= count; j += kSums)
+#pragma GCC unroll 8
+      for (i32 n = 0; n < kSums; ++n) add_key(j + n, sum[n]);
+    for (; j < count; ++j) add_key(j, sum[0]);
 #pragma GCC unroll 4
     for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-      for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], o + r * m_.ld_o + v * kLanes);
+      for (i32 v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 8
+        for (i32 n = 1; n < kSums; ++n) sum[0][r][v] = hn::Add(sum[0][r][v], sum[n][r][v]);
+        store(sum[0][r][v], o + r * m_.ld_o + v * kLanes);
+      }
   }
 
   const CpuCall& call_;

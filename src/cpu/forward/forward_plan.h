@@ -29,7 +29,7 @@ constexpr i32 kTileRows = kIsFloat<typename E::Element> ? 256 : 512;
 constexpr i32 kTileKeys = 128;
 constexpr i32 kShortRows = 64;      // a sequence of up to so many rows for each key head has its keys split
 constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
-constexpr i32 kMinSplitKeys = 512;  // of a split that was not asked for
+constexpr i32 kMinSplitKeys = 256;  // of a split that was not asked for
 constexpr i32 kMaxSplits = 64;
 
 HWY_API i32 head_chunks(const Problem& p, const CpuPlan& plan) { return ceil_div(p.group, plan.tile_heads); }

@@ -39,6 +39,7 @@ struct CpuPlan {
   Region scratch;     // a part of scratch_bytes for each thread that can have a task
   i64 scratch_bytes;  // per thread
   Region partial;     // results of splits: accumulator and state for each row, head and split
+  Region counters;    // of each tile: how many of its splits are done
   i64 workspace_bytes;
   BackwardPlan backward;
 };

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode's two products in bf16 by VDPBF16PS, which multiplies pairs of bf16 and adds both products to a float: rows of
+// keys as they lie, and two rows of values interleaved.
+#pragma once
+
+#if defined(__AVX512BF16__)
+
+#include <immintrin.h>
+
+#include "cpu/engine/vector.h"
+
+namespace MICA_NS {
+
+constexpr i32 kPairColumns = 32;  // bf16 of a vector
+
+HWY_INLINE __m512i load_bf16(const char* row, i32 c, i32 end) {
+  if (end - c >= kPairColumns) return _mm512_loadu_si512(row + 2 * c);
+  return _mm512_maskz_loadu_epi16((__mmask32(1) << (end - c)) - 1, row + 2 * c);
+}
+
+// s (kRows x 4) = q . k. Rows of q are zero-padded to whole vectors.
+template <i32 kRows>
+HWY_INLINE void multiply_pairs(const u16* q, i64 ld_q, const char* const (&k)[4], i32 dim, float* s, i64 ld_s) {
+  Vector sum[kRows][4];
+#pragma GCC unroll 4
+  for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (i32 i = 0; i < 4; ++i) sum[r][i] = set(0);
+  for (i32 c = 0; c < dim; c += kPairColumns) {
+    __m512i right[4];
+#pragma GCC unroll 4
+    for (i32 i = 0; i < 4; ++i) right[i] = load_bf16(k[i], c, dim);
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r) {
+      const __m512i left = _mm512_loadu_si512(q + r * ld_q + c);
+#pragma GCC unroll 4
+      for (i32 i = 0; i < 4; ++i)
+        sum[r][i] = Vector{_mm512_dpbf16_ps(sum[r][i].raw, (__m512bh)left, (__m512bh)right[i])};
+    }
+  }
+#pragma GCC unroll 4
+  for (i32 r = 0; r < kRows; ++r) store_four_sums(sum[r], s + r * ld_s);
+}
+
+// kGroups times 32 columns of o += p v. p: pairs of bf16, one for every two keys.
+template <i32 kRows, i32 kGroups>
+HWY_INLINE void add_pair_columns(const u32* p, i64 ld_p, const char* const* v_rows, i32 count, float* o, i64 ld_o,
+                                 i32 c, i32 dim) {
+  constexpr i32 kSums = kRows * kGroups >= 4 ? 1 : 4 / (kRows * kGroups);  // eight that do not wait for each other
+  __m512 sum[kSums][kRows][kGroups][2];
+#pragma GCC unroll 4
+  for (i32 n = 0; n < kSums; ++n)
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (i32 g = 0; g < kGroups; ++g) sum[n][r][g][0] = sum[n][r][g][1] = _mm512_setzero_ps();
+  const auto add = [&](i32 pair, const char* even, const char* odd, __m512(&to)[kRows][kGroups][2]) HWY_ATTR {
+#pragma GCC unroll 4
+    for (i32 g = 0; g < kGroups; ++g) {
+      const i32 at = c + g * kPairColumns;
+      const __m512i x = load_bf16(even, at, dim), y = odd ? load_bf16(odd, at, dim) : _mm512_setzero_si512();
+      const __m512i low = _mm512_unpacklo_epi16(x, y), high = _mm512_unpackhi_epi16(x, y);
+#pragma GCC unroll 4
+      for (i32 r = 0; r < kRows; ++r) {
+        const __m512i left = _mm512_set1_epi32(int(p[r * ld_p + pair]));
+        to[r][g][0] = _mm512_dpbf16_ps(to[r][g][0], (__m512bh)left, (__m512bh)low);
+        to[r][g][1] = _mm512_dpbf16_ps(to[r][g][1], (__m512bh)left, (__m512bh)high);
+      }
+    }
+  };
+  const i32 pairs = count / 2;
+  i32 j = 0;
+  for (; j + kSums <= pairs; j += kSums)
+#pragma GCC unroll 4
+    for (i32 n = 0; n < kSums; ++n) add(j + n, v_rows[2 * (j + n)], v_rows[2 * (j + n) + 1], sum[n]);
+  for (; j < pairs; ++j) add(j, v_rows[2 * j], v_rows[2 * j + 1], sum[0]);
+  if (count % 2) add(pairs, v_rows[count - 1], nullptr, sum[0]);
+  // Unpacking took the columns in fours: 0 to 3 of every eight went low, 4 to 7 high.
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+#pragma GCC unroll 4
+  for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (i32 g = 0; g < kGroups; ++g) {
+      __m512 low = sum[0][r][g][0], high = sum[0][r][g][1];
+#pragma GCC unroll 4
+      for (i32 n = 1; n < kSums; ++n) {
+        low = _mm512_add_ps(low, sum[n][r][g][0]);
+        high = _mm512_add_ps(high, sum[n][r][g][1]);
+      }
+      float* to = o + r * ld_o + c + g * kPairColumns;
+      store(hn::Add(load(to), Vector{_mm512_permutex2var_ps(low, first, high)}), to);
+      store(hn::Add(load(to + 16), Vector{_mm512_permutex2var_ps(low, second, high)}), to + 16);
+    }
+}
+
+// o (kRows x dim) += p v. Rows of o have room for whole vectors of bf16.
+template <i32 kRows>
+HWY_INLINE void add_value_pairs(const u32* p, i64 ld_p, const char* const* v_rows, i32 count, float* o, i64 ld_o,
+                                i32 dim) {
+  constexpr i32 kMost = kRows == 1 ? 4 : 2;  // groups at a time
+  i32 c = 0;
+  for (; dim - c > (kMost - 1) * kPairColumns; c += kMost * kPairColumns)
+    add_pair_columns<kRows, kMost>(p, ld_p, v_rows, count, o, ld_o, c, dim);
+  if (kMost > 2 && dim - c > kPairColumns) {
+    add_pair_columns<kRows, 2>(p, ld_p, v_rows, count, o, ld_o, c, dim);
+    c += 2 * kPairColumns;
+  }
+  if (c < dim) add_pair_columns<kRows, 1>(p, ld_p, v_rows, count, o, ld_o, c, dim);
+}
+
+}  // namespace MICA_NS
+
+#endif
