@@ -201,6 +201,13 @@ class Report:
         return means
 
 
+def write_json(figures, path):
+    if path:
+        with open(path, "w") as file:
+            json.dump(figures, file, indent=1)
+            file.write("\n")
+
+
 def main():
     arguments = parse_arguments()
     import mica_ctypes
@@ -242,11 +249,9 @@ def main():
         report.add(cells[-1], case.is_memory_bound())
         if device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
+        write_json({**out, "cells": cells}, arguments.json)  # what is there so far, should it be stopped
     out["summary"], out["cells"] = report.finish(cells), cells
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(out, file, indent=1)
-            file.write("\n")
+    write_json(out, arguments.json)
     return 1 if any("error" in cell for cell in cells) else 0
 
 
