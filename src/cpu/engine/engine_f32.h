@@ -175,23 +175,39 @@ struct EngineF32 {
     }
   }
 #else
-  static HWY_INLINE void block(const float* HWY_RESTRICT a, i64 ld_a, const float* HWY_RESTRICT b,
-                               float* HWY_RESTRICT c, i64 ld_c, i32 depth, bool accumulate) {
+  // A function of its own, with a pointer for every three rows: an address then needs no register but theirs and the
+  // step's, where with one for each row the compiler fetches them from the stack in every step of depth.
+  static HWY_NOINLINE void block(const float* HWY_RESTRICT a, i64 ld_a, const float* HWY_RESTRICT b,
+                                 float* HWY_RESTRICT c, i64 ld_c, i32 depth, bool accumulate) {
+    constexpr i32 kThirds = (kRows + 2) / 3;
+    const i64 step = ld_a * i64(sizeof(float));
+    const char* rows[kThirds];
+#pragma GCC unroll 3
+    for (i32 n = 0; n < kThirds; ++n) rows[n] = reinterpret_cast<const char*>(a) + 3 * n * step;
     Vector sum[kRows][kVectors];
+    if (accumulate) {
 #pragma GCC unroll 8
-    for (i32 r = 0; r < kRows; ++r)
+      for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-      for (i32 v = 0; v < kVectors; ++v) sum[r][v] = accumulate ? load(c + r * ld_c + v * kLanes) : set(0);
+        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = load(c + r * ld_c + v * kLanes);
+    } else {
+#pragma GCC unroll 8
+      for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = set(0);
+    }
     for (i32 k = 0; k < depth; ++k) {
       Vector right[kVectors];
 #pragma GCC unroll 4
       for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
 #pragma GCC unroll 8
       for (i32 r = 0; r < kRows; ++r) {
-        const Vector left = set(a[r * ld_a + k]);
+        const Vector left = set(*reinterpret_cast<const float*>(rows[r / 3] + r % 3 * step));
 #pragma GCC unroll 4
         for (i32 v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(left, right[v], sum[r][v]);
       }
+#pragma GCC unroll 3
+      for (i32 n = 0; n < kThirds; ++n) rows[n] += sizeof(float);
       b += kCols;
     }
 #pragma GCC unroll 8
