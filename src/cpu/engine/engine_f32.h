@@ -175,21 +175,33 @@ struct EngineF32 {
     }
   }
 #else
-  // A function of its own, with a pointer for every three rows: an address then needs no register but theirs and the
-  // step's, where with one for each row the compiler fetches them from the stack in every step of depth.
+  // Row r of a matrix by a pointer for every three rows: an address then needs no register but theirs and the step's,
+  // where with one for each row the compiler fetches them from the stack in every step of depth.
+  template <class T>
+  struct Rows {
+    T* third[(kRows + 2) / 3];
+    i64 step;  // elements
+    HWY_INLINE Rows(T* first, i64 ld) : step(ld) {
+#pragma GCC unroll 3
+      for (i32 n = 0; n < (kRows + 2) / 3; ++n) third[n] = first + 3 * n * ld;
+    }
+    HWY_INLINE T* operator[](i32 r) const { return third[r / 3] + r % 3 * step; }
+    HWY_INLINE void advance() {
+#pragma GCC unroll 3
+      for (i32 n = 0; n < (kRows + 2) / 3; ++n) ++third[n];
+    }
+  };
+
   static HWY_NOINLINE void block(const float* HWY_RESTRICT a, i64 ld_a, const float* HWY_RESTRICT b,
                                  float* HWY_RESTRICT c, i64 ld_c, i32 depth, bool accumulate) {
-    constexpr i32 kThirds = (kRows + 2) / 3;
-    const i64 step = ld_a * i64(sizeof(float));
-    const char* rows[kThirds];
-#pragma GCC unroll 3
-    for (i32 n = 0; n < kThirds; ++n) rows[n] = reinterpret_cast<const char*>(a) + 3 * n * step;
+    Rows<const float> left_rows(a, ld_a);
+    const Rows<float> out(c, ld_c);
     Vector sum[kRows][kVectors];
     if (accumulate) {
 #pragma GCC unroll 8
       for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = load(c + r * ld_c + v * kLanes);
+        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = load(out[r] + v * kLanes);
     } else {
 #pragma GCC unroll 8
       for (i32 r = 0; r < kRows; ++r)
@@ -202,18 +214,17 @@ struct EngineF32 {
       for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
 #pragma GCC unroll 8
       for (i32 r = 0; r < kRows; ++r) {
-        const Vector left = set(*reinterpret_cast<const float*>(rows[r / 3] + r % 3 * step));
+        const Vector left = set(*left_rows[r]);
 #pragma GCC unroll 4
         for (i32 v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(left, right[v], sum[r][v]);
       }
-#pragma GCC unroll 3
-      for (i32 n = 0; n < kThirds; ++n) rows[n] += sizeof(float);
+      left_rows.advance();
       b += kCols;
     }
 #pragma GCC unroll 8
     for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-      for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], c + r * ld_c + v * kLanes);
+      for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], out[r] + v * kLanes);
   }
 #endif
 };

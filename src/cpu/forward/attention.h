@@ -25,6 +25,7 @@ void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   const i32 rows = tile_rows<E>(p, plan, p.max_len_q <= plan.short_q ? num_splits : 1);
   plan.tile_heads = min_of(p.group, rows);
   plan.tile_q = max_of(1, rows / plan.tile_heads);
+  if (is_small(p, num_tiles(p, plan) * num_splits)) plan.threads.count = 1;
   plan.scratch_bytes = forward_scratch_bytes<E>(p, plan);
   plan.scratch = Region{0, plan.scratch_bytes * plan.threads.count};
   const i64 partial_rows = p.num_splits > 0 ? p.total_q : i64(p.batch) * plan.short_q;

@@ -125,8 +125,8 @@ class DecodeWorker {
     }
   }
 
-  // s = q . k for all rows and keys. While a group of keys is multiplied, its values are called in, and so are the keys of
-  // the next tile, where they lie so many bytes further on (0: nobody knows).
+  // s = q . k for all rows and keys. While a group of keys is multiplied, its values are called in, and so are the keys
+  // of the next tile, where they lie so many bytes further on (0: nobody knows).
   template <i32 kDtype>
   void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count, i64 next_tile) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;

@@ -101,16 +101,37 @@ HWY_API i32 max_splits(const Problem& p, const CpuPlan& plan) {
   return clamp_to(ceil_div(p.max_len_k, kMinSplitKeys), 1, kMaxSplits);
 }
 
-// Rows of a tile: as many as leave work for every thread.
+// Whether one thread is done before many would have been called together, which takes some 20 microseconds of 16.
+HWY_API bool is_small(const Problem& p, i64 tasks) {
+  constexpr double kTaskNs = 1500, kProductsPerNs = 40, kSmallNs = 25'000;
+  const double pairs = double(p.max_len_k) * double(p.total_q) * p.heads_q;
+  return double(tasks) * kTaskNs + pairs * (p.dim_qk + p.dim_v) / kProductsPerNs < kSmallNs;
+}
+
+// Rows of a tile: those with which the threads would be done first. A tile takes as long as its rows, and as kPackRows
+// more for packing its keys. Tiles of a causal problem differ, and the heavy ones come first, so that threads end at
+// about the same time; without it they end in rounds.
 template <class E>
 HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan, i32 splits_of_all) {
-  i32 rows = kTileRows<E>;
-  while (rows > kShortRows) {
-    const i64 tiles = num_query_tiles(p, max_of(1, rows / p.group)) * p.heads_k * ceil_div(p.group, rows);
-    if (tiles * splits_of_all >= 4 * plan.threads.count) break;
-    rows /= 2;
+  constexpr i64 kPackRows = 48;
+  const bool is_even = p.window_right >= MICA_MAX_SEQLEN && !(p.vectors & (MICA_CU_SEQLENS_Q | MICA_SEQUSED_Q));
+  const i64 all_rows = max_of<i64>(i64(p.max_len_q) * p.group, 1), threads = plan.threads.count;
+  i32 best_rows = kShortRows;
+  i64 best_time = 0;
+  for (i64 parts = ceil_div<i64>(all_rows, kTileRows<E>);; parts += max_of<i64>(parts / 8, 1)) {
+    const i32 rows = i32(max_of<i64>(round_up<i64>(ceil_div(all_rows, parts), 16), kShortRows));
+    const i32 heads = min_of(p.group, rows), tile_q = max_of(1, rows / heads);
+    const i64 tasks = num_query_tiles(p, tile_q) * p.heads_k * ceil_div(p.group, heads) * splits_of_all;
+    // In 16ths of a row, so that half a round counts.
+    const i64 rounds = is_even ? 16 * ceil_div(tasks, threads) : 16 * tasks / threads + 8;
+    const i64 time = rounds * (min_of<i64>(rows, all_rows) + kPackRows);
+    if (best_time == 0 || time < best_time) {
+      best_time = time;
+      best_rows = rows;
+    }
+    if (rows <= kShortRows) break;
   }
-  return rows;
+  return best_rows;
 }
 
 }  // namespace MICA_NS

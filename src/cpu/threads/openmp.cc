@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cpu/threads/dealer.h"
+
 namespace mica {
 
 // Where in a program a region stands, as the LLVM and Intel runtimes want to be told.
@@ -163,21 +165,15 @@ __attribute__((constructor)) void watch_forks() {
 // Lives on the stack of the thread that called run_on_openmp.
 struct Team {
   const OpenMp* openmp;
-  ParallelBody body;
-  void* context;
-  i64 count;
   i32 num_threads;
-  std::atomic<i64> next;  // the next index to hand out
+  Dealer dealer;
   // What the runtime's own fork and join order already, said once more in words that a race detector sees.
   std::atomic<i32> opened, left;
 
   void work() {
     opened.load(std::memory_order_acquire);
     const i32 thread = openmp->get_thread_num();
-    if (thread < num_threads)
-      for (i64 i = next.fetch_add(1, std::memory_order_relaxed); i < count;
-           i = next.fetch_add(1, std::memory_order_relaxed))
-        body(context, i, thread);
+    if (thread < num_threads) dealer.work(thread);
     left.fetch_add(1, std::memory_order_release);
   }
 };
@@ -216,7 +212,7 @@ bool is_in_parallel_region() {
 }
 
 void run_on_openmp(const OpenMp& openmp, i32 num_threads, i64 count, ParallelBody body, void* context) {
-  Team team{&openmp, body, context, count, num_threads, {0}, {0}, {0}};
+  Team team{&openmp, num_threads, Dealer(count, num_threads, body, context), {0}, {0}};
   team.opened.store(1, std::memory_order_release);
   const i32 asked = num_threads > openmp.get_max_threads() ? num_threads : 0;  // 0: as many as it likes
   if (openmp.parallel) {

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <new>
 
+#include "cpu/threads/dealer.h"
+
 namespace mica {
 namespace {
 
@@ -41,20 +43,11 @@ bool spin_until(const Condition& condition) {
 
 // Lives on the stack of the thread that called run_on_own_pool.
 struct Job {
-  ParallelBody body;
-  void* context;
-  i64 count;
+  Dealer dealer;
   i32 max_threads;
   Job* next_job;
   i32 joined;               // threads that took part so far; guarded by the pool's mutex
-  std::atomic<i64> next;    // the next index to hand out
   std::atomic<i32> active;  // workers inside; changed under the mutex
-
-  void work(i32 thread) {
-    for (i64 i = next.fetch_add(1, std::memory_order_relaxed); i < count;
-         i = next.fetch_add(1, std::memory_order_relaxed))
-      body(context, i, thread);
-  }
 };
 
 class Pool {
@@ -69,7 +62,7 @@ class Pool {
     if (sleeping_ > 0) pthread_cond_broadcast(&wake_);
     pthread_mutex_unlock(&mutex_);
 
-    job.work(0);
+    job.dealer.work(0);
 
     spin_until([&] { return job.active.load(std::memory_order_relaxed) == 0; });
     pthread_mutex_lock(&mutex_);
@@ -117,7 +110,7 @@ class Pool {
 
   Job* find_job() {
     for (Job* job = jobs_; job; job = job->next_job)
-      if (job->joined < job->max_threads && job->next.load(std::memory_order_relaxed) < job->count) return job;
+      if (job->joined < job->max_threads && !job->dealer.is_empty()) return job;
     return nullptr;
   }
 
@@ -128,7 +121,7 @@ class Pool {
         const i32 thread = job->joined++;
         job->active.fetch_add(1, std::memory_order_relaxed);
         pthread_mutex_unlock(&mutex_);
-        job->work(thread);
+        job->dealer.work(thread);
         pthread_mutex_lock(&mutex_);
         if (job->active.fetch_sub(1, std::memory_order_release) == 1) pthread_cond_broadcast(&done_);
         continue;
@@ -172,7 +165,7 @@ __attribute__((destructor)) void stop_pool() { pool().stop(); }
 }  // namespace
 
 void run_on_own_pool(i32 num_threads, i64 count, ParallelBody body, void* context) {
-  Job job{body, context, count, num_threads, nullptr, 1, {0}, {0}};
+  Job job{Dealer(count, num_threads, body, context), num_threads, nullptr, 1, {0}};
   pool().run(job);
 }
 

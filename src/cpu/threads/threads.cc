@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "cpu/threads/dealer.h"
 #include "cpu/threads/openmp.h"
 #include "cpu/threads/own_pool.h"
 
@@ -67,19 +68,7 @@ i32 count_of(const OpenMp* openmp) {
 
 // One call of the caller's pool stands for a thread: it takes indices until there are none, so that each thread's
 // number is held by one at a time however the pool goes about it.
-struct Crew {
-  ParallelBody body;
-  void* context;
-  i64 count;
-  std::atomic<i64> next;
-};
-
-void work_in_crew(void* pointer, int64_t thread) {
-  Crew& crew = *static_cast<Crew*>(pointer);
-  for (i64 i = crew.next.fetch_add(1, std::memory_order_relaxed); i < crew.count;
-       i = crew.next.fetch_add(1, std::memory_order_relaxed))
-    crew.body(crew.context, i, i32(thread));
-}
+void work_in_crew(void* dealer, int64_t thread) { static_cast<Dealer*>(dealer)->work(i32(thread)); }
 
 }  // namespace
 
@@ -125,8 +114,8 @@ void parallel_for(const Threads& threads, i64 count, ParallelBody body, void* co
   if (num_threads <= 1 || (uses_openmp && is_in_parallel_region())) {
     for (i64 i = 0; i < count; ++i) body(context, i, 0);
   } else if (threads.run) {
-    Crew crew{body, context, count, {0}};
-    threads.run(threads.pool, num_threads, work_in_crew, &crew);
+    Dealer dealer(count, num_threads, body, context);
+    threads.run(threads.pool, num_threads, work_in_crew, &dealer);
   } else if (uses_openmp) {
     run_on_openmp(*threads.openmp, num_threads, count, body, context);
   } else {
