@@ -122,7 +122,7 @@ TEST_P(Vectors, DropoutTakesTheBitsOfTheCore) {
     for (const i32 count : {1, 16, 64, 131})
       for (i32 i = 0; i < 40; ++i) {
         std::vector<float> row(size_t(count), 1.0f);
-        probe().drop_row(key, threshold, 77, i, j_begin, row.data(), count);
+        probe().drop_row(key, threshold, 77, u32(i), j_begin, row.data(), count);
         for (i32 c = 0; c < count; ++c)
           ASSERT_EQ(row[size_t(c)] != 0, is_kept(key, threshold, 77, u32(i), u32(j_begin + c)))
               << i << " " << j_begin + c;
