@@ -129,6 +129,17 @@ std::vector<Row> rows() {
        {spec([](S& s) { s.dropout = 0.1; }), description([](const S&, D& d) {
           d.dropout = {0.1f, 1};
         })}},
+      {"pieces of a larger call",
+       "any diagonal; dropout's bits as in the whole",
+       {description([](const S&, D& d) {
+          d.mask.causal = MICA_CAUSAL_TOP_LEFT;
+          d.place.shift = 100;
+        }),
+        description([](const S& s, D& d) {
+          d.dropout = {0.1f, 0};
+          d.place = {
+              .row_first = 3, .row_step = 2, .key_first = 5, .key_step = 2, .head_first = 1, .heads = s.heads_q + 1};
+        })}},
       {"LSE", "natural logarithm; its incoming gradient", {description([](const S& s, D& d) {
          if (s.is_backward()) d.gradients.d_lse = d.lse;
        })}},

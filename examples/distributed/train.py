@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, vocabulary=64, width=64, layers=2, heads=4, key_heads=2, longest=4096):
+    def __init__(self, longest, vocabulary=64, width=64, layers=2, heads=4, key_heads=2):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(longest, width)
         self.blocks = nn.ModuleList(Block(width, heads, key_heads) for _ in range(layers))
@@ -64,7 +64,7 @@ def text(step, batch, seqlen, vocabulary=64):
 def train(layout, steps, seqlen, batch=2, dtype=torch.float32, device="cpu"):
     """The loss of every step."""
     torch.manual_seed(0)
-    model = Model().to(device)
+    model = Model(seqlen).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     losses = []
     for step in range(steps):

@@ -141,6 +141,7 @@ const char* feature_name(u32 feature) {
     case kFeatureManyPairs: return "an fp32 bias, or a bias beside a mask";
     case kFeatureUnaligned: return "rows that are not whole multiples of 16 bytes";
     case kFeatureFp32Output: return "fp32 output";
+    case kFeatureApartCells: return "dropout of a piece that does not begin at row 16 m, key 32 n, or has steps";
     default: return "an option";
   }
 }
@@ -238,9 +239,6 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(p.hint_len_k >= row.traits.least_keys, "%d keys: too few for it", p.hint_len_k) &&
          q.ask(suits(row, p), "%d queries and %d keys: another tile suits them better", p.hint_len_q, p.hint_len_k) &&
          q.ask(row.traits.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
-         q.ask(p.dropout == 0 || keeps_cells(p.dropout_place),
-               "place.row_first is %u and place.key_first %u, want multiples of 16 and 32 and steps of 1 for dropout",
-               p.dropout_place.row_first, p.dropout_place.key_first) &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
 
@@ -320,6 +318,7 @@ u32 features_of(const Problem& p) {
   if (p.boolean.dtype) features |= kFeatureBoolean;
   if (p.bias.dtype == MICA_FP32 || (p.bias.dtype && p.boolean.dtype)) features |= kFeatureManyPairs;
   if (p.dropout > 0) features |= kFeatureDropout;
+  if (p.dropout > 0 && !keeps_cells(p.dropout_place)) features |= kFeatureApartCells;
   if (p.scale < 0) features |= kFeatureNegativeScale;
   if (p.page_size > 0) features |= kFeaturePaged;
   const bool forward = p.pass == MICA_FORWARD;

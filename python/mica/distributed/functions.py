@@ -174,9 +174,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
                        layout, ranks)
     agree(whole, _describe("attention", layout, q, k, v, options, batch=q.shape[0], seqlen=length, seqlen_k=length_k,
                            alibi=alibi is not None, sinks=sinks is not None))
-    if options.dropout and q.is_cuda and inner(layout) == "stripe" and ranks.rows > 1:
-        raise Unsupported(f"dropout is given with layout {layout!r} on a GPU, whose kernels draw bits for whole cells "
-                          "of neighbouring tokens: want layout 'ring', 'zigzag' or 'ulysses'")
     rng_state = _rng_state(options.dropout, seed, whole, q.device)
     all_heads, columns = q.shape[2], None
     head_first = 0

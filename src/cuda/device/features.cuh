@@ -168,7 +168,12 @@ struct FeatureState {
                                     Function function) const {
     const i32 lane = threadIdx.x % 32;
     const u32 head_index = dropout_head(p.dropout.place, batch, head);
-    query_begin += p.dropout.place.row_first;  // whole cells: see keeps_cells
+    if constexpr (served & kFeatureApartCells)
+      if (p.features & kFeatureApartCells) {
+        for_each_dropped_apart<m_blocks, n_blocks>(p, head_index, query_begin, key_begin, function);
+        return;
+      }
+    query_begin += p.dropout.place.row_first;
     key_begin += p.dropout.place.key_first;
     if constexpr (!transposed) {
       // One Philox block has the lane's 2 rows by 8 columns of 32 keys.
@@ -201,6 +206,34 @@ struct FeatureState {
                 if (dropout_bits(block, half * 8 + i * 2, lane / 4 % 2) >= p.dropout.threshold)
                   function(m + i / 2, n + half, i % 2 * 2 + parity);
           }
+    }
+  }
+
+  // The same where neighbours do not share cells: each pair draws a block of its own. The bits are found in a loop and
+  // looked at in the open, so that the fragment stays in registers.
+  template <int m_blocks, int n_blocks, class Params, class Function>
+  MICA_DEVICE void for_each_dropped_apart(const Params& p, u32 head_index, i32 query_begin, i32 key_begin,
+                                          Function function) const {
+    constexpr int kBlocks = m_blocks * n_blocks;
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int first = 0; first < kBlocks; first += 8) {
+      constexpr int kWord = kBlocks < 8 ? kBlocks : 8;
+      u32 kept = 0;
+#pragma unroll 1
+      for (int i = 0; i < kWord * 4; ++i) {
+        const int block = first + i / 4, e = i % 4;
+        const i32 down = block / n_blocks * 16 + lane / 4 + e / 2 * 8,
+                  across = block % n_blocks * 8 + lane % 4 * 2 + e % 2;
+        const i32 query = query_begin + (transposed ? across : down), at = key_begin + (transposed ? down : across);
+        const bool keep = is_kept(key, p.dropout.threshold, head_index, dropout_row(p.dropout.place, query),
+                                  dropout_key(p.dropout.place, at));
+        kept |= u32(keep) << i;
+      }
+#pragma unroll
+      for (int i = 0; i < kWord * 4; ++i)
+        if (first + i / 4 < kBlocks && !(kept >> i & 1))
+          function((first + i / 4) / n_blocks, (first + i / 4) % n_blocks, i % 4);
     }
   }
 

@@ -33,7 +33,7 @@ struct DropoutArg {
   const i64* rng_state;  // {seed, offset}; null: by value
   u32 threshold;         // core/random.h; 65536 when nothing is dropped
   float rescale;         // 1 / (1 - probability)
-  DropoutPlace place;    // of whole cells (keeps_cells)
+  DropoutPlace place;
 };
 
 struct BandArg {
@@ -51,7 +51,8 @@ enum Feature : u32 {
   kFeaturePaged = 64,
   kFeatureUnaligned = 128,  // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
   kFeatureFp32Output = 256,
-  kFeatureManyPairs = 512,  // a bias in fp32, or a bias beside a mask
+  kFeatureManyPairs = 512,    // a bias in fp32, or a bias beside a mask
+  kFeatureApartCells = 1024,  // dropout at a place in a larger call that does not keep cells together (keeps_cells)
 };
 
 // The words of the variant column of kernels.def: the features that a row serves.

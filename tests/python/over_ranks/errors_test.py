@@ -114,3 +114,22 @@ def test_a_rank_that_is_gone_or_elsewhere(function):
             assert (status, text) == (None, 3)
         else:
             assert status and "A rank is gone" in text, text
+
+
+def many_steps(rank, size, steps):
+    """The resident memory in KiB after so many steps; every twentieth has another shape."""
+    from mica import distributed
+    for step in range(steps):
+        q, k, v = (torch.randn(1, 8 + 2 * (step // 20 % 5), 2, 16, requires_grad=True) for _ in range(3))
+        distributed.attention(q, k, v, causal=True, layout=("ring", "zigzag")[step % 2]).sum().backward()
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+@pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="make test-all runs it")
+def test_nothing_leaks_over_many_steps(two):
+    early = two.run(many_steps, 1000)
+    for _ in range(9):
+        late = two.run(many_steps, 1000)
+    for before, after in zip(early, late):
+        assert after - before < 8 * 1024, f"{before} KiB after 1,000 steps, {after} KiB after 10,000"

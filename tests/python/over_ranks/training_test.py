@@ -44,14 +44,36 @@ def test_fifty_steps_on_four_ranks(four, dtype):
     compare(four, "zigzag", 50, 120, dtype)
 
 
-@pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="make test-all runs it")
-def test_torchrun(tmp_path):
-    """As a user starts it."""
+def outside():
+    """The environment of a program that imports this Mica and finds torchrun."""
     import mica
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([os.path.dirname(os.path.dirname(mica.__file__)),
-                                                               os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1")
+    package = os.path.dirname(os.path.dirname(mica.__file__))
+    return dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]),
+                PATH=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+
+
+@pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="make test-all runs it")
+def test_torchrun():
+    """As a user starts it."""
     made = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                           str(training.EXAMPLE), "--steps", "3", "--seqlen", "64"], env=environment,
+                           str(training.EXAMPLE), "--steps", "3", "--seqlen", "64"], env=outside(),
                           capture_output=True, text=True, timeout=300)
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("loss") == 3
+
+
+@pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="make test-all runs it")
+def test_slurm_script(tmp_path):
+    """examples/distributed/train.slurm as a node of a job runs it; srun and scontrol stand in for Slurm's."""
+    for name, text in (("scontrol", "echo 127.0.0.1"), ("srun", 'while [[ $1 == --* ]]; do shift; done; exec "$@"')):
+        program = tmp_path / name
+        program.write_text(f"#!/usr/bin/env bash\n{text}\n")
+        program.chmod(0o755)
+    environment = outside()
+    environment.update(SLURM_JOB_NODELIST="here", SLURM_NNODES="1", SLURM_JOB_ID=str(os.getpid()),
+                       SLURM_SUBMIT_DIR=str(training.EXAMPLE.parents[2]), PROCESSES_PER_NODE="2", PYTHON=sys.executable,
+                       PATH=os.pathsep.join([str(tmp_path), environment["PATH"]]))
+    made = subprocess.run(["bash", str(training.EXAMPLE.with_suffix(".slurm")), "--steps", "2", "--seqlen", "64"],
+                          env=environment, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("loss") == 2
