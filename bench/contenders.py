@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One case, ready to run: by Mica through its C interface, by PyTorch, and once more in double as the judge."""
 
+import inspect
 import math
 
 import torch
@@ -252,8 +253,9 @@ class PackedContender:
         self._inputs, self._varlen_attn = inputs, varlen_attn
         self._leaves = [self._packed(t).detach().requires_grad_(case.is_backward) for t in (inputs.q, inputs.k, inputs.v)]
         left, right = case["window"] or (-1, -1)
-        self._options = dict(window_size=(left, 0 if case["causal"] != "none" else right), scale=case["scale"] or None,
-                             enable_gqa=case["heads_q"] != case["heads_k"])
+        self._options = dict(window_size=(left, 0 if case["causal"] != "none" else right), scale=case["scale"] or None)
+        if "enable_gqa" in inspect.signature(varlen_attn).parameters:  # older ones take grouped heads without being asked
+            self._options["enable_gqa"] = case["heads_q"] != case["heads_k"]
         if inputs.cu_seqlens is not None:
             longest = max(case["varlen"])
             self._sequences = (inputs.cu_seqlens, inputs.cu_seqlens, longest, longest)

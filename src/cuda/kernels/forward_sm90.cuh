@@ -110,7 +110,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
       q_ring.init(1, 4);
-      work_ring.init(4 * kConsumers + 2);
+      work_ring.init(4 * kConsumers + 3);
       mbarrier_init(landed, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
@@ -127,6 +127,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         fetch_queries();
       else if (warp == 2)
         deal_out();
+      else
+        fetch_values();
     } else {
       take_registers<kConsumerRegisters>();
       consume();
@@ -206,45 +208,63 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       q_place.next();
     }
   }
-  // The first warp: asks for K0, K1, V0, K2, V1, ... of each query tile in the order in which they are needed.
+  // The first warp asks for K of each query tile's keys, the fourth for V.
   MICA_DEVICE void fetch_keys() {
     while (take_tile()) {
       find_place();
       work_ring.release();
-      if (tiles.begin < tiles.end) fetch_keys_of_tile();
-    }
-  }
-  MICA_DEVICE void fetch_keys_of_tile() {
-    const i32 count = tiles.end - tiles.begin;
-    for (i32 step = 0; step <= count; ++step) {
-      if (step < count) {
+      Boxes ahead = find_boxes(maps.k, 0);
+      for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
+        const Boxes boxes = ahead;
+        ahead = find_boxes(maps.k, step + 1);
+        const u32 full = k_ring.full(k_place.stage);
         k_ring.wait_empty(k_place);
-        if (threadIdx.x == 0) mbarrier_arrive_expecting(k_ring.full(k_place.stage), KTile::kBytes);
-        ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, k_ring.full(k_place.stage));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(full, KTile::kBytes);
+        ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, boxes, full);
         k_place.next();
       }
-      if (step > 0) fetch_v(step - 1);
+    }
+  }
+  MICA_DEVICE void fetch_values() {
+    while (take_tile()) {
+      find_place();
+      work_ring.release();
+      Boxes ahead = find_boxes(maps.v, 0);
+      for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
+        const Boxes boxes = ahead;
+        ahead = find_boxes(maps.v, step + 1);
+        fetch_v(step, boxes);
+      }
     }
   }
   MICA_DEVICE TmaPlace key_place(i32 step) const {
     return {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};
   }
-  // By the warp: the tile's rows, contiguous or, a box of rows after the other, in pages. Boxes past the last key
-  // repeat the last one that has any.
+  // Where the boxes of rows of a key tile in pages are, a lane each; asked for a tile ahead, since the block table is
+  // far away. Boxes past the last key repeat the last one that has any.
+  struct Boxes {
+    i32 page, row;
+  };
+  MICA_DEVICE Boxes find_boxes(const MappedRows& mapped, i32 step) const {
+    if constexpr (!kPaged) return {0, 0};
+    const i32 lane = threadIdx.x % 32, rows = mapped.box_rows;
+    if (step >= tiles.end - tiles.begin || lane * rows >= tile_k) return {0, 0};
+    const i32 key = min_of(key_begin(step) + lane * rows, (sequence.len_k - 1) / rows * rows);
+    const PagedRow at = paged_row(p.sequences, sequence, batch_index, key);
+    return {clamp_to(at.entry, 0, p.sequences.slots_k - 1), at.row};
+  }
+  // By the warp: the tile's rows, contiguous or, a box after the other, in pages.
   template <class KeyTile>
-  MICA_DEVICE void ask_for_keys(u32 shared, const MappedRows& mapped, i32 step, u32 barrier) const {
+  MICA_DEVICE void ask_for_keys(u32 shared, const MappedRows& mapped, i32 step, const Boxes& boxes, u32 barrier) const {
     if constexpr (kPaged) {
-      const i32 lane = threadIdx.x, rows = mapped.box_rows;
-      const i32 key = min_of(key_begin(step) + lane * rows, (sequence.len_k - 1) / rows * rows);
-      const PagedRow at = lane * rows < tile_k ? paged_row(p.sequences, sequence, batch_index, key) : PagedRow{0, 0};
-      const i32 page = clamp_to(at.entry, 0, p.sequences.slots_k - 1);
+      const i32 rows = mapped.box_rows;
 #pragma unroll 1
       for (i32 box = 0; box * rows < tile_k; ++box) {
-        const TmaPlace place = {0, __shfl_sync(0xffffffffu, at.row, box), head / p.group,
-                                __shfl_sync(0xffffffffu, page, box)};
-        if (lane == 0) ask_for<KeyTile>(shared + box * rows * 128, mapped, place, barrier);
+        const TmaPlace place = {0, __shfl_sync(0xffffffffu, boxes.row, box), head / p.group,
+                                __shfl_sync(0xffffffffu, boxes.page, box)};
+        if (threadIdx.x % 32 == 0) ask_for<KeyTile>(shared + box * rows * 128, mapped, place, barrier);
       }
-    } else if (threadIdx.x == 0) {
+    } else if (threadIdx.x % 32 == 0) {
       ask_for<KeyTile>(shared, mapped, key_place(step), barrier);
     }
   }
@@ -257,26 +277,26 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   }
   // Rows past the sequence's last key may be anything, NaN too, and their probability of 0 does not make that 0: they
   // are cleared before the tile is announced. Past the tensor's last row the copy engine brings zeros itself.
-  MICA_DEVICE void fetch_v(i32 step) {
+  MICA_DEVICE void fetch_v(i32 step, const Boxes& boxes) {
     const u32 to = smem_v + v_place.stage * VTile::kBytes, full = v_ring.full(v_place.stage);
     const i32 valid = sequence.len_k - key_begin(step);
     const bool clears = valid < tile_k && (kPaged || sequence.k_begin + sequence.len_k < maps.v.rows);
     v_ring.wait_empty(v_place);
     const u32 barrier = clears ? landed : full;
-    if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, VTile::kBytes);
-    ask_for_keys<VTile>(to, maps.v, step, barrier);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(barrier, VTile::kBytes);
+    ask_for_keys<VTile>(to, maps.v, step, boxes, barrier);
     if (clears) {
       mbarrier_wait(landed, landed_parity);
       landed_parity ^= 1;
       constexpr float kZeros[4] = {};
 #pragma unroll 1
-      for (int i = valid * 8 + i32(threadIdx.x); i < tile_k * 8; i += 32)
+      for (int i = valid * 8 + i32(threadIdx.x % 32); i < tile_k * 8; i += 32)
 #pragma unroll
         for (int panel = 0; panel < VTile::kPanels; ++panel)
           store_shared_floats(to + panel * VTile::kPanelBytes + i * 16, kZeros);
       fence_for_wgmma();
       __syncwarp();
-      if (threadIdx.x == 0) mbarrier_arrive(full);
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(full);
     }
     v_place.next();
   }
