@@ -196,7 +196,10 @@ TEST(KernelTable, FeaturesOfAProblem) {
   EXPECT_EQ(features_of(p), u32(kFeatureFp32Output));
   p.page_size = 16;
   p.dropout = 0.5f;
+  p.dropout_place = {.row_first = 32, .row_step = 1, .key_first = 64, .key_step = 1, .head_first = 0, .heads = 1};
   EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged | kFeatureDropout));
+  p.dropout_place.key_first = 48;
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged | kFeatureDropout | kFeatureApartCells));
 }
 
 }  // namespace
