@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/doctor/judging.h"
+#include "cli/process.h"
 #include "cli/verbs.h"
 #include "doctor/judge/build_verdicts.h"
 #include "doctor/judge/installed.h"
@@ -39,6 +40,30 @@ void write_file(const char* flag, const std::string& path, const std::string& te
 
 bool is_source_package(const std::string& path) { return path.ends_with(".tar.gz") || path.ends_with(".tgz"); }
 
+bool begins_as_gzip(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return file.get() == 0x1f && file.get() == 0x8b;
+}
+
+// The source of a project other than flash-attn: what `mica build` decides and says of it, without building.
+std::vector<doctor::Verdict> judge_source(const std::string& file, const doctor::PythonInstall& python) {
+  const ChildResult said = run_self({"build", file, "--dry-run", "--json", "--python", python.program});
+  const nlohmann::json plan = nlohmann::json::parse(said.output, nullptr, false);
+  if (!plan.is_object() || !plan.contains("verdicts"))
+    throw std::runtime_error(file + " cannot be judged: mica build " + file + " --dry-run says why");
+  std::vector<doctor::Verdict> out;
+  for (const nlohmann::json& one : plan["verdicts"]) {
+    doctor::Verdict verdict = doctor::make_verdict(
+        one.value("code", ""), one.value("subject", ""), one.value("message", ""), one.value("cause", ""),
+        one.value("fix", ""), one.value("evidence", std::vector<std::string>{}));
+    for (const doctor::Severity severity :
+         {doctor::Severity::kNote, doctor::Severity::kWarning, doctor::Severity::kError})
+      if (one.value("severity", "") == doctor::severity_name(severity)) verdict.severity = severity;
+    out.push_back(std::move(verdict));
+  }
+  return out;
+}
+
 // A file, or a package that is installed: its name, or a folder of it.
 doctor::Judged judge_one(const std::string& given, const doctor::Environment& target, const std::string& target_name,
                          const doctor::Survey* survey, const doctor::PythonInstall* python) {
@@ -63,7 +88,11 @@ doctor::Judged judge_one(const std::string& given, const doctor::Environment& ta
     if (access(given.c_str(), R_OK) != 0) throw std::runtime_error(given + " cannot be read");
     if (!survey || !python)
       throw std::runtime_error(given + " is a source package: a build is judged on its own machine");
-    judged.verdicts = judge_build(*survey, *python);
+    if (!begins_as_gzip(given))
+      throw std::runtime_error(given + " is no source archive: it does not begin as gzip does");
+    const std::string name = support::base_name(given);
+    const bool is_flash_attn = name.starts_with("flash_attn-") || name.starts_with("flash-attn-");
+    judged.verdicts = is_flash_attn ? judge_build(*survey, *python) : judge_source(given, *python);
   } else {
     ProgressLine progress;
     judged.verdicts = judge(doctor::inspect(given, progress.callback()), target);

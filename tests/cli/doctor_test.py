@@ -10,6 +10,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -140,6 +141,26 @@ class Doctor(unittest.TestCase):
             self.assertEqual(result.returncode, 2, arguments)
             self.assertEqual(result.stdout, "", arguments)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+
+class Sources(unittest.TestCase):
+    def test_as_its_own_project(self):
+        with tempfile.TemporaryDirectory() as folder:
+            none = pathlib.Path(folder, "demo-1.0.tar.gz")
+            none.write_text("<html>404</html>")
+            result = run("doctor", str(none))
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("is no source archive", result.stderr)
+            source = pathlib.Path(folder, "demo-1.0")
+            source.mkdir()
+            (source / "setup.py").write_text("from setuptools import setup\nsetup(name='demo', version='1.0')\n")
+            (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+            with tarfile.open(none, "w:gz") as archive:
+                archive.add(source, "demo-1.0")
+            code, report = run_json("doctor", str(none))
+            said = json.dumps(report["judged"])
+            self.assertNotIn("flash", said.lower(), "another project's source is not judged as flash-attn's")
+            self.assertIn(code, (0, 1))
 
 
 class Explain(unittest.TestCase):

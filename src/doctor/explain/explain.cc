@@ -140,7 +140,26 @@ void name_the_wheel(const LogText& log, const Environment& target, Verdict& verd
     verdict.fix += "\nhere no published wheel fits; the nearest is " + found.candidates[0].wheel.file + ", which " +
                    found.verdicts[0].message;
   }
-  verdict.fix += "\nor in one step, undone if it does not work: mica fix flash-attn";
+}
+
+// Where another build of the package is the cure, and the text names it, the one command that does it all.
+void name_the_fix(const LogText& log, Verdict& verdict) {
+  constexpr const char* kCured[] = {"TORCH_CXX11_ABI", "TORCH_SIGNATURE",     "CUDA_MAJOR",    "MODULE_MISSING",
+                                    "GLIBC_TOO_OLD",   "FLASH_ATTN_NOT_SEEN", "URL_GUESS_404", "WHEEL_TAG_PLATFORM"};
+  constexpr std::pair<const char*, const char*> kPackages[] = {
+      {"flash_attn", "flash-attn"},         {"flash-attn", "flash-attn"},
+      {"FlashAttention", "flash-attn"},     {"causal_conv1d", "causal-conv1d"},
+      {"selective_scan_cuda", "mamba-ssm"}, {"mamba_ssm", "mamba-ssm"},
+      {"torch_scatter", "torch-scatter"},   {"torch_sparse", "torch-sparse"},
+      {"exllama_kernels", "auto-gptq"},     {"awq_inference_engine", "autoawq"},
+      {"pytorch3d", "pytorch3d"},           {"detectron2", "detectron2"},
+      {"xformers/_C", "xformers"},          {"xFormers", "xformers"}};
+  if (std::find(std::begin(kCured), std::end(kCured), verdict.code) == std::end(kCured)) return;
+  for (const auto& [word, package] : kPackages)
+    if (log.text.find(word) != log.text.npos) {
+      verdict.fix += std::string("\nor in one step, undone if it does not work: mica fix ") + package;
+      return;
+    }
 }
 
 // Pasted text holds what terminals obey; line breaks are ours.
@@ -220,6 +239,7 @@ Explanation explain(std::string_view text, const Environment* target) {
     Verdict verdict = verdict_of(*used, finding, target);
     if (role == Role::kSymptom) point_at_the_cause(*used, findings, verdict);
     if (target) name_the_wheel(*used, *target, verdict);
+    name_the_fix(*used, verdict);
     make_harmless(verdict);
     const auto is_same = [&](const Verdict& v) {
       return v.code == verdict.code && (v.cause == verdict.cause || role != Role::kHint);

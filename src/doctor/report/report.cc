@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "doctor/facts/mangled.h"
 #include "support/text.h"
@@ -136,6 +137,39 @@ std::string painted(const std::string& text, const char* code, bool colour) {
   return colour ? std::string("\033[") + code + "m" + text + "\033[0m" : text;
 }
 
+// What is said of many files in the same words is said once, and what stops an import before what does not.
+std::vector<Verdict> told(const std::vector<Verdict>& verdicts) {
+  constexpr std::size_t kMostNames = 4;
+  struct Group {
+    Verdict first;
+    std::vector<std::string> others;
+  };
+  std::vector<Group> groups;
+  std::map<std::string, std::size_t> known;
+  for (const Verdict& verdict : verdicts) {
+    // Load errors name the file itself; what differs beyond that is another finding.
+    const std::string words =
+        verdict.code + "\n" + severity_name(verdict.severity) + "\n" + verdict.cause + "\n" + verdict.fix;
+    const bool may_fold = !verdict.cause.empty() || verdict.code == "LOADS";
+    const auto [it, is_new] = known.try_emplace(words, groups.size());
+    if (is_new || !may_fold)
+      groups.push_back({verdict, {}});
+    else
+      groups[it->second].others.push_back(base_name(verdict.subject));
+  }
+  std::vector<Verdict> out;
+  for (Group& group : groups) {
+    if (const std::size_t count = group.others.size()) {
+      group.others.resize(std::min(count, kMostNames));
+      group.first.evidence.push_back("and the same of " + counted(count, "other") + ": " + joined(group.others, ", ") +
+                                     (count > kMostNames ? ", ..." : ""));
+    }
+    out.push_back(std::move(group.first));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Verdict& a, const Verdict& b) { return a.severity > b.severity; });
+  return out;
+}
+
 }  // namespace
 
 std::vector<ReportSection> describe(const Survey& survey) {
@@ -172,7 +206,7 @@ std::string report_text(const std::vector<ReportSection>& sections, const std::v
   for (const Judged& item : judged) {
     out += painted(printable(item.subject), "1", colour) +
            (item.target.empty() ? "" : "  in " + printable(item.target)) + "\n";
-    for (const Verdict& verdict : item.verdicts) out += verdict_text(verdict, colour);
+    for (const Verdict& verdict : told(item.verdicts)) out += verdict_text(verdict, colour);
     if (item.verdicts.empty()) out += "  nothing to complain about\n";
     out += "\n";
   }

@@ -376,6 +376,24 @@ TEST(Report, HoldsNoMarkupOfOthers) {
     EXPECT_EQ(page.find(outside), std::string::npos);
 }
 
+TEST(Report, SaysOnceWhatIsTheSameAndErrorsFirst) {
+  const auto verdict = [](const char* file, const char* cause, Severity severity) {
+    Verdict out = make_verdict("NEEDED_MISSING", file, std::string("ImportError: ") + file, cause, "install it");
+    out.severity = severity;
+    return out;
+  };
+  const Judged judged = {
+      "pkg 1.0",
+      "python",
+      {verdict("/a/one.so", "a part", Severity::kWarning), verdict("/a/two.so", "libx", Severity::kError),
+       verdict("/a/three.so", "libx", Severity::kError), verdict("/a/four.so", "liby", Severity::kError)}};
+  const std::string text = report_text({}, {judged}, false);
+  EXPECT_LT(text.find("/a/two.so"), text.find("/a/four.so"));
+  EXPECT_LT(text.find("/a/four.so"), text.find("/a/one.so")) << text;
+  EXPECT_EQ(text.find("/a/three.so"), std::string::npos) << text;
+  EXPECT_NE(text.find("and the same of 1 other: three.so"), std::string::npos) << text;
+}
+
 TEST(Report, SaysTheSameInTextAndJson) {
   FakeSystem system;
   make_system(system, kOldError);

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""From the first error to a passing import, in a throw-away environment, by the commands that Mica printed and no others.
+
+Usage: story_test.py MICA [unittest arguments]."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent))
+from fix_command_test import make_wheel  # noqa: E402
+
+MICA = ""
+# What people run into: the wheel that setup.py leaves where it compiled nothing.
+PRETENDER = {"flash_attn/__init__.py": "from flash_attn.flash_attn_interface import f\n",
+             "flash_attn/flash_attn_interface.py": "import flash_attn_2_cuda as flash_attn_gpu\nf = 1\n"}
+# A model that hides why it cannot import flash_attn.
+MODEL = ("try:\n    import flash_attn\nexcept Exception:\n    flash_attn = None\n"
+         "if flash_attn is None:\n    raise ValueError('FlashAttention2 is not installed')\nprint('ready')\n")
+
+
+class Story(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.root = pathlib.Path(cls.folder.name)
+        cls.venv = cls.root / "venv"
+        subprocess.run([sys.executable, "-m", "venv", str(cls.venv)], check=True)
+        # `mica` as a shell finds it, with that environment active, in a folder whose `wheels` has Mica's own.
+        (cls.root / "bin").mkdir()
+        (cls.root / "bin/mica").symlink_to(MICA)
+        cls.variables = {"PATH": f"{cls.root}/bin:{cls.venv}/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(cls.venv),
+                         "HOME": str(cls.root)}
+        make_wheel_folder = cls.root / "wheels"
+        make_wheel_folder.mkdir()
+        make_wheel(make_wheel_folder, "flash_attn", "2.8.3+mica0.1.0", {"flash_attn/__init__.py": "from mica_attention import f\n"})
+        make_wheel(make_wheel_folder, "mica_attention", "0.1.0", {"mica_attention/__init__.py": "f = 7\n"})
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def shell(self, command: str, text: str = ""):
+        return subprocess.run(["/bin/sh", "-c", command], cwd=self.root, env=self.variables, input=text, text=True,
+                              capture_output=True)
+
+    def explain(self, text: str) -> dict:
+        return json.loads(self.shell("mica explain --json", text).stdout)["verdicts"][0]
+
+    def install_the_pretender(self):
+        shared = self.root / "shared"
+        shared.mkdir(exist_ok=True)
+        wheel = make_wheel(shared, "flash_attn", "2.8.3", PRETENDER)
+        subprocess.run([self.venv / "bin/python", "-m", "pip", "install", "-q", "--no-deps", "--no-index",
+                        "--force-reinstall", wheel], check=True, capture_output=True)
+
+    def do_the_one_step(self, verdict: dict):
+        """The command that the answer names, as it stands there; the question that it asks is answered by --yes."""
+        command = re.search(r"(mica fix \S+)", verdict["fix"])
+        self.assertIsNotNone(command, verdict["fix"])
+        done = self.shell(command.group(1) + " --yes")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_wheel_without_its_extension_on_shared_storage(self):
+        self.install_the_pretender()
+        error = self.shell("python -c 'import flash_attn'").stderr
+        self.assertIn("No module named 'flash_attn_2_cuda'", error)
+        verdict = self.explain(error)
+        self.assertEqual(verdict["code"], "MODULE_MISSING")
+        self.do_the_one_step(verdict)
+        self.assertEqual(self.shell("python -c 'import flash_attn; print(flash_attn.f)'").stdout, "7\n")
+
+    def test_a_model_that_says_it_is_not_installed(self):
+        self.install_the_pretender()
+        (self.root / "model.py").write_text(MODEL)
+        error = self.shell("python model.py").stderr
+        verdict = self.explain(error)
+        self.assertEqual(verdict["code"], "FLASH_ATTN_NOT_SEEN")
+        # How to see it: the command that is printed, from the interpreter to the pipe.
+        look = re.match(r"(\S+python -c 'import flash_attn' 2>&1 \| mica explain)", verdict["fix"])
+        self.assertIsNotNone(look, verdict["fix"])
+        seen = self.shell(look.group(1) + " --json")
+        cause = json.loads(seen.stdout)["verdicts"][0]
+        self.assertEqual(cause["code"], "MODULE_MISSING")
+        self.do_the_one_step(cause)
+        self.assertEqual(self.shell("python model.py").stdout, "ready\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    MICA = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
