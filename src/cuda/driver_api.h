@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/kernels/tensor_map.h"
+#include "cuda/kernels/parts/tensor_map.h"
 
 namespace mica::cu {
 

@@ -15,6 +15,13 @@ i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
          ceil_div<i64>(d_bias.shape[3], row.tile_k);
 }
 
+// Heads whose Q, dO and fp32 dQ fit into this share of L2 are dealt out together.
+i32 section_heads(const Problem& p, const Device& device) {
+  const i64 row_bytes = (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype) + p.dim_qk * i64(sizeof(float));
+  const i64 head_bytes = max_of<i64>(row_bytes * p.hint_len_q * p.group, 1);
+  return i32(clamp_to<i64>(i64(device.l2_bytes) * 4 / 5 / head_bytes, 1, i64(p.heads_k) * p.batch));
+}
+
 // The step that was added last begins while the one before it ends.
 void overlap(Plan& plan, const KernelChoice& choice, i32 index) {
   Steps& steps = steps_of(plan);
@@ -52,7 +59,13 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (status == MICA_OK && key_blocks > 0 && row.traits.uses_maps) {
     BackwardMapsParams mapped = {};
     status = backward_maps_params(params, p, row, mapped);
-    if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, key_blocks, mapped);
+    mapped.work_items = i32(key_blocks);
+    mapped.section_heads = p.window_right < kUnlimited && !params.packed_k ? section_heads(p, choice.device) : 1;
+    // Blocks that go on to further key tiles fetch them while the last one is stored. In turns a block may wait only
+    // for blocks before it.
+    const bool goes_on = row.traits.persistent && !p.deterministic;
+    const i64 blocks = goes_on ? min_of<i64>(key_blocks, choice.device.num_sms) : key_blocks;
+    if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
     overlap(plan, choice, index);
   } else if (status == MICA_OK && key_blocks > 0) {
     status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);

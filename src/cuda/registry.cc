@@ -14,6 +14,8 @@ namespace {
 
 // From so many keys on a kernel whose tiles have the higher rate is worth their costlier beginning and end.
 constexpr i32 kLongKeys = 2049;
+// Up to here blocks that go on from tile to tile win more at the joints than their loops cost.
+constexpr i32 kMiddleKeys = 1025;
 
 // One function per kernel file.
 constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
@@ -67,7 +69,12 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/design/tuning.md).
   return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
-          .least_keys = r.tile_q == 80 ? kLongKeys : 0,
+          .least_keys = r.tile_q == 80 ? kLongKeys : kMiddleKeys,
+          .uses_maps = true};
+}
+constexpr KernelTraits traits_of_backward_tma_short_sm90(const KernelRow& r) {
+  return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+          .persistent = true,
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -48,12 +49,17 @@ Result cuDeviceGetName(char* name, int bytes, Device device) {
   std::snprintf(name, bytes, "Fake GPU %d", device - 10);
   return kSuccess;
 }
+// Few, so that a block takes several tiles of a small problem.
+int num_sms() {
+  const char* wanted = std::getenv("MICA_EMULATED_SMS");
+  return wanted ? std::atoi(wanted) : 100;
+}
 Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
   const int ordinal = device - 10;
   switch (attribute) {
     case kComputeMajor: *value = state.arch[ordinal] / 10; break;
     case kComputeMinor: *value = state.arch[ordinal] % 10; break;
-    case kMultiprocessorCount: *value = 100; break;
+    case kMultiprocessorCount: *value = num_sms(); break;
     case kMaxSharedBytesPerBlock: *value = state.max_smem_bytes[ordinal]; break;
     case kL2CacheBytes: *value = 50 << 20; break;
     default: return kInvalidValue;

@@ -46,7 +46,7 @@ ROOMS = {
     "src/cuda/device/pairs.cuh": Room("rows that a tile packs",
                                       ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"]),
     "src/cuda/device/tma.cuh": Room("the copy engine",
-                                    ["src/core/types.h", "src/cuda/device/", "src/cuda/kernels/tensor_map.h"]),
+                                    ["src/core/types.h", "src/cuda/device/", "src/cuda/kernels/parts/tensor_map.h"]),
     "src/conformance/": Room("named cases and the double-precision reference; nothing of core, so that a mistake there "
                              "cannot agree with itself", [INTERFACE]),
     SUPPORT: Room("text, versions, bytes, files, hashes, processes, durable writes", []),

@@ -3,7 +3,7 @@
 // global and shared memory, and a barrier that counts bytes tells when they have arrived.
 #pragma once
 
-#include "cuda/kernels/tensor_map.h"
+#include "cuda/kernels/parts/tensor_map.h"
 #include "device/ptx_sm90.cuh"
 
 namespace mica {

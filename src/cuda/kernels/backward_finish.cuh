@@ -26,29 +26,63 @@ MICA_DEVICE void store_row_8(const BackwardFinishParams& p, i64 row_offset, i32 
     if (column + e < p.dim_qk) store_float(p.dq.data, row_offset + column + e, p.dq_dtype, x[e]);
 }
 
-// A block of the accumulator, by all threads.
+// Lane t of each four has word t of four rows, and gets the four words of row t.
+MICA_DEVICE void transpose_in_quad(u32 (&words)[4]) {
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool upper = threadIdx.x & distance;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int low = distance == 1 ? 2 * i : i, high = low + distance;
+      const u32 other = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[high], distance);
+      (upper ? words[low] : words[high]) = other;
+    }
+  }
+}
+
+// A block of the accumulator, by all threads: a warp takes 16 rows of 32 columns, 512 neighbouring bytes a load.
 template <int threads>
 MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumulator, i64 base, i32 dim, i32 tile_q,
                             i32 valid_rows) {
-  // A thread takes the four lanes' quads that make up 8 columns of row g and of row g + 8 of a 16 x 8 block;
-  // neighbouring threads take neighbouring columns.
-  for (i32 i = threadIdx.x; i < tile_q * dim / 16; i += threads) {
-    const i32 column_block = i % (dim / 8), g = i / (dim / 8) % 8, row_block = i / dim;
-    const float4* quads =
-        reinterpret_cast<const float4*>(accumulator + dq_accumulator_index(dim, row_block, column_block, 4 * g));
-    float x[2][8];
+  const i32 lane = threadIdx.x % 32, row_in_block = lane / 4, pair = lane % 4, units = tile_q / 16 * (dim / 32);
+  const bool in_eights = p.dq_dtype != MICA_FP32 && !p.unaligned;
+#pragma unroll 2
+  for (i32 unit = threadIdx.x / 32; unit < units; unit += threads / 32) {
+    const i32 row_block = unit / (dim / 32), column_block = unit % (dim / 32) * 4;
+    float x[4][4];  // of a 16 x 8 block each: two columns of a row, and of the row eight further down
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const float4 quad = quads[t];
-      x[0][2 * t] = quad.x * p.scale;
-      x[0][2 * t + 1] = quad.y * p.scale;
-      x[1][2 * t] = quad.z * p.scale;
-      x[1][2 * t + 1] = quad.w * p.scale;
+    for (int i = 0; i < 4; ++i) {
+      const float4 quad =
+          *reinterpret_cast<const float4*>(accumulator + dq_accumulator_index(dim, row_block, column_block + i, lane));
+      x[i][0] = quad.x * p.scale;
+      x[i][1] = quad.y * p.scale;
+      x[i][2] = quad.z * p.scale;
+      x[i][3] = quad.w * p.scale;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const i32 row = row_block * 16 + half * 8 + g;
-      if (row < valid_rows) store_row_8(p, base + row * p.dq.stride_row, column_block * 8, x[half]);
+      const i32 row = row_block * 16 + half * 8 + row_in_block;
+      const i64 row_offset = base + row * p.dq.stride_row;
+      if (in_eights) {
+        u32 words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          words[i] = p.dq_dtype == MICA_BF16 ? pack<Bf16>(x[i][2 * half], x[i][2 * half + 1])
+                                             : pack<Fp16>(x[i][2 * half], x[i][2 * half + 1]);
+        transpose_in_quad(words);
+        const i32 column = (column_block + pair) * 8;
+        if (row < valid_rows && column < p.dim_qk)
+          *reinterpret_cast<uint4*>(static_cast<u16*>(p.dq.data) + row_offset + column) =
+              make_uint4(words[0], words[1], words[2], words[3]);
+      } else if (row < valid_rows) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const i32 column = (column_block + i) * 8 + pair * 2 + e;
+            if (column < p.dim_qk) store_float(p.dq.data, row_offset + column, p.dq_dtype, x[i][2 * half + e]);
+          }
+      }
     }
   }
 }

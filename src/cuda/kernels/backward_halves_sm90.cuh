@@ -39,17 +39,19 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using typename Base::QTile;
   using typename Base::STile;
   using typename Base::VTile;
-  static_assert(tile_q == 64 && tile_k % (8 * kConsumers) == 0 && dim_qk % (64 * kConsumers) == 0);
+  static_assert(tile_q == 64 && tile_k % (8 * kConsumers) == 0);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
-  static constexpr int kKeys = tile_k / kConsumers;     // of a group's scores
-  static constexpr int kColumns = dim_qk / kConsumers;  // of a group's dK and dQ
-  static constexpr int kBlocks = kColumns / 64;         // of 64 rows, transposed
-  static_assert(kBlocks <= 2);
-  // dV the same way; or, where its columns do not come out even, all of them of the group's own keys.
-  static constexpr bool kSharesV = dim_v % (64 * kConsumers) == 0;
-  static constexpr int kBlocksV = kSharesV ? dim_v / kConsumers / 64 : dim_v / 64, kKeysV = kSharesV ? tile_k : kKeys;
+  static constexpr int kKeys = tile_k / kConsumers;  // of a group's scores
+  // A group has its part of the columns of dK and dV, in blocks of 64 that are rows, transposed; or, where they do not
+  // come out even, all columns of its own keys.
+  static constexpr bool kSharesK = dim_qk % (64 * kConsumers) == 0, kSharesV = dim_v % (64 * kConsumers) == 0;
+  static constexpr int kBlocksK = dim_qk / 64 / (kSharesK ? kConsumers : 1), kKeysK = kSharesK ? tile_k : kKeys;
+  static constexpr int kBlocksV = dim_v / 64 / (kSharesV ? kConsumers : 1), kKeysV = kSharesV ? tile_k : kKeys;
+  // Its columns of dQ: 64, and where there are more, another slice.
+  static constexpr int kColumnsDQ = dim_qk / kConsumers, kRestDQ = kColumnsDQ - 64;
+  static_assert(kColumnsDQ * kConsumers == dim_qk && (kRestDQ == 0 || kRestDQ == 32 || kRestDQ == 64));
   using Scores = float[kKeys / 8][4];
-  using GradientK = float[kBlocks][tile_k / 8][4];
+  using GradientK = float[kBlocksK][kKeysK / 8][4];
   using GradientV = float[kBlocksV][kKeysV / 8][4];
 
   Ring<1> do_ring;
@@ -58,11 +60,10 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   MICA_DEVICE void run(u8* smem) {
     let_next_kernel_begin();
     this->prefetch_maps();
-    if (!this->locate(blockIdx.x)) {
+    if (!this->locate_item(blockIdx.x)) {
       wait_for_earlier_kernel();
       return;
     }
-    tiles = this->query_tiles();
     room = smem;
     smem_k = shared_address(smem);
     smem_v = smem_k + KTile::kBytes;
@@ -151,8 +152,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   MICA_DEVICE void consume(i32 count) {
     count = this->make_uniform(count);
     const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
-    const u32 own_rows = group * kKeys * 128, own_panels = group * kBlocks * QTile::kPanelBytes;
+    const u32 own_rows = group * kKeys * 128;
+    const u32 own_panels_k = kSharesK ? group * kBlocksK * QTile::kPanelBytes : 0, own_rows_k = kSharesK ? 0 : own_rows;
     const u32 own_panels_v = kSharesV ? group * kBlocksV * OTile::kPanelBytes : 0, own_rows_v = kSharesV ? 0 : own_rows;
+    // The slices of dQ: side by side, or the narrower ones behind all of the others.
+    const i32 first_dq = group * (kSharesK ? kColumnsDQ : 64);
+    const i32 rest_dq = kSharesK ? first_dq + 64 : 64 * kConsumers + group * kRestDQ;
     GradientK dk;  // transposed, both
     GradientV dv;
     zero(dk);
@@ -182,20 +187,21 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         fence_for_wgmma();
         barrier_sync(kConsumerBarrier, 128 * kConsumers);
         float dq[8][4];
-        float* to = dq_place(dq_before + walk.tile, walk.head, group, warp);
-        this->template gemm_dq<64>(dq, ds, group * kColumns);
+        float rest[max_of(kRestDQ, 32) / 8][4];
+        float* to = dq_place(dq_before + walk.tile, walk.head, first_dq, warp);
+        this->template gemm_dq<64>(dq, ds, first_dq);
         begin_gradient<OTile>(dv, smem_do + own_panels_v, probabilities + own_rows_v);
         wgmma_wait<1>();
         wgmma_hold(dq);
         if (p.dq_accumulator) add_dq(to, dq);
-        if constexpr (kBlocks == 2) this->template gemm_dq<64>(dq, ds, group * kColumns + 64);
-        begin_gradient<QTile>(dk, q + own_panels, ds);
+        if constexpr (kRestDQ > 0) this->template gemm_dq<kRestDQ>(rest, ds, rest_dq);
+        begin_gradient<QTile>(dk, q + own_panels_k, ds + own_rows_k);
         wgmma_wait<1>();
         hold(dv);
         arrive_as_warp(do_ring.empty(0));
-        if constexpr (kBlocks == 2) {
-          wgmma_hold(dq);
-          if (p.dq_accumulator) add_dq(to + 8 * 128, dq);
+        if constexpr (kRestDQ > 0) {
+          wgmma_hold(rest);
+          if (p.dq_accumulator) add_dq(to + (rest_dq - first_dq) / 8 * 128, rest);
         }
         // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
         // from leaving products under way.
@@ -213,7 +219,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
     if (p.dk.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
-      store<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, group * kColumns + warp * 16, 0);
+      store<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, (kSharesK ? group * kColumnsDQ : 0) + warp * 16,
+                   kSharesK ? 0 : group * kKeys);
     }
     if (p.dv.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
@@ -299,15 +306,16 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
 
-  // 64 columns of dQ of this warp's 16 queries.
-  static MICA_DEVICE void add_dq(float* to, const float (&dq)[8][4]) {
+  // Columns of dQ of this warp's 16 queries.
+  template <int n_blocks>
+  static MICA_DEVICE void add_dq(float* to, const float (&dq)[n_blocks][4]) {
 #pragma unroll
-    for (int n = 0; n < 8; ++n) reduce_add_4(to + n * 128, dq[n]);
+    for (int n = 0; n < n_blocks; ++n) reduce_add_4(to + n * 128, dq[n]);
   }
-  // This thread's first quad of the group's columns.
-  MICA_DEVICE float* dq_place(i32 tile_of_all, i32 head_q, i32 group, i32 warp) const {
+  // This thread's first quad of columns.
+  MICA_DEVICE float* dq_place(i32 tile_of_all, i32 head_q, i32 first_column, i32 warp) const {
     return p.dq_accumulator + (i64(tile_of_all) * p.heads_q + head_q) * (tile_q * dim_qk) +
-           dq_accumulator_index(dim_qk, warp, group * (kColumns / 8), threadIdx.x % 32);
+           dq_accumulator_index(dim_qk, warp, first_column / 8, threadIdx.x % 32);
   }
 
   // dK or dV through the tile at `offset` of shared memory, 16 bytes a thread: columns from first_column and keys from
@@ -341,7 +349,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
 #pragma unroll
     for (int m = 0; m < blocks; ++m)
 #pragma unroll
-      for (int n = 0; n < n_blocks; n += 2) {
+      for (int n = 0; n + 1 < n_blocks; n += 2) {
         u32 words[4];
         pack_a<Element>(words, x[m][n], x[m][n + 1]);
         stmatrix_x4_trans(
@@ -349,6 +357,16 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
                 Tile::offset(first_key + (n + lane / 16) * 8 + lane % 8, (first_column + m * 64) / 8 + lane / 8 % 2),
             words);
       }
+    if constexpr (n_blocks % 2 == 1) {  // the last of them by element
+#pragma unroll
+      for (int m = 0; m < blocks; ++m)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          reinterpret_cast<u16*>(room + offset +
+                                 Tile::offset(first_key + (n_blocks - 1) * 8 + lane % 4 * 2 + e % 2,
+                                              (first_column + m * 64) / 8 + e / 2))[lane / 4] =
+              u16(pack<Element>(x[m][n_blocks - 1][e], 0.0f));
+    }
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
 #pragma unroll 2
     for (i32 i = threadIdx.x - 128; i < tile_k * Tile::kChunks; i += 128 * kConsumers) {

@@ -105,11 +105,24 @@ MICA_DEVICE void prepare_any(const BackwardPrepareParams& p, i64 thread, i64 thr
   }
 }
 
+// dQ's accumulator, 16 bytes at a time, by all threads of the grid.
+struct Zeros {
+  const BackwardPrepareParams& p;
+  i64 at, step;
+
+  MICA_DEVICE bool store_one() {
+    if (at >= p.dq_accumulator_count / 4) return false;
+    reinterpret_cast<float4*>(p.dq_accumulator)[at] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    at += step;
+    return true;
+  }
+};
+
 // Rows of at most 8 * lanes columns that can be read 16 bytes at a time: four a group of lanes, so that their loads are
-// under way together.
+// under way together, and zeros are written meanwhile: of as many columns of dQ as there are of O.
 template <int lanes>
-MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 threads) {
-  constexpr int kRows = 4;
+MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 threads, Zeros& zeros) {
+  constexpr int kRows = 4, kZeros = 2 * kRows;
   const i64 items = p.stat_rows * p.heads_q, groups = threads / lanes;
   const i32 lane = threadIdx.x % lanes;
   const StatRow step = stat_row(p, groups);
@@ -135,6 +148,8 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 th
       next = advance(p, next, step);
     }
 #pragma unroll
+    for (int i = 0; i < kZeros; ++i) zeros.store_one();
+#pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const float delta = sum_of_lanes<lanes>(dot_8(p, o[i], d_o[i]));
       if (lane == i) own_delta = delta;
@@ -145,17 +160,18 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 th
 
 MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p) {
   const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x, threads = i64(gridDim.x) * blockDim.x;
-  for (i64 i = thread; i < p.dq_accumulator_count / 4; i += threads)
-    reinterpret_cast<float4*>(p.dq_accumulator)[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  Zeros zeros{p, thread, threads};
   const bool vectors = p.o_dtype == p.d_o_dtype && p.o_dtype != MICA_FP32 && !p.unaligned;
   if (!vectors || p.converted.data || p.dim_v > 256)
     prepare_any(p, thread, threads, vectors);
   else if (p.dim_v <= 64)
-    prepare_rows<8>(p, thread, threads);
+    prepare_rows<8>(p, thread, threads, zeros);
   else if (p.dim_v <= 128)
-    prepare_rows<16>(p, thread, threads);
+    prepare_rows<16>(p, thread, threads, zeros);
   else
-    prepare_rows<32>(p, thread, threads);
+    prepare_rows<32>(p, thread, threads, zeros);
+  while (zeros.store_one()) {
+  }
 }
 
 }  // namespace mica

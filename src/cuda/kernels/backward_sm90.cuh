@@ -156,12 +156,12 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     }
     if (p.dk.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
-      this->template store_rows<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, first_row, 0);
+      this->template store_rows<KTile>(0, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, first_row, 0, first_row);
     }
     if (p.dv.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
       this->template store_rows<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv,
-                                       kDropout ? p.dropout.rescale : 1.0f, first_row, 0);
+                                       kDropout ? p.dropout.rescale : 1.0f, first_row, 0, first_row);
     }
   }
 

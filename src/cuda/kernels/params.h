@@ -8,7 +8,7 @@
 #include "core/schedule.h"
 #include "core/score.h"
 #include "core/sequence.h"
-#include "cuda/kernels/tensor_map.h"
+#include "cuda/kernels/parts/tensor_map.h"
 
 namespace mica {
 
@@ -147,6 +147,8 @@ struct BackwardParams {
 struct BackwardMapsParams {
   BackwardParams backward;
   MappedRows q, k, v, d_o;
+  i32 work_items;     // key tiles of all heads; there may be fewer blocks
+  i32 section_heads;  // (batch, key head) pairs whose tiles are dealt out together; 1: one after the other
 };
 
 // One pass over dO and O: the row statistics; dQ's accumulator is set to zero on the way.
@@ -234,9 +236,9 @@ MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_q
          2 * (stages + 1) * 8 + stages * 2 * tile_q * 4 + stages * tile_q * tile_k * pair_bits / 8;
 }
 
-// The same of backward_tma_sm90, which has a barrier more for K and V, and for each stage.
+// The same of backward_tma_sm90, which has two barriers more for K and V, and one for each stage.
 MICA_HD constexpr i32 backward_tma_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) + (stages + 1) * 8;
+  return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) + (stages + 2) * 8;
 }
 // Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
 MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }

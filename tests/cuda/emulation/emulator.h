@@ -14,7 +14,7 @@
 #include <string>
 
 #include "core/types.h"
-#include "cuda/kernels/tensor_map.h"
+#include "cuda/kernels/parts/tensor_map.h"
 
 namespace mica::emulation {
 

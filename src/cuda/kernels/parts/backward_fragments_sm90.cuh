@@ -170,10 +170,10 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
   }
 
   // 16 rows of dK or dV from `first_column` on, by their warp, through the tile at `offset` of shared memory that
-  // nobody reads any more: 16 bytes a lane. Keys past those in use get their zeros.
+  // nobody reads any more, from its row `tile_row` on: 16 bytes a lane. Keys past those in use get their zeros.
   template <class Tile, int n_blocks>
   MICA_DEVICE void store_rows(u32 offset, const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
-                              i32 first_row, i32 first_column) const {
+                              i32 first_row, i32 first_column, i32 tile_row) const {
     if (dtype != ElementTraits<Element>::kDtype) {
       this->store_keys(t, dtype, dim, x, scale, first_row, first_column);
       return;
@@ -188,17 +188,17 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
       }
       u32 words[4];
       pack_a<Element>(words, x[0][2 * i], x[0][2 * i + 1]);
-      stmatrix_x4(smem_k + offset + Tile::offset(first_row + lane % 16, first_column / 8 + 2 * i + lane / 16), words);
+      stmatrix_x4(smem_k + offset + Tile::offset(tile_row + lane % 16, first_column / 8 + 2 * i + lane / 16), words);
     }
     __syncwarp();
     const i32 chunk = first_column / 8 + lane % n_blocks;
     u16* to = static_cast<u16*>(t.data) + this->key_offset(t) + chunk * 8;
 #pragma unroll
     for (int i = 0; i < 16; i += 32 / n_blocks) {
-      const i32 row = first_row + i + lane / n_blocks;
+      const i32 in_tile = tile_row + i + lane / n_blocks, row = first_row + i + lane / n_blocks;
       if (key_begin + row < sequence.slot_len_k - sequence.leftpad && chunk * 8 < dim)
         *reinterpret_cast<uint4*>(to + row * t.stride_row) =
-            *reinterpret_cast<const uint4*>(room + offset + Tile::offset(row, chunk));
+            *reinterpret_cast<const uint4*>(room + offset + Tile::offset(in_tile, chunk));
     }
   }
 };

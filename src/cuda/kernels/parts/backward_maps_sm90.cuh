@@ -96,9 +96,39 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return warp_max(count);
   }
 
+  // Under a causal mask the first key tiles of a head are the longest: those of all heads of a section come before the
+  // second ones, so that short ones are left for the end.
+  MICA_DEVICE i32 tile_of_item(i32 item) const {
+    if (maps.section_heads <= 1) return item;
+    const i32 section = item / (p.tiles_k * maps.section_heads), first_head = section * maps.section_heads;
+    const i32 heads = min_of(maps.section_heads, maps.work_items / p.tiles_k - first_head);
+    const i32 in_section = item - first_head * p.tiles_k, tile = in_section / heads;
+    return (first_head + in_section - tile * heads) * p.tiles_k + tile;
+  }
+
+  // False if there is nothing to do.
+  MICA_DEVICE bool locate_item(i32 item) {
+    if (!this->locate(tile_of_item(item))) return false;
+    tiles = this->query_tiles();
+    return true;
+  }
+
+  // The block's key tiles, one after the other: calls act() where there is something to do. Of a block that has one it
+  // is located already. The rounds are turned
+  // against each other, since the number of blocks and that of a head's tiles have common factors.
+  template <bool goes_on, class Act>
+  MICA_DEVICE void for_each_item(Act act) {
+    if constexpr (!goes_on) return act();
+    const i32 blocks = i32(gridDim.x);
+    for (i32 first = 0, turned = i32(blockIdx.x); first + turned < maps.work_items; first += blocks) {
+      if (locate_item(first + turned)) act();
+      turned = turned + 1 == blocks ? 0 : turned + 1;
+    }
+  }
+
   // By all consumers.
-  MICA_DEVICE void wait_for_keys(u32 full) const {
-    mbarrier_wait(full, 0);
+  MICA_DEVICE void wait_for_keys(u32 full, u32 parity = 0) const {
+    mbarrier_wait(full, parity);
     const i32 valid = sequence.len_k - key_begin;
     if (valid >= tile_k) return;
     clear_rows<KTile>(smem_k, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);

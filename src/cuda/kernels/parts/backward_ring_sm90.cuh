@@ -196,11 +196,11 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   }
 
   // Calls add(step, where) when dQ of a step is ready and its turn has come; that adds by bulk_reduce_add.
-  // done(step): its source has been read. One thread.
+  // done(step): its source has been read. steps_before: of the block's earlier key tiles. One thread.
   template <class Add, class Done>
-  MICA_DEVICE void write_dq(i32 count, Add add, Done done) {
+  MICA_DEVICE void write_dq(i32 count, Add add, Done done, i32 steps_before = 0) {
     for (i32 step = 0; step < count; ++step) {
-      const RingPlace<1> place = RingPlace<1>::of_step(step);
+      const RingPlace<1> place = RingPlace<1>::of_step(steps_before + step);
       const Walk walk = walk_of(step);
       head = walk.head;
       const i64 block = this->dq_tile(walk.tile);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/ptx_sm90.cuh"
-#include "kernels/tensor_map.h"
+#include "cuda/kernels/parts/tensor_map.h"
 
 namespace mica {
 
