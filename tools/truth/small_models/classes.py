@@ -11,16 +11,17 @@ TABLES = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_M
           "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "MODEL_MAPPING_NAMES")
 
 
-def _of_the_auto_classes(model_type):
+def _of_the_auto_classes(model_type, config_class):
+    """NOTE: some tables name, for a model of text and images, the class of its text alone, with another configuration."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
+    found = []
     for table in TABLES:
         name = getattr(auto, table, {}).get(model_type)
-        if name is not None:
-            kind = getattr(transformers, name[0] if isinstance(name, (tuple, list)) else name, None)
-            if kind is not None:
-                return kind
-    return None
+        kind = getattr(transformers, name[0] if isinstance(name, (tuple, list)) else name, None) if name else None
+        if kind is not None:
+            found.append(kind)
+    return next((kind for kind in found if kind.config_class is config_class), found[0] if found else None)
 
 
 def _of_the_modelling_code(config_class):
@@ -45,4 +46,4 @@ def _of_the_modelling_code(config_class):
 def class_of(model_type):
     """The model class of a type, or None."""
     from transformers import CONFIG_MAPPING
-    return _of_the_auto_classes(model_type) or _of_the_modelling_code(CONFIG_MAPPING[model_type])
+    return _of_the_auto_classes(model_type, CONFIG_MAPPING[model_type]) or _of_the_modelling_code(CONFIG_MAPPING[model_type])

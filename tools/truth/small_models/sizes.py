@@ -169,12 +169,17 @@ def _from_scalars(kind, key_heads, gentle):
 
 
 def _override(config, changes):
+    if not hasattr(config, "pad_token_id"):  # of its parts alone, where the model asks the whole
+        _set(config, "pad_token_id", 0)
     for path, value in changes.items():
         *outer, name = path.split(".")
         inner = config
         for part in outer:
-            inner = getattr(inner, part)
-        setattr(inner, name, value)
+            inner = inner[part] if isinstance(inner, dict) else getattr(inner, part)
+        if isinstance(inner, dict):
+            inner[name] = value
+        else:
+            setattr(inner, name, value)
     return config
 
 
