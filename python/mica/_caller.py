@@ -66,12 +66,13 @@ def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor,
     return makers
 
 
-def device_of(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> torch.device:
+def device_of(names: Sequence[str], tensors: Sequence[torch.Tensor], is_traced: bool = False) -> torch.device:
     device = tensors[0].device
     for name, tensor in zip(names, tensors):
         if tensor.device != device:
+            name = {"boolean_mask": "mask"}.get(name, name)
             raise InvalidArgument(f"{name} is on {tensor.device}, want {device} ({names[0]}'s)")
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") and not is_traced:
         raise NoDevice(f"{names[0]} is on {device}, want cpu or cuda")
     return device
 

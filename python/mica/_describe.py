@@ -164,13 +164,13 @@ def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
 def view_of(name: str, dtype: Optional[int], shape: Tuple[int, ...], stride: Tuple[int, ...], rows_aligned: bool,
             dtype_name: object) -> View:
     """A View; an unknown dtype is refused by name. Only row tensors promise more than their element's alignment."""
+    called = {"boolean_mask": "mask", "o": "out"}.get(name, name)
     if dtype is None or (name in VECTORS and dtype != _abi.INT32):
         is_int = name in VECTORS or name == "block_table"
         wanted = "int32" if is_int else "bool" if name == "boolean_mask" else "float32, float16 or bfloat16"
-        called = {"boolean_mask": "mask", "o": "out"}.get(name, name)
         raise InvalidArgument(f"{called}.dtype is {dtype_name}, want {wanted}")
     if 0 in shape:
         stride = dense_strides(shape)  # no element, so any strides are right; a library may have left zeros
     if name in ROWS and shape and shape[-1] > 1 and stride[-1] != 1:
-        raise NotDense(f"{name}.stride[{len(shape) - 1}] is {stride[-1]}, want 1 (the last dimension must be dense)")
+        raise NotDense(f"{called}.stride[{len(shape) - 1}] is {stride[-1]}, want 1 (the last dimension must be dense)")
     return View(dtype, tuple(shape), tuple(stride), ROW_ALIGNMENT if rows_aligned and name in ROWS else 0)

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 from torch import Tensor
 
 from . import _abi
-from ._caller import DTYPES
+from ._caller import DTYPES, device_of
 from ._describe import ROWS, Options, View, dense_strides, describe, options, view_of
 from ._library import load
 from .errors import InvalidArgument
@@ -40,6 +40,7 @@ def check_by_shapes(q: Tensor, k: Tensor, v: Tensor, named: Dict[str, Any]) -> N
     tensors = {"q": q, "k": k, "v": v}
     tensors.update((_BINDINGS.get(name, name), value) for name, value in named.items() if isinstance(value, Tensor))
     tensors.pop("rng_state", None)
+    device_of(tuple(tensors), tuple(tensors.values()), is_traced=True)
     views: Dict[str, View] = {}
     for name, tensor in tensors.items():
         if name in ("q", "k", "v") and tensor.dim() not in (3, 4):

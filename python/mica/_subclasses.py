@@ -65,8 +65,9 @@ def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict
     locals_ = q.to_local(), k.to_local(), v.to_local()
     if round_axes:
         from .distributed import attention as attention_round
-        for name in ("num_splits", "batch_invariant"):
-            options.pop(name, None)
+        if options.pop("batch_invariant"):
+            raise Unsupported("batch_invariant is True with rows that go round the ranks, want False: their order differs")
+        options.pop("num_splits")  # a hint
         made = attention_round(*locals_, group=q.device_mesh.get_group(round_axes[0]), seqlen=q.shape[1],
                                seqlen_k=k.shape[1], return_lse=return_lse, **options)
     else:

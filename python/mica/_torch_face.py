@@ -92,6 +92,13 @@ def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tenso
     return (out, lse) if return_lse else out
 
 
+def _refuse_layouts(**tensors: Any) -> None:
+    """What has no memory of its own that could be read: sparse tensors, those of other libraries within torch."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.layout is not torch.strided:
+            raise InvalidArgument(f"{name} is {tensor.layout}, want torch.strided: {name}.to_dense()")
+
+
 def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
               return_lse: bool, out: Optional[Tensor]) -> Any:
     """With or without a gradient."""
@@ -181,6 +188,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks),
                       normalise(causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant),
                       return_lse, out, seed)
+    _refuse_layouts(q=q, k=k, v=v)
     if _any_autocast():
         q, k, v = autocast(q, k, v)
         key = None  # what a guard sees of the arguments is not what is computed with
@@ -214,6 +222,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
                                     cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
                                     block_table=block_table), normalise(*arguments), return_lse, out, seed)
+    _refuse_layouts(q=q, k=k, v=v)
     if mask is not None or bias is not None:
         _check_pairs(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
                      (None if block_table is not None else cu_seqlens_k, seqused_k, 0))
@@ -253,6 +262,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                            k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin), normalise(*arguments),
                       return_lse, out, None)
+    _refuse_layouts(q=q, k_cache=k_cache, v_cache=v_cache)
     if (mask is not None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
         whole = k_cache.shape[1] if block_table is None else 0
         new = 0 if k is None else k.shape[1]

@@ -139,12 +139,12 @@ def examine(model_type):
     transformers.AttentionInterface.register("mica", spy)
     kept = {"eager": model}
 
-    def make_model(impl, own=False):
+    def make_model(impl):
         if impl not in kept:
             kept[impl] = make(kind, config, impl)
             kept[impl].load_state_dict(kept["eager"].state_dict())
         torch.manual_seed(2)  # some models draw at random in evaluation too
-        return copy.deepcopy(kept[impl]) if own else kept[impl]
+        return copy.deepcopy(kept[impl])  # some keep what they saw
 
     try:
         make_model("mica")

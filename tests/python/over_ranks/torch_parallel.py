@@ -50,7 +50,7 @@ def dtensors(rank, size):
     """Batch, heads and rows divided; mica.attention and SDPA."""
     mesh = init_device_mesh("cpu", (size,))
     torch.manual_seed(0)
-    whole = [torch.randn(2 * size, 7 * size - 1, 2 * size, 16, requires_grad=True) for _ in range(3)]
+    whole = [torch.randn(2 * size + 1, 7 * size - 1, 2 * size, 16, requires_grad=True) for _ in range(3)]
     want, lse = mica.attention(*whole, causal=True, return_lse=True)
     want.sum().backward()
     for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
