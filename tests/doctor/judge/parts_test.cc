@@ -2,6 +2,9 @@
 // The compiled files of one package together: its own libraries first, and parts that it can do without.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
+
 #include "doctor/judge/judge.h"
 #include "doctor/judge/own_check.h"
 #include "doctor/read/imports.h"
@@ -190,6 +193,21 @@ TEST(Parts, TheCudaThatGpuCodeWasCompiledBy) {
   EXPECT_EQ(codes("2.14.0", 9, 0, "13.2"), 0u);
   EXPECT_EQ(codes("2.14.0", 8, 8, "13.2"), 1u);
   EXPECT_EQ(codes("2.11.0", 9, 0, ""), 0u);
+}
+
+// Twenty thousand modules took minutes when each had a process of its own; ten times as many take ten times as long.
+TEST(Parts, TimeIsLinearInTheNumberOfFiles) {
+  const auto seconds = [](std::size_t count) {
+    std::vector<std::pair<std::string, Words>> binaries;
+    for (std::size_t i = 0; i < count; ++i) binaries.push_back({"pkg/m" + std::to_string(i) + ".so", kCore});
+    const Inspection many = package(binaries, "import torch\n");
+    const std::clock_t begun = std::clock();
+    EXPECT_GE(doctor::judge(many, Node().target).size(), count);
+    return double(std::clock() - begun) / CLOCKS_PER_SEC;
+  };
+  seconds(100);  // what is read once
+  const double few = seconds(400), many = seconds(4000);
+  EXPECT_LT(many, 40 * std::max(few, 0.001)) << few << " s for 400, " << many << " s for 4000";
 }
 
 }  // namespace
