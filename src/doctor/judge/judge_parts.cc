@@ -90,6 +90,16 @@ std::string family_of(std::string_view path) {
   return std::string(path.substr(0, path.size() - base_name(path).size())) + stem.substr(0, at);
 }
 
+// "pkg/libpkg" and 2.4.0 of pkg/libpkg_pytorch_2.4.0.so: one library, made once for each release of torch.
+std::pair<std::string, std::string> torch_family_of(const std::string& path) {
+  constexpr std::string_view kMark = "_pytorch_";
+  const std::size_t at = path.rfind(kMark), end = path.rfind(".so");
+  if (at == path.npos || end == path.npos || end < at + kMark.size()) return {};
+  const std::string version = path.substr(at + kMark.size(), end - at - kMark.size());
+  return parse_version(version).parts.size() == 3 ? std::pair(path.substr(0, at), version)
+                                                  : std::pair<std::string, std::string>{};
+}
+
 class PartsJudge {
  public:
   PartsJudge(const Inspection& inspection, const std::vector<BinaryFacts>& facts, const Environment& target,
@@ -112,10 +122,19 @@ class PartsJudge {
     TorchClaim claim;
     if (const auto& wheel = inspection_.wheel)
       claim = claimed_torch(wheel->metadata, wheel->name ? wheel->name->version : "");
+    std::map<std::string, bool> families;  // made for each torch: whether one is for this
     for (const std::size_t i : opened(inspection_, facts_)) {
+      const auto [family, release] = torch_family_of(binaries_[i].path);
+      if (!family.empty() && target_.torch) {
+        const bool is_ours = target_.torch->version.substr(0, target_.torch->version.find('+')) == release;
+        families[family] |= is_ours;
+        if (!is_ours) continue;
+      }
       judge_one(i);
       if (facts_[i].uses_torch && !facts_[i].torch_stable && !out_.empty()) doubt(claim, target_, out_.back());
     }
+    for (const auto& [family, is_there] : families)
+      if (!is_there) add_missing_variant(family);
     const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
                                        [](const Attempt& a) { return a.failure == LoadFailure::kNone; });
     for (const Attempt& attempt : attempts_) {
@@ -200,6 +219,18 @@ class PartsJudge {
       for (const std::string& path : first) out_.back().evidence.push_back("opened before it by its package: " + path);
     }
     attempts_.push_back({i, out_.size() - 1, said->failure, said->library});
+  }
+
+  void add_missing_variant(const std::string& family) {
+    const std::string& here = target_.torch->version;
+    const std::string file = family + "_pytorch_" + here.substr(0, here.find('+')) + ".so";
+    out_.push_back(
+        make_verdict("VARIANT_MISSING", printable(file), "FileNotFoundError: Cannot find " + printable(file),
+                     "The package has this library once for each release of torch, and none for torch " + here + ".",
+                     "a release of the package that is for this torch, or one of the torches that it has "
+                     "them for, in an environment of its own"));
+    // DGL opens GraphBolt whenever it is imported, the others when they are asked for.
+    if (!base_name(family).starts_with("libgraphbolt")) out_.back().severity = Severity::kWarning;
   }
 
   bool is_of_old_numpy(std::size_t i) const {

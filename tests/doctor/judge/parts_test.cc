@@ -195,6 +195,27 @@ TEST(Parts, TheCudaThatGpuCodeWasCompiledBy) {
   EXPECT_EQ(codes("2.11.0", 9, 0, ""), 0u);
 }
 
+TEST(Parts, OneLibraryForEachTorch) {
+  const auto all = [](const std::vector<std::string>& releases, const char* name) {
+    std::vector<std::pair<std::string, Words>> binaries;
+    for (const std::string& release : releases) binaries.push_back({name + ("_pytorch_" + release + ".so"), kCore});
+    return doctor::judge(package(binaries, "import torch\n"), Node().target);
+  };
+  const auto worst = [](const std::vector<Verdict>& verdicts) {
+    Severity out = Severity::kNote;
+    for (const Verdict& v : verdicts)
+      if (v.code != "WHEEL_TAG_VS_ELF" && v.code != "RECORD_BAD") out = std::max(out, v.severity);
+    return out;
+  };
+  const std::vector<Verdict> none = all({"2.0.0", "2.4.0"}, "pkg/libgraphbolt");
+  EXPECT_TRUE(std::any_of(none.begin(), none.end(), [](const Verdict& v) {
+    return v.code == "VARIANT_MISSING" && v.severity == Severity::kError &&
+           v.message == "FileNotFoundError: Cannot find pkg/libgraphbolt_pytorch_2.8.0.so";
+  }));
+  EXPECT_EQ(worst(all({"2.0.0", "2.8.0"}, "pkg/libgraphbolt")), Severity::kNote);
+  EXPECT_EQ(worst(all({"2.0.0"}, "pkg/libother")), Severity::kWarning);
+}
+
 // Twenty thousand modules took minutes when each had a process of its own; ten times as many take ten times as long.
 TEST(Parts, TimeIsLinearInTheNumberOfFiles) {
   const auto seconds = [](std::size_t count) {
