@@ -217,7 +217,8 @@ bool suits(const KernelRow& row, const Problem& p) {
     case Lengths::ANY: return true;
     case Lengths::MANY_KEYS: return p.hint_len_k >= (is_cut ? kLongKeysUnderMask : kLongKeys);
     case Lengths::MIDDLE:
-      return (is_cut && p.dim_qk > kHasOwnRow && p.hint_len_k >= kLeastKeysUnderMask &&
+      return (p.dim_qk <= kHasOwnRow && p.hint_len_k > 96 && p.hint_len_k <= row.tile_k) ||
+             (is_cut && p.dim_qk > kHasOwnRow && p.hint_len_k >= kLeastKeysUnderMask &&
               p.hint_len_k < kLongKeysUnderMask) ||
              (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q));
     case Lengths::FEW_KEYS:

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper, with wgmma and the copy engine. A block owns tile_q queries of one head at a time and
-// goes through the key tiles from the last to the first. One lane of its first warpgroup asks for Q, and for K and V in
-// a ring of stages; each of the other warpgroups owns 64 of the queries:
+// goes through the key tiles from the last to the first. The warps of its first warpgroup bring what is needed, each of
+// the other warpgroups owns 64 of the queries:
 //
-//   producer   Q | K0 | K1 | V0 | K2 | V1 | ...     waits for empty stages; barriers count the bytes that arrive
-//   consumer   S0 | exp2 S0 | S1, O += P0 V0 | exp2 S1 | S2, O += P1 V1 | exp2 S2 | ...
+//   warp 2     finds the next query tile and announces it           warp 1     asks for its Q, a tile ahead
+//   warp 0     K0 | K1 | K2 | ...                                   warp 3     V0 | V1 | V2 | ...
+//   consumer   S0 | exp2 S0 | S1, O += P0 V0 | exp2 S1 | S2, O += P1 V1 | exp2 S2 | ... | O leaves
 //
-// S of the next tile is under way on the tensor cores while O takes the last one, and exponentials of S run while O +=
-// P V does. P is rounded in the registers where S was and is the A operand from there. Consumers do not meet: each
-// takes only the key tiles that its own queries see, and the producer is a query tile ahead while they store theirs.
+// K and V come into rings of stages, whose barriers count the bytes that arrive. S of the next tile is under way on the
+// tensor cores while O takes the last one, and exponentials of S run while O += P V does. P is rounded in the registers
+// where S was and is the A operand from there. Consumers do not meet: each takes only the key tiles that its own
+// queries see. O goes through shared memory to the copy engine, and the consumer on to the next query tile.
 #pragma once
 
 #include "device/panel_tile.cuh"
@@ -37,9 +39,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
   static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 24;
   static constexpr int kConsumerRegisters =
-      (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8 < 240
-          ? (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8
-          : 240;
+      min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
 
   static constexpr ForwardSm90Room kRoom = forward_sm90_room(tile_q, tile_k, dim_qk, dim_v, stages, blocks);
   static constexpr i32 kQSlots = kRoom.q_slots;
