@@ -24,6 +24,7 @@ import traceback
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))  # also where a test loads this file
 if not os.environ.get("MICA_TEST_INSTALLED"):
     sys.path.insert(0, str(ROOT / "python"))
 
