@@ -16,6 +16,7 @@ struct WorkspaceLayout {
   u64 work_counter;                                  // persistent forward
   u64 d_o;                                           // backward, in q's type
   u64 row_lse, row_delta, dq_accumulator, dq_turns;  // backward
+  u64 dk_accumulator, dv_accumulator;                // backward, where blocks share a key tile
   u64 bytes;
 
   // Returns where `size` bytes begin.
@@ -64,6 +65,9 @@ mica_status bind(BackwardMapsParams& params, const Problem& problem, const mica_
                  const WorkspaceLayout& layout);
 
 BackwardFinishParams backward_finish_params(const Problem& problem, const BackwardParams& backward, i32 tile_q);
+// The same for the sums of dK or dV, of a row whose blocks share key tiles.
+BackwardFinishParams backward_finish_keys_params(const Problem& problem, const BackwardParams& backward,
+                                                 const KernelRow& row, bool of_v);
 void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);
 

@@ -57,6 +57,7 @@ BackwardParams backward_params(const Problem& p, const KernelRow& row) {
   a.heads_q = p.heads_q;
   a.heads_k = p.heads_k;
   a.group = p.group;
+  a.part_heads = p.group;
   a.dim_qk = p.dim_qk;
   a.dim_v = p.dim_v;
   a.slices = row.traits.slice_width ? ceil_div(max_of(p.dim_qk, p.dim_v), row.traits.slice_width) : 1;
@@ -114,6 +115,10 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   if (status == MICA_OK) status = bind_map(a.k, a.backward.k.data);
   if (status == MICA_OK) status = bind_map(a.v, a.backward.v.data);
   if (status == MICA_OK) status = bind_map(a.d_o, a.backward.d_o.data);
+  if (a.parts > 1) {
+    a.dk_accumulator = p.dk.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dk_accumulator);
+    a.dv_accumulator = p.dv.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dv_accumulator);
+  }
   return status;
 }
 
@@ -133,10 +138,34 @@ BackwardFinishParams backward_finish_params(const Problem& p, const BackwardPara
   return a;
 }
 
+BackwardFinishParams backward_finish_keys_params(const Problem& p, const BackwardParams& backward, const KernelRow& row,
+                                                 bool of_v) {
+  BackwardFinishParams a = {};
+  const Tensor& tensor = of_v ? p.dv : p.dk;
+  a.dq = rows_arg(tensor);
+  a.dq_dtype = tensor.dtype;
+  a.unaligned = !rows_are_aligned(tensor);
+  a.batch = p.batch;
+  a.heads_q = p.heads_k;
+  a.dim_qk = of_v ? p.dim_v : p.dim_qk;
+  a.tiles_q = backward.tiles_k;
+  a.dq_columns = of_v ? row.dim_v : row.dim_qk;
+  a.tile_q = row.tile_k;
+  a.scale = of_v ? 1.0f : p.scale;
+  a.of_keys = of_v ? 2 : 1;
+  return a;
+}
+
 void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
-  a.dq.data = x.dq;
-  a.dq_accumulator = in_workspace(x, layout.dq_accumulator);
+  a.dq.data = a.of_keys == 0 ? x.dq : a.of_keys == 1 ? x.dk : x.dv;
+  a.dq_accumulator = in_workspace(x, a.of_keys == 0   ? layout.dq_accumulator
+                                     : a.of_keys == 1 ? layout.dk_accumulator
+                                                      : layout.dv_accumulator);
   a.sequences = sequence_table(p, x);
+  if (a.of_keys == 0) return;
+  const i32 rows = a.sequences.slot_len_k;
+  a.sequences = {};
+  a.sequences.slot_len_q = rows;
 }
 
 BackwardBiasParams backward_bias_params(const BackwardParams& backward, const Problem& p) {

@@ -5,9 +5,12 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + sizeof(BackwardFinishParams) +
-                  sizeof(BackwardBiasParams) + sizeof(BackwardSinksParams) + 5 * 16 <=
-              Steps::kParamsBytes);
+static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + 3 * sizeof(BackwardFinishParams) +
+                      sizeof(BackwardSinksParams) + 6 * 16 <=
+                  Steps::kParamsBytes &&
+              sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + sizeof(BackwardFinishParams) +
+                      sizeof(BackwardBiasParams) + sizeof(BackwardSinksParams) + 5 * 16 <=
+                  Steps::kParamsBytes);
 
 // A block per tile of dBias; an axis of size 1 has one tile.
 i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
@@ -20,6 +23,20 @@ i32 section_heads(const Problem& p, const Device& device) {
   const i64 row_bytes = (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype) + p.dim_qk * i64(sizeof(float));
   const i64 head_bytes = max_of<i64>(row_bytes * p.hint_len_q * p.group, 1);
   return i32(clamp_to<i64>(i64(device.l2_bytes) * 4 / 5 / head_bytes, 1, i64(p.heads_k) * p.batch));
+}
+
+// Query heads of a group that a block takes. With few key heads a block for each key tile would leave SMs without work:
+// then several share one, and their dK and dV are added up. Not in a fixed order, and not where keys begin elsewhere
+// than at the row of their tile.
+i32 part_heads(const Problem& p, const BackwardParams& params, const KernelRow& row, i64 key_blocks,
+               const KernelChoice& choice) {
+  constexpr i64 kWaves = 4;
+  constexpr u32 kElsewhere = MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
+  const i64 wanted = kWaves * choice.device.num_sms;
+  if (!row.traits.shares_groups || p.deterministic || params.packed_k || (p.vectors & kElsewhere) ||
+      params.tiles_q == 0 || key_blocks == 0 || key_blocks >= wanted)
+    return p.group;
+  return i32(ceil_div<i64>(p.group, min_of<i64>(p.group, ceil_div<i64>(wanted, key_blocks))));
 }
 
 // The step that was added last begins while the one before it ends.
@@ -40,6 +57,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
 
   const BackwardParams params = backward_params(p, row);
   const i64 key_blocks = i64(params.tiles_k) * params.slices * p.heads_k * (params.packed_k ? 1 : p.batch);
+  const i32 heads_each = part_heads(p, params, row, key_blocks, choice);
+  const i32 parts = max_of(ceil_div(p.group, max_of(heads_each, 1)), 1);
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
   const i64 accumulator = p.dq.dtype ? query_blocks * row.tile_q * params.dq_columns : 0;
   const u64 stat_bytes = u64(params.stat_rows) * p.heads_q * sizeof(float);
@@ -49,22 +68,30 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     layout.d_o = layout.reserve(u64(params.stat_rows) * params.d_o.stride_row * dtype_bytes(p.dtype));
   // The turns of deterministic sums lie behind the accumulator, and are set to zero with it.
   const i64 turns = p.dq.dtype && p.deterministic ? round_up<i64>(query_blocks * params.slices, 4) : 0;
-  layout.dq_accumulator = layout.reserve(u64(accumulator + turns) * sizeof(float));
+  // So do the sums of dK and dV where blocks share a key tile.
+  const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
+  const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
+  const i64 zeros = accumulator + turns + dk_sums + dv_sums;
+  layout.dq_accumulator = layout.reserve(u64(zeros) * sizeof(float));
   layout.dq_turns = layout.dq_accumulator + u64(accumulator) * sizeof(float);
+  layout.dk_accumulator = layout.dq_turns + u64(turns) * sizeof(float);
+  layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
   mica_status status = MICA_OK;
   if (query_blocks > 0)
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
-                      backward_prepare_params(p, accumulator + turns));
+                      backward_prepare_params(p, zeros));
   if (status == MICA_OK && key_blocks > 0 && row.traits.uses_maps) {
     BackwardMapsParams mapped = {};
     status = backward_maps_params(params, p, row, mapped);
-    mapped.work_items = i32(key_blocks);
+    mapped.backward.part_heads = heads_each;
+    mapped.parts = parts;
+    mapped.work_items = i32(key_blocks * parts);
     mapped.section_heads = p.window_right < kUnlimited && !params.packed_k ? section_heads(p, choice.device) : 1;
     // Blocks that go on to further key tiles fetch them while the last one is stored. In turns a block may wait only
     // for blocks before it.
     const bool goes_on = row.traits.persistent && !p.deterministic;
-    const i64 blocks = goes_on ? min_of<i64>(key_blocks, choice.device.num_sms) : key_blocks;
+    const i64 blocks = goes_on ? min_of<i64>(mapped.work_items, choice.device.num_sms) : mapped.work_items;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
     overlap(plan, choice, index);
   } else if (status == MICA_OK && key_blocks > 0) {
@@ -75,6 +102,14 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
         add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, params, row.tile_q));
     // After the kernel that waits for the preparation itself: only then is that one done, too.
     if (row.traits.uses_maps && key_blocks > 0) overlap(plan, choice, finish);
+  }
+  for (const bool of_v : {false, true}) {
+    if (status != MICA_OK || (of_v ? dv_sums : dk_sums) == 0) continue;
+    KernelRow keys = row;
+    keys.tile_q = row.tile_k;
+    if (of_v) keys.dim_qk = row.dim_v;
+    status = add_step(plan, StepKind::BACKWARD_FINISH, find_backward_finish(keys), key_blocks,
+                      backward_finish_keys_params(p, params, row, of_v));
   }
   if (status == MICA_OK && p.d_bias.dtype) {
     const i32 bias = find_kernel(Role::BACKWARD_BIAS, choice);

@@ -70,11 +70,13 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/design/tuning.md).
   return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           .least_keys = r.tile_q == 80 ? kLongKeys : kMiddleKeys,
+          .shares_groups = true,
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_tma_short_sm90(const KernelRow& r) {
   return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
           .persistent = true,
+          .shares_groups = true,
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {

@@ -44,7 +44,8 @@ struct KernelTraits {
   Lengths lengths = Lengths::ANY;
   bool v_in_k = false;     // reads V out of K: where they turn out to lie apart, another kernel must run
   i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
-  bool uses_maps = false;  // fetches by the copy engine, which has rules of its own (tensor_maps.h)
+  bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
+  bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
 };
 
 struct KernelRow {

@@ -130,6 +130,7 @@ struct BackwardParams {
   i64 stat_rows;           // rows of one head: packed total, or batch slots' rows
   SequenceTable sequences;
   i32 batch, heads_q, heads_k, group;
+  i32 part_heads;  // query heads of a group that a block takes: all, or fewer where blocks share a key tile
   i32 dim_qk, dim_v;
   i32 tiles_q;  // per sequence slot; packed: of the whole
   i32 tiles_k;  // per head, likewise
@@ -149,6 +150,9 @@ struct BackwardMapsParams {
   MappedRows q, k, v, d_o;
   i32 work_items;     // key tiles of all heads; there may be fewer blocks
   i32 section_heads;  // (batch, key head) pairs whose tiles are dealt out together; 1: one after the other
+  // Blocks that share a key tile, and add to fp32 sums of dK and dV, (tile_k, dim) blocks as dQ has them; 1: none do.
+  i32 parts;
+  float *dk_accumulator, *dv_accumulator;
 };
 
 // One pass over dO and O: the row statistics; dQ's accumulator is set to zero on the way.
@@ -184,6 +188,7 @@ struct BackwardFinishParams {
   i32 tiles_q, packed_q;
   i32 dq_columns, tile_q;  // of a block of the accumulator
   float scale;
+  i32 of_keys;  // 0: dQ; 1: dK, 2: dV, whose rows, heads and columns then stand here as q's
 };
 
 // The gradient of the sinks, from the row statistics.

@@ -14,6 +14,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base::kConsumers;
   using Base::key_begin;
   using Base::p;
+  using Base::part;
   using Base::sequence;
   using Base::smem_k;
   using Base::smem_v;
@@ -101,14 +102,15 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   MICA_DEVICE i32 tile_of_item(i32 item) const {
     if (maps.section_heads <= 1) return item;
     const i32 section = item / (p.tiles_k * maps.section_heads), first_head = section * maps.section_heads;
-    const i32 heads = min_of(maps.section_heads, maps.work_items / p.tiles_k - first_head);
+    const i32 heads = min_of(maps.section_heads, maps.work_items / maps.parts / p.tiles_k - first_head);
     const i32 in_section = item - first_head * p.tiles_k, tile = in_section / heads;
     return (first_head + in_section - tile * heads) * p.tiles_k + tile;
   }
 
   // False if there is nothing to do.
   MICA_DEVICE bool locate_item(i32 item) {
-    if (!this->locate(tile_of_item(item))) return false;
+    part = item % maps.parts;
+    if (!this->locate(tile_of_item(item / maps.parts))) return false;
     tiles = this->query_tiles();
     return true;
   }

@@ -53,6 +53,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   Ring<stages> ring;
   Ring<1> dq_ring;
   TileRange tiles;
+  i32 part = 0;  // of the group's query heads
 
   using Place = RingPlace<stages>;
   // The query head and tile of a step: the heads in turn, each with all of its tiles. Consumers count it on; the warps
@@ -63,9 +64,10 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
   MICA_DEVICE i32 first_tile() const { return this->is_descending() ? tiles.end - 1 : tiles.begin; }
   MICA_DEVICE Walk walk_of(i32 step) const {
     const i32 tiles_each = tiles.end - tiles.begin, index = step % tiles_each;
-    return {head_k * p.group + step / tiles_each, this->is_descending() ? tiles.end - 1 - index : tiles.begin + index};
+    return {first_head() + step / tiles_each, this->is_descending() ? tiles.end - 1 - index : tiles.begin + index};
   }
-  MICA_DEVICE Walk first_walk() const { return {head_k * p.group, first_tile()}; }
+  MICA_DEVICE i32 first_head() const { return head_k * p.group + part * p.part_heads; }
+  MICA_DEVICE Walk first_walk() const { return {first_head(), first_tile()}; }
   MICA_DEVICE void next(Walk& walk) const {
     const bool down = this->is_descending(), is_last = walk.tile == (down ? tiles.begin : tiles.end - 1);
     walk.tile = is_last ? first_tile() : walk.tile + (down ? -1 : 1);
@@ -98,7 +100,9 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
     }
     __syncthreads();
   }
-  MICA_DEVICE i32 num_steps() const { return (tiles.end - tiles.begin) * p.group; }
+  MICA_DEVICE i32 num_steps() const {
+    return (tiles.end - tiles.begin) * min_of(p.part_heads, p.group - part * p.part_heads);
+  }
 
   // Consumers take the next tile's Q before they leave a stage, so a tile must be announced before the stage after the
   // next is waited for: with two stages at once, with three while the next one is on its way. The first tiles are

@@ -16,7 +16,9 @@ namespace mica {
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool goes_on>
 struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+  using Base::batch_index;
   using Base::dq_ring;
+  using Base::head_k;
   using Base::kConsumerBarrier;
   using Base::kConsumers;
   using Base::key_begin;
@@ -236,6 +238,11 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K, V and dS are done with
       if (goes_on && threadIdx.x == 128) mbarrier_arrive(keys_empty);
     }
+    if (maps.parts > 1) {
+      add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
+      add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
+      return;
+    }
     if (p.dk.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
       store<KTile>(smem_k, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
@@ -245,6 +252,15 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       store<VTile>(smem_v, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
     }
     if (goes_on) barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
+  }
+  // 16 rows of dK or dV to their sums, where other blocks have the group's other heads. null: not wanted.
+  template <int dim>
+  MICA_DEVICE void add_keys(float* accumulator, const float (&x)[1][dim / 8][4], i32 consumer) const {
+    if (!accumulator) return;
+    const i64 block = (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
+    float* to = accumulator + block * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, threadIdx.x % 32);
+#pragma unroll
+    for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[0][n]);
   }
   // 16 rows of dK or dV by their warp: through the room of K or V; where the next ones are on their way, of dS.
   template <class Tile, int n_blocks>
