@@ -103,12 +103,13 @@ class DecodeWorker {
     const bool is_paged = call_.sequences.page_size > 0;
     multiply_keys<kDtype>(k_rows, v_rows, keys.count,
                           is_paged ? 0 : kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype));
+    const i32 padded = round_up(keys.count, 2 * kLanes);  // pairs of keys, the last one's partner 0
     for (i32 r = 0; r < rows_; ++r) {
       float* s = m_.s + r * kDecodeKeys;
-      const float factor = softmax_row(call_, scoring_, place(r), keys, s, state_[r], s, 0);
+      const float factor = softmax_row(call_, scoring_, place(r), keys, s, state_[r], s, padded);
       if (factor != 1.0f) scale_row(m_.o + r * m_.ld_o, factor, m_.ld_o);
       if (kHasPairs && kDtype == MICA_BF16)
-        for (i32 c = 0; c < kDecodeKeys; c += kLanes)
+        for (i32 c = 0; c < padded; c += kLanes)
           store_as<MICA_BF16>(load(s + c), m_.p_pairs + (r * kDecodeKeys + c) / 2);
     }
     for (i32 r = 0; r < rows_;) {

@@ -16,28 +16,31 @@ struct TileKeys {
 };
 
 // Rows are worked on in groups of vectors, each with a maximum and a sum of its own; a key belongs to the same one
-// wherever the tile ends, so that the sum's bits do not depend on it.
+// wherever the tile ends, so that the sum's bits do not depend on it. Of the last group only the vectors with keys.
 constexpr i32 kRowVectors = 4;
 constexpr i32 kRowGroup = kRowVectors * kLanes;
 
 HWY_INLINE float max_of_row(const float* row, i32 count) {
   Vector max[kRowVectors];
 #pragma GCC unroll 4
-  for (i32 v = 0; v < kRowVectors; ++v) max[v] = load(row + v * kLanes);
-  for (i32 c = kRowGroup; c < count; c += kRowGroup)
+  for (i32 v = 0; v < kRowVectors; ++v) max[v] = load(row + (v * kLanes < count ? v * kLanes : 0));
+  i32 c = kRowGroup;
+  for (; c + kRowGroup <= count; c += kRowGroup)
 #pragma GCC unroll 4
     for (i32 v = 0; v < kRowVectors; ++v) max[v] = hn::Max(max[v], load(row + c + v * kLanes));
+  for (; c < count; c += kLanes) max[0] = hn::Max(max[0], load(row + c));
   return reduce_max(hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3])));
 }
 
-// to = exp2(row * scale - reference); returns the sum. `to` may be the row itself.
+// to = exp2(row * scale - reference); returns the sum. `to` may be the row itself. count is a multiple of kLanes.
 template <class Element>
 HWY_INLINE float exponentials(const float* row, float scale, float reference, Element* to, i32 count) {
   const Vector scales = set(scale), shift = set(-reference);
   Vector sum[kRowVectors];
 #pragma GCC unroll 4
   for (i32 v = 0; v < kRowVectors; ++v) sum[v] = set(0);
-  for (i32 c = 0; c < count; c += kRowGroup) {
+  i32 c = 0;
+  for (; c + kRowGroup <= count; c += kRowGroup) {
     Vector e[kRowVectors];
 #pragma GCC unroll 4
     for (i32 v = 0; v < kRowVectors; ++v)
@@ -48,16 +51,23 @@ HWY_INLINE float exponentials(const float* row, float scale, float reference, El
       store_elements(to + c + v * kLanes, e[v]);
     }
   }
+#pragma GCC unroll 3
+  for (i32 v = 0; v < kRowVectors - 1; ++v) {
+    if (c + v * kLanes >= count) break;
+    const Vector e = VectorMath::exp2(hn::MulAdd(load(row + c + v * kLanes), scales, shift));
+    sum[v] = hn::Add(sum[v], e);
+    store_elements(to + c + v * kLanes, e);
+  }
   return reduce_sum(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
 }
 
-// products: with room for a multiple of kRowGroup. Writes probabilities * exp2(maximum) to `probabilities`, zero-padded
+// products: with room for a multiple of kLanes. Writes probabilities * exp2(maximum) to `probabilities`, zero-padded
 // to ld, and returns the factor by which what was accumulated before shrinks.
 template <class Element>
 inline float softmax_row(const CpuCall& call, const Scoring& scoring, const RowPlace& row, const TileKeys& keys,
                          float* products, SoftmaxState<ScalarMath>& state, Element* probabilities, i64 ld) {
   const Problem& p = *call.problem;
-  const i32 count = round_up(keys.count, kRowGroup);
+  const i32 count = round_up(keys.count, kLanes);
   const bool test_band = keys.test_band || count != keys.count;
   float scale = scoring.score.scale_log2;
   if (!scoring.is_plain) {
