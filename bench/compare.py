@@ -148,7 +148,8 @@ def measure(case, device, library, peers, arguments):
         cell["beside"] = yardstick.name
     default_seconds = 0.05 if device.torch_device.type == "cpu" else 0.02
     if arguments.between == "matmul":
-        times = medians_between(device, runs, device.matmul(case["dtype"]), arguments.cell_seconds)
+        times = medians_between(device, runs, device.matmul(case["dtype"]),
+                                (arguments.sample_seconds or 0.2) * arguments.samples)
     else:
         times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
                                     arguments.cell_seconds)
@@ -222,8 +223,6 @@ def main():
     if arguments.between == "matmul":
         if device.torch_device.type != "cpu":
             raise ValueError("--between matmul is for --device cpu: a GPU's work is queued")
-        arguments.cell_seconds = min(arguments.cell_seconds, 1.0 if arguments.sample_seconds is None else
-                                     arguments.sample_seconds * arguments.samples)
     name, cases = suites.load(arguments.suite or os.path.join(HERE, "suites", device.default_suite))
     cases = [case for case in cases if re.search(arguments.filter, case.name)]
     if not cases:

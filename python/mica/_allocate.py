@@ -7,6 +7,7 @@ tensor of one element's memory serves, which is half the time of torch.empty wit
 """
 
 import ctypes
+import mmap
 import threading
 from functools import lru_cache, partial
 from typing import Any, Callable, Sequence
@@ -16,8 +17,7 @@ from torch import Tensor
 
 from ._describe import dense_strides
 
-KEPT_BYTES = 1 << 20  # the CPU's workspace up to this size is kept per thread
-ALIGNMENT = 64
+KEPT_BYTES = 16 << 20  # the CPU's workspace up to this size is kept per thread; pages that no call touched cost nothing
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
@@ -51,8 +51,9 @@ class _Kept(threading.local):
     """A thread's own workspace. NOTE: no tensor: one made while something traces would be a fake one, for good."""
 
     def __init__(self) -> None:
-        self._memory = ctypes.create_string_buffer(KEPT_BYTES + ALIGNMENT)
-        self._address = -(-ctypes.addressof(self._memory) // ALIGNMENT) * ALIGNMENT
+        # Private, so that a child of fork has its own; whole pages, so that it is aligned.
+        self._memory = mmap.mmap(-1, KEPT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
     def data_ptr(self) -> int:
         return self._address
