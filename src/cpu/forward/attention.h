@@ -22,7 +22,7 @@ void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   plan.tile_k = kTileKeys;
   plan.short_q = min_of(max_of(1, kShortRows / p.group), max_of(p.max_len_q, 1));
   num_splits = max_splits(p, plan);
-  const i32 rows = tile_rows<E>(p, plan, p.max_len_q <= plan.short_q ? num_splits : 1);
+  const i32 rows = tile_rows(p, plan, p.max_len_q <= plan.short_q ? num_splits : 1);
   plan.tile_heads = min_of(p.group, rows);
   plan.tile_q = max_of(1, rows / plan.tile_heads);
   if (is_small(p, num_tiles(p, plan) * num_splits)) plan.threads.count = 1;

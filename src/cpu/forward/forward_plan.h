@@ -24,8 +24,7 @@ using mica::Tensor;
 template <class E>
 constexpr i32 kStripRows = (kIsFloat<typename E::Element> ? 32 : 64) / E::kRows* E::kRows;
 // Rows of a tile, at most: the more rows share packed keys, the less packing costs beside the product.
-template <class E>
-constexpr i32 kTileRows = kIsFloat<typename E::Element> ? 256 : 512;
+constexpr i32 kTileRows = 512;
 constexpr i32 kTileKeys = 128;
 constexpr i32 kShortRows = 64;      // a sequence of up to so many rows for each key head has its keys split
 constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
@@ -111,14 +110,13 @@ HWY_API bool is_small(const Problem& p, i64 tasks) {
 // Rows of a tile: those with which the threads would be done first. A tile takes as long as its rows, and as kPackRows
 // more for packing its keys. Tiles of a causal problem differ, and the heavy ones come first, so that threads end at
 // about the same time; without it they end in rounds.
-template <class E>
 HWY_INLINE i32 tile_rows(const Problem& p, const CpuPlan& plan, i32 splits_of_all) {
   constexpr i64 kPackRows = 48;
   const bool is_even = p.window_right >= MICA_MAX_SEQLEN && !(p.vectors & (MICA_CU_SEQLENS_Q | MICA_SEQUSED_Q));
   const i64 all_rows = max_of<i64>(i64(p.max_len_q) * p.group, 1), threads = plan.threads.count;
   i32 best_rows = kShortRows;
   i64 best_time = 0;
-  for (i64 parts = ceil_div<i64>(all_rows, kTileRows<E>);; parts += max_of<i64>(parts / 8, 1)) {
+  for (i64 parts = ceil_div<i64>(all_rows, kTileRows);; parts += max_of<i64>(parts / 8, 1)) {
     const i32 rows = i32(max_of<i64>(round_up<i64>(ceil_div(all_rows, parts), 16), kShortRows));
     const i32 heads = min_of(p.group, rows), tile_q = max_of(1, rows / heads);
     const i64 tasks = num_query_tiles(p, tile_q) * p.heads_k * ceil_div(p.group, heads) * splits_of_all;
