@@ -12,7 +12,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "support/machine.h"
+#include "support/machine/machine.h"
 
 namespace cli {
 namespace {

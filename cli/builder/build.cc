@@ -3,6 +3,7 @@
 #include "builder/run/build.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "builder/plan/parallel.h"
@@ -10,10 +11,12 @@
 #include "builder/run/follow.h"
 #include "builder/run/prepare.h"
 #include "cli/builder/build_slurm.h"
+#include "cli/builder/publishing.h"
 #include "cli/process.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "mica/mica.h"
+#include "support/durable.h"
 #include "support/process.h"
 #include "support/text.h"
 
@@ -26,7 +29,7 @@ struct Options {
   builder::BuildRequest request;
   SlurmOptions slurm;
   std::string jobs = "auto";
-  bool dry_run = false, attach = false, json = false, install = false;
+  bool dry_run = false, attach = false, json = false, install = false, no_progress = false;
 };
 
 std::string minutes(double seconds) {
@@ -36,7 +39,7 @@ std::string minutes(double seconds) {
 // One line that redraws itself on a terminal; elsewhere one for every tenth, or every minute.
 class Display {
  public:
-  explicit Display(bool quiet) : quiet_(quiet), terminal_(stdout_is_terminal()) {}
+  Display(bool quiet, bool progress) : quiet_(quiet), progress_(progress), terminal_(stdout_is_terminal()) {}
 
   void say(const std::string& line) {
     if (quiet_) return;
@@ -46,7 +49,7 @@ class Display {
   }
 
   void show(const builder::BuildProgress& p) {
-    if (quiet_) return;
+    if (quiet_ || !progress_) return;
     const int tenth = p.files_total > 0 ? p.files_done * 10 / p.files_total : 0;
     const double now = now_seconds();
     const bool due = terminal_ ? now - shown_at_ >= 0.5 : (tenth != tenth_ || now - shown_at_ >= 60);
@@ -72,7 +75,7 @@ class Display {
   }
 
  private:
-  bool quiet_, terminal_, drawn_ = false;
+  bool quiet_, progress_, terminal_, drawn_ = false;
   int tenth_ = -1;
   double shown_at_ = -1e9;
 };
@@ -168,6 +171,12 @@ int print_state(const std::string& folder, const builder::BuildState& state, con
   return builder::is_running(state) ? kInterrupted : kFailed;
 }
 
+// For whoever started this command and cannot read its output: a job of Slurm is followed from another machine.
+void note_outcome(const std::string& json) {
+  const char* file = std::getenv("MICA_BUILD_OUTCOME");
+  if (file && *file) support::replace_file(file, json);
+}
+
 int run(Options options) {
   if (options.jobs != "auto") {
     char* end = nullptr;
@@ -177,7 +186,7 @@ int run(Options options) {
     options.request.jobs = int(jobs);
   }
   options.request.mica_version = mica_version();
-  Display display(options.json);
+  Display display(options.json, !options.no_progress);
   const builder::Listener listener = {[&](const std::string& line) { display.say(line); },
                                       [&](const builder::BuildProgress& p) { display.show(p); }};
   support::take_stop_signals();
@@ -218,22 +227,31 @@ int run(Options options) {
   }
   builder::BuildOutcome outcome = builder::build(prepared, listener);
   display.clear();
-  ChildResult published = {0, ""};
-  if (outcome.status == builder::BuildStatus::kBuilt && !options.slurm.publish.empty()) {
-    published = run_self({"publish", outcome.wheel, options.slurm.publish});
-    if (published.exit_code == 0) outcome.published = options.slurm.publish;
+  Publishing publishing;
+  std::string why_not_published;
+  const bool is_to_publish = outcome.status == builder::BuildStatus::kBuilt && !options.slurm.publish.empty();
+  if (is_to_publish) {
+    try {
+      publishing = publish_wheel(outcome.wheel, options.slurm.publish);
+      if (publishing.published) outcome.published = options.slurm.publish;
+    } catch (const std::exception& e) {
+      why_not_published = e.what();
+    }
   }
   ChildResult installed = {0, ""};
   if (outcome.status == builder::BuildStatus::kBuilt && options.install)
     installed = run_self({"fix", outcome.wheel, "--yes", "--python", prepared.place.program});
+  note_outcome(builder::outcome_json(prepared, outcome));
   if (options.json) {
     std::printf("%s", builder::outcome_json(prepared, outcome).c_str());
   } else {
     print_outcome(prepared, outcome);
-    std::printf("%s%s", published.output.c_str(), installed.output.c_str());
+    if (is_to_publish && why_not_published.empty()) std::printf("%s", publishing_text(publishing).c_str());
+    std::printf("%s", installed.output.c_str());
   }
+  if (!why_not_published.empty()) throw std::runtime_error("built, but not published: " + why_not_published);
   if (installed.exit_code) return installed.exit_code;
-  return published.exit_code ? published.exit_code : exit_code(outcome.status);
+  return is_to_publish && !publishing.published ? kFailed : exit_code(outcome.status);
 }
 
 }  // namespace
@@ -267,6 +285,7 @@ Verb build_verb(Command& app) {
                  "let setup.py download (default: it is told that there is nothing)");
   verb->add_flag("--dry-run", options->dry_run, "only say what would be done, with every variable and flag, and why");
   verb->add_flag("--attach", options->attach, "follow a build that is running (that of TARGET, or any)");
+  verb->add_flag("--no-progress", options->no_progress, "no lines about files and memory so far");
   verb->add_flag("--json", options->json, "print JSON");
   add_slurm_flags(*verb, options->slurm);
   verb->footer(

@@ -73,16 +73,18 @@ builder::JobRequest job_request(const builder::BuildRequest& request, const Slur
   job.target = prepared.source.path.empty() ? request.target : prepared.source.path;
   std::error_code error;
   const std::string self = fs::read_symlink("/proc/self/exe", error).string();
-  job.words = {self.empty() ? "mica" : self, "build", job.target, "--jobs", std::to_string(job.jobs)};
+  job.words = {self.empty() ? "mica" : self, "build", job.target, "--no-progress"};
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) job.words.insert(job.words.end(), {flag, value});
   };
   add("--python", prepared.place.program);
   add("--target", absolute(request.target_file));
   add("--arch", request.architectures);
-  add("--out", prepared.request.out);
+  job.out = prepared.request.out;
+  job.publish = absolute(options.publish);
+  add("--out", job.out);
   add("--work", prepared.request.work);
-  add("--publish", absolute(options.publish));
+  add("--publish", job.publish);
   if (request.keep) job.words.push_back("--keep");
   if (request.allow_downloads) job.words.push_back("--allow-downloads");
   return job;
@@ -102,8 +104,7 @@ class Follower {
                 (verdict.severity == doctor::Severity::kNote ? "" : " " + verdict.fix);
     if (status.phase != builder::JobPhase::kEnded && line != last_) listener_.say(line);
     last_ = line;
-    for (const std::string& words : new_lines(status.log))
-      if (!is_progress(words)) listener_.say("  | " + words);
+    for (const std::string& words : new_lines(status.log)) listener_.say("  | " + words);
     if (status.phase == builder::JobPhase::kRunning && status.build) {
       const builder::BuildState& b = *status.build;
       const double left = b.files_done > 0 ? b.seconds / b.files_done * (b.files_total - b.files_done) : -1;
@@ -122,13 +123,6 @@ class Follower {
       --known;
     seen_ = log;
     return {log.begin() + std::ptrdiff_t(known), log.end()};
-  }
-
-  // What the build says about files and memory is shown from its own notes.
-  static bool is_progress(const std::string& line) {
-    int done = 0, total = 0, end = 0;
-    return line.starts_with("configuring, ") ||
-           (std::sscanf(line.c_str(), "%d of %d files, %n", &done, &total, &end) == 2 && end > 0);
   }
 
   const builder::Listener& listener_;
@@ -163,17 +157,10 @@ Result follow(builder::Job job, const SlurmOptions& options, const builder::List
 
 bool succeeded(const Result& result) { return result.status.end == builder::JobEnd::kSuccess; }
 
-// What the job's command was told; empty: nothing.
-std::string word_after(const Result& result, const char* flag) {
-  const std::vector<std::string>& words = result.job.request.words;
-  const auto found = std::find(words.begin(), words.end(), flag);
-  return found == words.end() || found + 1 == words.end() ? "" : *(found + 1);
-}
-
 // In the out folder, with the record of the build beside it; else where it was built.
 std::string wheel_of(const Result& result) {
   const std::string built = succeeded(result) && result.status.build ? result.status.build->wheel : "";
-  const std::string out = word_after(result, "--out");
+  const std::string& out = result.job.request.out;
   if (built.empty() || out.empty()) return built;
   const std::string handed_out = out + "/" + support::base_name(built);
   std::error_code error;
@@ -208,7 +195,7 @@ void print_json(const Result& result) {
                               {"node", result.status.node},
                               {"exit_code", result.status.exit_code},
                               {"wheel", wheel_of(result)},
-                              {"published", succeeded(result) ? word_after(result, "--publish") : ""},
+                              {"published", succeeded(result) ? result.job.request.publish : ""},
                               {"verdicts", doctor::as_json(result.verdicts)}};
   std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
@@ -285,7 +272,7 @@ int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& optio
   }
   for (const doctor::Verdict& verdict : prepared.plan.verdicts)
     if (verdict.severity == doctor::Severity::kError)
-      listener.say("here it could not be built (" + verdict.code + "); the job's node decides");
+      listener.say("here it could not be built (" + verdict.code.text() + "); the job's node decides");
   std::error_code error;
   if (fs::exists(wanted.folder + "/job.json", error)) {
     const builder::Job running = builder::read_job(wanted.folder);

@@ -31,7 +31,7 @@ void print_json(const nlohmann::json& out) {
 int exit_code(const std::vector<doctor::Verdict>& verdicts) {
   if (doctor::exit_code_of(verdicts)) return kFailed;
   for (const doctor::Verdict& verdict : verdicts)
-    if (verdict.code == "CANNOT_TELL") return kCannotTell;
+    if (verdict.code == doctor::Code::CANNOT_TELL) return kCannotTell;
   return kOk;
 }
 
@@ -97,7 +97,7 @@ void print_kernel(const jupyter::Kernel& kernel, bool colour) {
     if (exit_code(item.verdicts) == kOk) good.push_back(item.subject);
   if (!good.empty()) print_row("loads", printable(support::joined(good, ", "), 1000));
   for (const doctor::Verdict& verdict : all_verdicts(kernel))
-    if (verdict.severity != doctor::Severity::kNote || verdict.code.starts_with("JUPYTER_"))
+    if (verdict.severity != doctor::Severity::kNote || verdict.code.name().starts_with("JUPYTER_"))
       std::printf("%s", doctor::verdict_text(verdict, colour).c_str());
 }
 

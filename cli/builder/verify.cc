@@ -59,7 +59,7 @@ builder::MatrixLine line_here(const doctor::Inspection& inspection, const Here& 
 
 std::string first_error(const std::vector<doctor::Verdict>& verdicts) {
   for (const doctor::Verdict& verdict : verdicts)
-    if (verdict.severity == doctor::Severity::kError) return verdict.code + ": " + verdict.message;
+    if (verdict.severity == doctor::Severity::kError) return verdict.code.text() + ": " + verdict.message;
   return "";
 }
 

@@ -13,6 +13,7 @@
 #include "doctor/read/wheel_name.h"
 #include "doctor/tables/gpu_arch.h"
 #include "doctor/tables/published_wheels.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace cli {
@@ -37,10 +38,10 @@ builder::MatrixLine line_of_wheel(const doctor::Inspection& inspection, std::spa
   builder::MatrixLine line;
   line.status = doctor::exit_code_of(verdicts) ? "fails" : "judged";
   for (const doctor::Verdict& verdict : verdicts)
-    if (verdict.severity == doctor::Severity::kError) line.codes.push_back(verdict.code);
+    if (verdict.severity == doctor::Severity::kError) line.codes.push_back(verdict.code.text());
   if (!inspection.wheel || !inspection.wheel->name) return line;
   const doctor::WheelName& name = *inspection.wheel->name;
-  line.package = builder::normalised_project(name.distribution);
+  line.package = support::normalised_package(name.distribution);
   line.version = name.version;
   line.python = python_version(name.python);
   line.machine = machine_of(name.platform);

@@ -10,6 +10,7 @@
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "support/durable.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace cli {
@@ -40,7 +41,7 @@ int run(const Options& options) {
     for (builder::MatrixLine& line : builder::read_matrix(path, &problems)) lines.push_back(std::move(line));
   if (!options.package.empty())
     std::erase_if(lines, [&](const builder::MatrixLine& line) {
-      return line.package != builder::normalised_project(options.package);
+      return line.package != support::normalised_package(options.package);
     });
   if (!options.all) lines = builder::latest_lines(std::move(lines));
   std::string text;

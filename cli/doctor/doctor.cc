@@ -20,6 +20,7 @@
 #include "doctor/system/environment_json.h"
 #include "doctor/system/package.h"
 #include "doctor/verdict/verdict_json.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace cli {
@@ -69,7 +70,7 @@ doctor::Judged judge_one(const std::string& given, const doctor::Environment& ta
                          const doctor::Survey* survey, const doctor::PythonInstall* python) {
   if (survey && python) {
     const bool exists = access(given.c_str(), F_OK) == 0;
-    const auto* named = exists ? nullptr : python->package(doctor::normalized_package(given));
+    const auto* named = exists ? nullptr : python->package(support::normalised_package(given));
     if (named) return judge_package(*survey, *python, *named, target);
     const doctor::Outlook& outlook = survey->outlook;
     const auto package = doctor::package_at(outlook.files, support::join_path(outlook.folder, given));

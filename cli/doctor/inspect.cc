@@ -18,6 +18,7 @@
 #include "doctor/report/inspection_json.h"
 #include "doctor/system/package.h"
 #include "doctor/verdict/verdict_json.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace cli {
@@ -48,7 +49,7 @@ class Inspector {
     if (given.find('/') != given.npos || given.ends_with(".whl") || given.ends_with(".so")) return std::nullopt;
     if (!survey_) survey_ = doctor::survey(outlook_);
     const doctor::PythonInstall* python = wanted_python(*survey_, options_.python);
-    const auto* package = python ? python->package(doctor::normalized_package(given)) : nullptr;
+    const auto* package = python ? python->package(support::normalised_package(given)) : nullptr;
     if (!package)
       throw support::ReadError(given + " is no file, and no package " +
                                (python ? "of " + python->program : std::string("(there is no Python here)")));

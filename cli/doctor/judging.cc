@@ -13,7 +13,8 @@ namespace cli {
 ExitCode exit_code(std::span<const doctor::Verdict> verdicts) {
   if (doctor::exit_code_of(verdicts)) return kFailed;
   for (const doctor::Verdict& verdict : verdicts)
-    if (verdict.code == "CANNOT_TELL" || verdict.code == "TORCH_OTHER_RELEASE") return kCannotTell;
+    if (verdict.code == doctor::Code::CANNOT_TELL || verdict.code == doctor::Code::TORCH_OTHER_RELEASE)
+      return kCannotTell;
   return kOk;
 }
 

@@ -2,7 +2,6 @@
 // A plan of this backend: the launches in their order, each with its parameters filled in but for the addresses.
 #pragma once
 
-#include <cassert>
 #include <cstring>
 
 #include "base/backend.h"
@@ -68,7 +67,8 @@ mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Par
                 blocks);
   const KernelRow& row = kernel_table().rows[index];
   Steps& steps = steps_of(plan);
-  assert(steps.num_steps < Steps::kMaxSteps && steps.params_used + sizeof params <= Steps::kParamsBytes);
+  if (steps.num_steps >= Steps::kMaxSteps || steps.params_used + sizeof params > Steps::kParamsBytes)
+    return fail(MICA_ERROR_INTERNAL, "a plan of %d launches has no room for another one", steps.num_steps);
   Step& step = steps.step[steps.num_steps++];
   step = {.function = nullptr,
           .kind = kind,

@@ -128,7 +128,7 @@ class Registration {
   std::string refusal(const std::string& file) const {
     std::string what = "a file that is no kernel.json";
     try {
-      what = "a kernel that starts " + support::printable(parse_kernel_json(before_).argv[0]);
+      what = "a kernel that starts " + support::printable(doctor::parse_kernel_spec(before_).argv[0]);
     } catch (const std::exception&) {
     }
     return file + " is there already: " + what +

@@ -33,32 +33,6 @@ std::vector<std::string> texts_of(const json& object, const char* key) {
 
 }  // namespace
 
-KernelJson parse_kernel_json(std::string_view text) {
-  const json spec = parsed(text, "kernel.json");
-  const auto argv = spec.find("argv");
-  if (argv == spec.end() || !argv->is_array() || argv->empty())
-    throw std::runtime_error("argv is missing, want a list of words");
-  if (argv->size() > kMostWords)
-    throw std::runtime_error("argv has " + std::to_string(argv->size()) + " words, want at most 1000");
-  KernelJson out;
-  for (const json& word : *argv) {
-    if (!word.is_string() || word.get_ref<const std::string&>().find('\0') != std::string::npos)
-      throw std::runtime_error("argv[" + std::to_string(out.argv.size()) + "] is no text");
-    out.argv.push_back(word.get<std::string>());
-  }
-  if (out.argv[0].empty()) throw std::runtime_error("argv[0] is empty, want a program");
-  out.display_name = text_of(spec, "display_name");
-  out.language = text_of(spec, "language");
-  if (const auto env = spec.find("env"); env != spec.end() && !env->is_null()) {
-    if (!env->is_object()) throw std::runtime_error("env is no JSON object");
-    for (const auto& [name, value] : env->items()) {
-      if (!value.is_string()) throw std::runtime_error("env has a value that is no text");
-      out.env.emplace(name, value.get<std::string>());
-    }
-  }
-  return out;
-}
-
 std::string kernel_json_text(std::string_view own, const std::string& display_name,
                              const std::map<std::string, std::string>& env) {
   json spec = parsed(own, "what ipykernel would write");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jupyter's kernel.json, and what a kernel answers when it is asked what it can import.
+// Jupyter's kernel.json as it is written (doctor/system/kernel_spec_json.h reads it), and what a kernel answers when it is
+// asked what it can import.
 #pragma once
 
 #include <map>
@@ -8,15 +9,6 @@
 #include <vector>
 
 namespace jupyter {
-
-struct KernelJson {
-  std::vector<std::string> argv;  // the program that is the kernel, and its arguments
-  std::string display_name, language;
-  std::map<std::string, std::string> env;
-};
-
-// Throws std::runtime_error with one line that says what is wrong with it.
-KernelJson parse_kernel_json(std::string_view text);
 
 // `own`: what ipykernel itself would write (JSON); name and variables are put into it. Ends with a line end.
 std::string kernel_json_text(std::string_view own, const std::string& display_name,

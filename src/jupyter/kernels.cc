@@ -129,7 +129,7 @@ class Reader {
     const auto text = files_.read(file);
     try {
       if (!text) throw std::runtime_error("it cannot be read, or is larger than 1 MiB");
-      kernel.spec = parse_kernel_json(*text);
+      kernel.spec = doctor::parse_kernel_spec(*text);
     } catch (const std::exception& e) {
       kernel.verdicts.push_back(
           make_verdict("JUPYTER_KERNEL_SPEC", file, e.what(), "Jupyter cannot start a kernel from this file.",
@@ -148,7 +148,7 @@ class Reader {
 
   void find_interpreter(Kernel& kernel, const Place& place) {
     const Outlook& outlook = survey_.outlook;
-    const KernelJson& spec = *kernel.spec;
+    const doctor::KernelSpec& spec = *kernel.spec;
     std::string word = replaced_all(spec.argv[0], "{resource_dir}", kernel.folder);
     if (!place.prefix.empty()) word = replaced_all(word, "{prefix}", place.prefix);
     if (is_jupyters_own(word)) {
@@ -221,7 +221,7 @@ class Reader {
           {support::printable(support::joined(kernel.spec->argv, " "))}));
   }
 
-  bool has_module(const PythonInstall& python, const std::string& module, const KernelJson& spec) const {
+  bool has_module(const PythonInstall& python, const std::string& module, const doctor::KernelSpec& spec) const {
     std::vector<std::string> folders = python.facts.site_packages;
     if (const auto path = spec.env.find("PYTHONPATH"); path != spec.env.end())
       for (const std::string& folder : support::split(filled_in(path->second, survey_.outlook), ':'))
@@ -233,7 +233,7 @@ class Reader {
   }
 
   void judge(Kernel& kernel) {
-    const KernelJson& spec = *kernel.spec;
+    const doctor::KernelSpec& spec = *kernel.spec;
     const auto flag = std::find(spec.argv.begin(), spec.argv.end(), "-m");
     if (flag != spec.argv.end() && flag + 1 != spec.argv.end()) {
       const std::string module = (flag + 1)->substr(0, (flag + 1)->find('.'));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "doctor/report/report.h"
+#include "doctor/system/kernel_spec_json.h"
 #include "doctor/system/survey.h"
 #include "jupyter/kernel_json.h"
 
@@ -16,7 +17,7 @@ struct Kernel {
   std::string name;    // as Jupyter calls it: the folder's, in lower case
   std::string folder;  // .../kernels/NAME
   std::string scope;   // who sees it: "user", "system", "JUPYTER_PATH", "environment /venv"
-  std::optional<KernelJson> spec;
+  std::optional<doctor::KernelSpec> spec;
   std::string program;                          // the interpreter; empty if it is not known
   std::optional<doctor::PythonInstall> python;  // that it starts, directly or behind other words
   std::vector<doctor::Verdict> verdicts;        // of the kernel itself

@@ -248,7 +248,7 @@ class Pick(unittest.TestCase):
 class Pages(unittest.TestCase):
     def test_every_verdict_has_its_section(self):
         """With what is really printed."""
-        codes = re.findall(r'\{"([A-Z_0-9]+)", k', (ROOT / "src/doctor/verdict/catalogue.cc").read_text())
+        codes = re.findall(r"^MICA_VERDICT\(([A-Z_0-9]+),", (ROOT / "src/doctor/verdict/verdicts.def").read_text(), re.M)
         page = (ROOT / "docs/user/doctor.md").read_text()
         missing = [code for code in codes
                    if f'<a id="{code.lower().replace("_", "-")}"></a>\n### {code}\n' not in page]

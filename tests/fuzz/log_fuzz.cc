@@ -9,7 +9,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   for (const doctor::Verdict& verdict : doctor::explain(text).verdicts) {
-    if (!doctor::find_verdict_kind(verdict.code) || verdict.evidence.empty()) std::abort();
+    if (!doctor::find_verdict_kind(verdict.code.name()) || verdict.evidence.empty()) std::abort();
     for (const char c : doctor::verdict_text(verdict, false))
       if ((static_cast<unsigned char>(c) < 32 && c != '\n') || c == 127) std::abort();
   }

@@ -38,7 +38,7 @@ class Jupyter : public testing::Test {
   }
   static std::vector<std::string> codes(const Kernel& kernel) {
     std::vector<std::string> out;
-    for (const doctor::Verdict& verdict : kernel.verdicts) out.push_back(verdict.code);
+    for (const doctor::Verdict& verdict : kernel.verdicts) out.push_back(verdict.code.text());
     return out;
   }
   using Codes = std::vector<std::string>;
@@ -253,7 +253,7 @@ TEST(Quote, ForAShell) {
 TEST(KernelJsonText, KeepsWhatIpykernelSays) {
   const std::string own = R"({"argv": ["/p", "-m", "x"], "display_name": "Python 3", "metadata": {"debugger": true}})";
   const std::string text = kernel_json_text(own, "N\"ame", {{"A", "b"}});
-  const KernelJson spec = parse_kernel_json(text);
+  const doctor::KernelSpec spec = doctor::parse_kernel_spec(text);
   EXPECT_EQ(spec.argv, std::vector<std::string>({"/p", "-m", "x"}));
   EXPECT_EQ(spec.display_name, "N\"ame");
   EXPECT_EQ(spec.env.at("A"), "b");

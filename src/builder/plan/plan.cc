@@ -37,7 +37,7 @@ class Planner {
   }
 
  private:
-  void refuse(const char* code, std::string message, std::string cause, std::string fix,
+  void refuse(doctor::VerdictCode code, std::string message, std::string cause, std::string fix,
               std::vector<std::string> evidence = {}) {
     plan_.verdicts.push_back(make_verdict(code, in_.package.empty() ? "the build" : in_.package, std::move(message),
                                           std::move(cause), std::move(fix), std::move(evidence)));

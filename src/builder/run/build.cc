@@ -187,7 +187,7 @@ class Build {
       if (ended.ok()) return find_wheel();
       const std::string text = without_own_lines(tail_of(out_.log, log_begin));
       const doctor::Explanation why = doctor::explain(text, &b_.inputs.here);
-      const bool named = why.cause_found && why.verdicts[0].code == "BUILD_OOM";
+      const bool named = why.cause_found && why.verdicts[0].code == doctor::Code::BUILD_OOM;
       const bool killed = named || ended.signal == SIGKILL || (!why.cause_found && memory_kills() > kills);
       if (killed && fewer_jobs(state_.jobs) > 0) {
         listener_.say("memory ran out with " + std::to_string(state_.jobs) + " jobs (" + gigabytes(ended.peak_bytes) +
@@ -205,9 +205,10 @@ class Build {
     out_.status = BuildStatus::kFailed;
     out_.verdicts = why.verdicts;
     // That a command failed is known; the log's own line says more.
-    std::erase_if(out_.verdicts,
-                  [](const doctor::Verdict& v) { return v.code == "BUILD_FAILED" || v.code == "NOT_KNOWN"; });
-    if (killed && !(why.cause_found && why.verdicts[0].code == "BUILD_OOM"))
+    std::erase_if(out_.verdicts, [](const doctor::Verdict& v) {
+      return v.code == doctor::Code::BUILD_FAILED || v.code == doctor::Code::NOT_KNOWN;
+    });
+    if (killed && !(why.cause_found && why.verdicts[0].code == doctor::Code::BUILD_OOM))
       out_.verdicts.insert(
           out_.verdicts.begin(),
           doctor::make_verdict("BUILD_OOM", b_.source.package, "a compiler was killed",

@@ -147,7 +147,7 @@ MatrixLine matrix_line(const PreparedBuild& b, const BuildOutcome& outcome) {
   for (const doctor::Verdict& v : outcome.verdicts) {
     if (v.severity != doctor::Severity::kError) continue;
     line.status = "fails";
-    line.codes.push_back(v.code);
+    line.codes.push_back(v.code.text());
   }
   line.wheel = support::base_name(outcome.wheel);
   line.sha256 = outcome.sha256;

@@ -10,6 +10,7 @@
 #include "builder/shelf/shelf_files.h"
 #include "support/bytes.h"
 #include "support/durable.h"
+#include "support/package_name.h"
 #include "support/sha256.h"
 #include "support/text.h"
 
@@ -69,7 +70,7 @@ bool parse_archive_name(std::string_view file_name, std::string* package, std::s
     const std::size_t dash = name.rfind('-');
     const bool has_version =
         dash != name.npos && dash + 1 < name.size() && name[dash + 1] >= '0' && name[dash + 1] <= '9';
-    *package = normalised_project(name.substr(0, has_version ? dash : name.size()));
+    *package = normalised_package(name.substr(0, has_version ? dash : name.size()));
     *version = has_version ? name.substr(dash + 1) : "";
     return true;
   }
@@ -87,7 +88,7 @@ void read_project_name(const std::string& folder, std::string* package, std::str
   if (name.empty()) name = first_match(setup, "[( ,]name *= *[\"']([A-Za-z0-9._-]+)[\"']");
   if (version->empty()) *version = first_match(project, "^version *= *[\"']([^\"']+)[\"']");
   if (version->empty()) *version = first_match(setup, "[( ,]version *= *[\"']([^\"']+)[\"']");
-  *package = normalised_project(name);
+  *package = normalised_package(name);
 }
 
 Source parse_source(const std::string& text) {
@@ -100,7 +101,7 @@ Source parse_source(const std::string& text) {
     if (!fs::exists(out.path + "/setup.py") && !fs::exists(out.path + "/pyproject.toml"))
       throw std::runtime_error(text + ": neither setup.py nor pyproject.toml is in that folder");
     read_project_name(out.path, &out.package, &out.version);
-    if (out.package.empty()) out.package = normalised_project(support::base_name(out.path));
+    if (out.package.empty()) out.package = normalised_package(support::base_name(out.path));
     out.sha256 = folder_sha256(out.path);
     return out;
   }
@@ -119,7 +120,7 @@ Source parse_source(const std::string& text) {
   if (!std::regex_match(text, match, std::regex("([A-Za-z0-9][A-Za-z0-9._-]*)(==([A-Za-z0-9.!+_-]+))?")))
     throw std::runtime_error("'" + support::printable(text) +
                              "' is no package (want NAME or NAME==VERSION), no source archive and no folder");
-  out.package = normalised_project(match[1].str());
+  out.package = normalised_package(match[1].str());
   out.version = match[3].str();
   out.requirement = out.package + (out.version.empty() ? "" : "==" + out.version);
   return out;

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "doctor/verdict/catalogue.h"
+
 namespace builder {
 namespace {
 
@@ -33,9 +35,9 @@ T field(const Json& json, const char* name, T otherwise = {}) {
 }
 
 Json verdict_json(const doctor::Verdict& v) {
-  return {{"code", v.code},       {"severity", doctor::severity_name(v.severity)},
-          {"message", v.message}, {"cause", v.cause},
-          {"fix", v.fix},         {"evidence", v.evidence}};
+  return {{"code", v.code.name()}, {"severity", doctor::severity_name(v.severity)},
+          {"message", v.message},  {"cause", v.cause},
+          {"fix", v.fix},          {"evidence", v.evidence}};
 }
 
 doctor::Severity severity_of(const std::string& name) {
@@ -110,9 +112,15 @@ Provenance provenance_from_json(std::string_view text, const std::string& origin
   p.mica_version = field<std::string>(json, "mica_version");
   for (const Json& v : field<Json>(json, "verdicts", Json::array())) {
     if (!v.is_object()) continue;
-    p.verdicts.push_back({field<std::string>(v, "code"), severity_of(field<std::string>(v, "severity")), p.wheel,
-                          field<std::string>(v, "message"), field<std::string>(v, "cause"),
-                          field<std::string>(v, "fix"), field<std::vector<std::string>>(v, "evidence")});
+    const std::string code = field<std::string>(v, "code"), message = field<std::string>(v, "message");
+    const doctor::VerdictKind* kind = doctor::find_verdict_kind(code);  // a later release has others
+    p.verdicts.push_back({.code = kind ? kind->code : doctor::VerdictCode(doctor::Code::NOT_KNOWN),
+                          .severity = severity_of(field<std::string>(v, "severity")),
+                          .subject = p.wheel,
+                          .message = kind ? message : code + ": " + message,
+                          .cause = field<std::string>(v, "cause"),
+                          .fix = field<std::string>(v, "fix"),
+                          .evidence = field<std::vector<std::string>>(v, "evidence")});
   }
   if (json.contains("build") && json["build"].is_object()) p.build = dumped(json["build"], -1);
   return p;

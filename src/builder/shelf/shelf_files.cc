@@ -47,16 +47,4 @@ std::vector<Provenance> provenances_of(const std::string& shelf, const std::stri
   return out;
 }
 
-std::string normalised_project(std::string_view name) {
-  std::string out;
-  for (const char c : name) {
-    if (c == '-' || c == '_' || c == '.') {
-      if (!out.ends_with('-')) out += '-';
-    } else {
-      out += c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-    }
-  }
-  return out;
-}
-
 }  // namespace builder

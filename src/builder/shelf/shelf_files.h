@@ -27,6 +27,4 @@ std::string provenance_path(const std::string& shelf, const std::string& wheel, 
 // All that are recorded for a wheel of this name.
 std::vector<Provenance> provenances_of(const std::string& shelf, const std::string& wheel);
 
-std::string normalised_project(std::string_view name);  // PEP 503: "flash_attn" -> "flash-attn"
-
 }  // namespace builder

@@ -13,6 +13,7 @@
 #include "support/bytes.h"
 #include "support/durable.h"
 #include "support/html.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace builder {
@@ -63,7 +64,7 @@ std::vector<std::string> wheels_of(const std::string& shelf) {
 void write_pages(const std::string& shelf, const std::vector<std::string>& wheels) {
   std::map<std::string, std::string> links;  // by project
   for (const std::string& wheel : wheels) {
-    const std::string project = normalised_project(doctor::parse_wheel_name(wheel)->distribution);
+    const std::string project = normalised_package(doctor::parse_wheel_name(wheel)->distribution);
     links[project] += "<a href=\"../../" + url_encoded(wheel) + "#sha256=" + hash_of(shelf, wheel) + "\">" +
                       html_escaped(wheel) + "</a><br>\n";
   }

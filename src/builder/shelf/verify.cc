@@ -11,6 +11,7 @@
 #include "doctor/read/wheel_name.h"
 #include "support/bytes.h"
 #include "support/durable.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace builder {
@@ -43,7 +44,7 @@ bool in_index(const std::string& shelf, const ShelfEntry& entry) {
   if (!name) return false;
   try {
     const std::string text = support::read_text_file(
-        shelf + "/simple/" + normalised_project(name->distribution) + "/index.html", uint64_t(64) << 20);
+        shelf + "/simple/" + normalised_package(name->distribution) + "/index.html", uint64_t(64) << 20);
     return text.find("#sha256=" + entry.sha256 + "\"") != text.npos;
   } catch (const support::ReadError&) {
     return false;
@@ -60,7 +61,8 @@ ShelfEntry look_at(const std::string& shelf, const std::string& wheel, const Jud
     entry.sha256 = file_sha256(path);
     entry.verdicts = check_record(shelf, entry);
     for (doctor::Verdict& verdict : judge(path)) {
-      entry.pretender |= verdict.code == "WHEEL_NO_EXTENSION" && verdict.severity == doctor::Severity::kError;
+      entry.pretender |=
+          verdict.code == doctor::Code::WHEEL_NO_EXTENSION && verdict.severity == doctor::Severity::kError;
       entry.verdicts.push_back(std::move(verdict));
     }
   } catch (const support::ReadError& e) {

@@ -22,9 +22,10 @@ struct SlurmWishes {
 struct JobRequest {
   std::string name;                // shown by squeue
   std::string folder;              // absolute
-  std::vector<std::string> words;  // the command; "--jobs N" in it follows `jobs`
+  std::vector<std::string> words;  // the command, to which the script adds --jobs
   Variables variables;             // set for it, beside those of the submission
   std::string work_folder;         // where the command starts; empty: in `folder`
+  std::string out, publish;        // where the wheel goes, and the shelf that the job puts it on; empty: none
   std::string builds, target;      // folder in which the command notes its progress (state.h), and under which target
   int cores = 1;
   int jobs = 1;            // compilers at the same time
@@ -42,6 +43,12 @@ struct Job {
   std::string log() const { return request.folder + "/job-" + id + ".log"; }
 };
 
+// How `mica build` in the job says that it ended (MICA_BUILD_OUTCOME).
+struct JobOutcome {
+  std::string status, error;       // "built", "failed", "refused", "interrupted"; one line
+  std::vector<std::string> codes;  // of its verdicts
+};
+
 enum class JobPhase { kUnknown, kQueued, kRunning, kEnded };
 enum class JobEnd { kNone, kSuccess, kFailed, kMemory, kTime, kNode, kPreempted, kCancelled, kForgotten };
 struct JobStatus {
@@ -51,8 +58,9 @@ struct JobStatus {
   std::string node, elapsed, left;  // "node17", "1:02:03"
   int exit_code = -1;               // of the command; -1: not known
   std::optional<BuildState> build;  // how far it is, as the build itself notes it
-  std::vector<std::string> log;     // the last lines
-  std::string problem;              // why nothing could be found out
+  std::optional<JobOutcome> outcome;
+  std::vector<std::string> log;  // the last lines
+  std::string problem;           // why nothing could be found out
 };
 
 }  // namespace builder

@@ -10,6 +10,7 @@
 
 #include "builder/slurm/slurm_json.h"
 #include "builder/slurm/slurm_script.h"
+#include "doctor/verdict/code.h"
 #include "support/bytes.h"
 #include "support/durable.h"
 #include "support/quote.h"
@@ -180,6 +181,14 @@ int noted_exit_code(const Job& job) {
   }
 }
 
+std::optional<JobOutcome> noted_outcome(const Job& job) {
+  try {
+    return outcome_from_json(support::read_text_file(job.request.folder + "/job-" + job.id + ".json", 1 << 20));
+  } catch (const support::ReadError&) {
+    return std::nullopt;
+  }
+}
+
 // What the log says about the end goes before a state that only says FAILED.
 JobEnd end_by_log(const std::string& text) {
   struct Sign {
@@ -195,9 +204,7 @@ JobEnd end_by_log(const std::string& text) {
   // A job that was put back into the queue goes on in the same log.
   const std::size_t start = text.rfind("\nmica: job ");
   for (const std::string& line : lines_of(start == text.npos ? text : text.substr(start))) {
-    if (line.starts_with("error BUILD_OOM "))
-      return JobEnd::kMemory;  // the build's own verdict, with one compiler left
-    // Else only Slurm's own lines count: a command may print anything.
+    // Only Slurm's own lines count: a command may print anything.
     if (!is_slurms_own(line)) continue;
     for (const Sign& sign : kSigns)
       if (line.find(sign.words) != line.npos) return sign.end;
@@ -309,6 +316,7 @@ JobStatus look_at_job(const Job& job) {
   if (status.log.size() > kLogLines) status.log.erase(status.log.begin(), status.log.end() - kLogLines);
 
   status.build = build_state(job);
+  status.outcome = noted_outcome(job);
   const bool known = ask_queue(job, &status);
   const bool seen = status.phase != JobPhase::kUnknown;
   status.exit_code = noted_exit_code(job);
@@ -325,6 +333,10 @@ JobStatus look_at_job(const Job& job) {
   }
   if (status.phase == JobPhase::kEnded && (status.end == JobEnd::kFailed || status.end == JobEnd::kForgotten))
     if (const JobEnd end = end_by_log(text); end != JobEnd::kNone) status.end = end;
+  // The build's own verdict, with one compiler left.
+  if (status.end == JobEnd::kFailed && status.outcome)
+    for (const std::string& code : status.outcome->codes)
+      if (doctor::VerdictCode(doctor::Code::BUILD_OOM) == code) status.end = JobEnd::kMemory;
   return status;
 }
 

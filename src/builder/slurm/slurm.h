@@ -7,6 +7,7 @@
 //   job.json      the request and the job's id: what `--attach` reads
 //   job-ID.log    all that the job printed, Slurm's own last words too
 //   job-ID.end    exit code of the command, written by the script
+//   job-ID.json   how the build in it ended, written by `mica build`
 #pragma once
 
 #include <cstdint>

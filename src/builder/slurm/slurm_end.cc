@@ -92,19 +92,10 @@ std::string said(const JobStatus& status) {
   return state + ": " + words.back();
 }
 
-// The one line of `mica build` in which it says why there is no wheel, as in "refused: no nvcc is here".
+// Why `mica build` made no wheel, as in "refused: no nvcc is here"; empty if it did not say.
 std::string said_by_build(const JobStatus& status) {
-  for (auto line = status.log.rbegin(); line != status.log.rend(); ++line)
-    for (const std::string word : {"refused", "failed"})
-      if (line->starts_with(word + "  ")) return word + ": " + std::string(support::trimmed(line->substr(word.size())));
-  return "";
-}
-
-// "--jobs 4" in the command becomes "--jobs N".
-void set_jobs(JobRequest& request, int jobs) {
-  request.jobs = jobs;
-  for (std::size_t i = 0; i + 1 < request.words.size(); ++i)
-    if (request.words[i] == "--jobs") request.words[i + 1] = std::to_string(jobs);
+  if (!status.outcome || (status.outcome->status != "refused" && status.outcome->status != "failed")) return "";
+  return status.outcome->status + ": " + support::printable(status.outcome->error, 500);
 }
 
 std::string mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + "M"; }
@@ -120,7 +111,7 @@ std::optional<Retry> retry_with_memory(const Job& job, uint64_t node_bytes) {
   }
   const int jobs = fewer_jobs(job.request.jobs);
   if (jobs == 0) return std::nullopt;
-  set_jobs(out.request, jobs);
+  out.request.jobs = jobs;
   out.request.cores = std::min(job.request.cores, std::max(1, jobs));
   // What there is, for fewer compilers.
   if (asked > 0) out.request.wishes.memory = mebibytes(node_bytes ? std::min(asked, node_bytes) : asked);

@@ -29,6 +29,8 @@ std::string to_json(const Job& job) {
                     {"words", request.words},
                     {"variables", request.variables},
                     {"work_folder", request.work_folder},
+                    {"out", request.out},
+                    {"publish", request.publish},
                     {"builds", request.builds},
                     {"target", request.target},
                     {"cores", request.cores},
@@ -56,6 +58,8 @@ Job job_from_json(std::string_view text, const std::string& origin) {
     request.words = in.at("words").get<std::vector<std::string>>();
     request.variables = in.at("variables").get<Variables>();
     request.work_folder = in.at("work_folder").get<std::string>();
+    request.out = in.value("out", "");
+    request.publish = in.value("publish", "");
     request.builds = in.at("builds").get<std::string>();
     request.target = in.at("target").get<std::string>();
     request.cores = in.at("cores").get<int>();
@@ -73,6 +77,17 @@ Job job_from_json(std::string_view text, const std::string& origin) {
     std::string line = e.what();
     std::replace(line.begin(), line.end(), '\n', ' ');
     throw std::runtime_error(origin + " describes no job: " + line);
+  }
+}
+
+std::optional<JobOutcome> outcome_from_json(std::string_view text) {
+  try {
+    const json in = json::parse(text);
+    JobOutcome out{in.at("status").get<std::string>(), in.at("error").get<std::string>(), {}};
+    for (const json& verdict : in.at("verdicts")) out.codes.push_back(verdict.at("code").get<std::string>());
+    return out;
+  } catch (const json::exception&) {
+    return std::nullopt;
   }
 }
 

@@ -140,7 +140,8 @@ std::string job_script(const JobRequest& request) {
   ask("open-mode", "append");
   out += "#SBATCH --requeue\n";  // after a node's failure it goes on from what is built
   out += "job_folder=$PWD\n";
-  out += "rm -f \"$job_folder/job-$SLURM_JOB_ID.end\"\n";
+  out += "export MICA_BUILD_OUTCOME=\"$job_folder/job-$SLURM_JOB_ID.json\"\n";
+  out += "rm -f \"$job_folder/job-$SLURM_JOB_ID.end\" \"$MICA_BUILD_OUTCOME\"\n";
   out += "echo \"mica: job $SLURM_JOB_ID on $(hostname)\"\n";
   for (const auto& [name, value] : request.variables) {
     if (!is_variable_name(name)) throw std::runtime_error("no variable can be called " + support::printable(name));
@@ -149,8 +150,8 @@ std::string job_script(const JobRequest& request) {
   if (!request.work_folder.empty()) out += "cd " + shell_quoted(request.work_folder) + " || exit 2\n";
   // The shell outlives the signal that ends the command, to note how that went.
   out += "trap : TERM INT\n";
-  for (std::size_t i = 0; i < request.words.size(); ++i) out += (i ? " " : "") + shell_quoted(request.words[i]);
-  out += " &\n";
+  for (const std::string& word : request.words) out += shell_quoted(word) + " ";
+  out += "--jobs " + std::to_string(request.jobs) + " &\n";
   out += "command=$!\n";
   out += "wait $command; code=$?\n";
   out += "if kill -0 $command 2>/dev/null; then kill -TERM $command; wait $command; code=$?; fi\n";

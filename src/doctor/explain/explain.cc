@@ -111,12 +111,12 @@ Verdict verdict_of(const LogText& log, const Finding& finding, const Environment
   verdict.cause = fill(row.cause, values);
   verdict.fix = fill(row.fix, values);
   verdict.evidence = evidence_of(log, finding.match);
-  if (verdict.code == "NEEDED_MISSING" && values.count("library"))
+  if (verdict.code == Code::NEEDED_MISSING && values.count("library"))
     if (const std::string command = command_that_brings(values["library"]); !command.empty())
       verdict.fix = fill(command, values);
   for (const char* name : {"file", "library", "module", "package"})
     if (values.count(name) && verdict.subject.empty()) verdict.subject = values[name];
-  if (verdict.code == "TORCH_SIGNATURE" && values.count("symbol")) {
+  if (verdict.code == Code::TORCH_SIGNATURE && values.count("symbol")) {
     verdict.message = "undefined symbol: " + values["symbol"];
     explain_symbol(values["symbol"], target, verdict);
     verdict.fix = fill(verdict.fix, values);
@@ -126,7 +126,7 @@ Verdict verdict_of(const LogText& log, const Finding& finding, const Environment
 
 // Where the cure is another wheel of flash-attn, and the target is known, the command that installs it.
 void name_the_wheel(const LogText& log, const Environment& target, Verdict& verdict) {
-  constexpr const char* kCured[] = {"TORCH_CXX11_ABI",    "TORCH_SIGNATURE",    "CUDA_MAJOR",
+  constexpr VerdictCode kCured[] = {"TORCH_CXX11_ABI",    "TORCH_SIGNATURE",    "CUDA_MAJOR",
                                     "MODULE_MISSING",     "WHEEL_TAG_PLATFORM", "URL_GUESS_404",
                                     "BUILD_NVCC_MISSING", "FLASH_ATTN_NOT_SEEN"};
   const bool is_cured = std::find(std::begin(kCured), std::end(kCured), verdict.code) != std::end(kCured);

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "doctor/verdict/code.h"
+
 namespace doctor {
 
 // A log ends in symptoms; what explains it is the first cause.
@@ -18,7 +20,7 @@ enum class Role {
 };
 
 struct KnownFailure {
-  const char* code;  // of the verdict catalogue
+  VerdictCode code;
   Role role;
   std::vector<const char*> patterns;  // doctor/pattern.h; any of them
   std::vector<const char*> context;   // one of these must stand in the text too; empty: no matter

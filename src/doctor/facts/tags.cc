@@ -5,6 +5,7 @@
 
 #include "doctor/read/wheel.h"
 #include "doctor/read/wheel_name.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -114,14 +115,8 @@ bool satisfies(std::string_view release, std::string_view specifiers) {
 }
 
 std::string normal_name(std::string_view name) {
-  std::string out;
-  for (const char c : lower(name)) {
-    const bool separator = c == '-' || c == '_' || c == '.';
-    if (!separator)
-      out += c;
-    else if (!out.empty() && out.back() != '_')
-      out += '_';
-  }
+  std::string out = normalised_package(name);
+  std::replace(out.begin(), out.end(), '-', '_');
   return out;
 }
 

@@ -29,7 +29,8 @@ bool satisfies(std::string_view release, std::string_view specifiers);
 // "2.9.0.dev20250801+cu128", "2.9.0a0", "3.15.0rc1".
 bool is_prerelease(std::string_view release);
 
-// "Flash-Attn" and "flash_attn" are one name; "2.8.3+CU12" and "2.8.3+cu12" one version.
+// "Flash-Attn" and "flash_attn" are one name, as a wheel's file has it: "flash_attn"; "2.8.3+CU12" and "2.8.3+cu12" one
+// version.
 std::string normal_name(std::string_view name);
 std::string normal_version(std::string_view version);
 

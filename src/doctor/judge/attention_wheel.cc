@@ -4,6 +4,7 @@
 #include "doctor/judge/pick.h"
 #include "doctor/system/python_env.h"
 #include "doctor/tables/published_wheels.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -54,7 +55,7 @@ bool parse_attention_wheel(std::string_view file_name, AttentionWheel& out) {
       !parts && dash != name.npos && name.ends_with(".whl") && name.find('_', name.rfind('-', dash - 1)) < dash)
     parts = parse_wheel_name(name.substr(0, dash) + ".whl");
   if (!parts) return false;
-  out.package = normalized_package(parts->distribution);
+  out.package = normalised_package(parts->distribution);
   out.platform = parts->platform;
   out.tags = parts->tags;
   out.python = parts->python;

@@ -51,7 +51,7 @@ class Builder {
   }
 
  private:
-  Verdict& say(const char* code, std::string message, std::string cause, std::string fix,
+  Verdict& say(VerdictCode code, std::string message, std::string cause, std::string fix,
                std::vector<std::string> evidence = {}) {
     verdicts_.push_back(
         make_verdict(code, python_.program, std::move(message), std::move(cause), std::move(fix), std::move(evidence)));

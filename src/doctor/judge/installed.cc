@@ -15,6 +15,7 @@
 #include "doctor/read/record.h"
 #include "doctor/system/package.h"
 #include "doctor/tables/cuda_releases.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -66,7 +67,7 @@ PackageFiles files_of(const Files& files, const InstalledPackage& package) {
   for (const std::string& requirement : metadata.all("Requires-Dist")) {
     const std::string name = requirement.substr(0, requirement.find_first_of(" <>=!~;[("));
     const bool is_optional = requirement.find("extra ==") != requirement.npos;
-    out.needs_torch |= normalized_package(name) == "torch" && !is_optional;
+    out.needs_torch |= normalised_package(name) == "torch" && !is_optional;
   }
   const auto record = files.read(folder + "/RECORD", 64 << 20);
   out.has_record = record.has_value();

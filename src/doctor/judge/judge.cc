@@ -14,7 +14,7 @@
 namespace doctor {
 namespace {
 
-bool has_code(const std::vector<Verdict>& verdicts, std::size_t from, std::string_view code) {
+bool has_code(const std::vector<Verdict>& verdicts, std::size_t from, VerdictCode code) {
   return std::any_of(verdicts.begin() + std::ptrdiff_t(from), verdicts.end(),
                      [&](const Verdict& verdict) { return verdict.code == code; });
 }

@@ -52,7 +52,7 @@ class LoadJudge {
   }
 
  private:
-  Verdict make(const char* code, std::string cause, std::string fix, std::vector<std::string> evidence = {}) const {
+  Verdict make(VerdictCode code, std::string cause, std::string fix, std::vector<std::string> evidence = {}) const {
     return make_verdict(code, subject_, import_error(result_.message), std::move(cause), std::move(fix),
                         std::move(evidence));
   }
@@ -103,7 +103,7 @@ class LoadJudge {
       const std::string have = here > 0        ? torch_text() + " brings CUDA " + std::to_string(here)
                                : target_.torch ? torch_text() + " brings no CUDA"
                                                : "there is no torch that would bring it";
-      return make(here == wanted ? "NEEDED_MISSING" : "CUDA_MAJOR",
+      return make(here == wanted ? Code::NEEDED_MISSING : Code::CUDA_MAJOR,
                   "It was built for CUDA " + std::to_string(wanted) + "; " + have + ".",
                   cuda_fix(library, wanted, here), evidence);
     }
@@ -311,7 +311,7 @@ std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& fa
   judge_suffix(binary, facts, target, out);
   // A file that Python does not even look at is not loaded.
   if (std::any_of(out.begin() + std::ptrdiff_t(before), out.end(),
-                  [](const Verdict& v) { return v.code == "SO_SOABI"; }))
+                  [](const Verdict& v) { return v.code == Code::SO_SOABI; }))
     return std::nullopt;
   const LoadJudge judge(binary, facts, session.open(file, before_it), target);
   out.push_back(judge.verdict());

@@ -15,6 +15,7 @@
 #include "doctor/read/wheel_name.h"
 #include "doctor/system/python_env.h"
 #include "doctor/tables/manylinux.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -317,7 +318,7 @@ void judge_torch_range(const Wheel& wheel, const TorchFacts& torch, std::vector<
     if (!here.known() || range.empty() || parsed.is_pinned() || satisfies(torch.version, range)) continue;
     out.push_back(make_verdict(
         "WHEEL_REQUIRES_TORCH", wheel.file_name,
-        printable(normalized_package(wheel.metadata.first("Name"))) + " " + printable(wheel.metadata.first("Version")) +
+        printable(normalised_package(wheel.metadata.first("Name"))) + " " + printable(wheel.metadata.first("Version")) +
             " has requirement torch" + printable(range) + ", but you have torch " + printable(torch.version) + ".",
         "METADATA excludes this torch: the package may ask for what it has not, and an installer "
         "replaces it.",

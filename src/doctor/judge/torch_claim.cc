@@ -25,7 +25,7 @@ TorchClaim claimed_torch(const Metadata& metadata, const std::string& version) {
 }
 
 void doubt(const TorchClaim& claim, const Environment& target, Verdict& verdict) {
-  if (verdict.code != "LOADS" || !claim.torch.known() || !target.torch) return;
+  if (verdict.code != Code::LOADS || !claim.torch.known() || !target.torch) return;
   const Version here = parse_version(target.torch->version);
   const bool is_same = here.major_part() == claim.torch.major_part() && here.minor_part() == claim.torch.minor_part();
   if (!here.known() || is_same) return;

@@ -45,7 +45,7 @@ std::vector<ByteRange> container_ranges(const ElfFile& elf, uint64_t size) {
   return elf.sections.empty() ? std::vector<ByteRange>{{0, size}} : data;
 }
 
-void add_problems(const std::string& path, const char* code, const std::vector<std::string>& texts,
+void add_problems(const std::string& path, VerdictCode code, const std::vector<std::string>& texts,
                   std::vector<Verdict>& problems) {
   for (const std::string& text : texts)
     problems.push_back(make_verdict(code, path, text, "The file was cut off or changed after it was made.",

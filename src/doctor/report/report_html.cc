@@ -22,7 +22,7 @@ constexpr const char* kStyle =
 
 std::string verdict_html(const Verdict& verdict) {
   std::string out = "<div class=\"v " + std::string(severity_name(verdict.severity)) + "\"><b>" +
-                    html_escaped(verdict.code) + "</b> " + html_escaped(verdict.subject) + "<pre>" +
+                    html_escaped(verdict.code.text()) + "</b> " + html_escaped(verdict.subject) + "<pre>" +
                     html_escaped(verdict.message) + "</pre>";
   if (!verdict.cause.empty()) out += "<p>" + html_escaped(verdict.cause) + "</p>";
   if (!verdict.fix.empty()) out += "<p>fix</p><pre>" + html_escaped(verdict.fix) + "</pre>";

@@ -8,7 +8,7 @@
 
 #include "doctor/facts/environment.h"
 #include "doctor/system/outlook.h"
-#include "support/machine.h"
+#include "support/machine/machine.h"
 
 namespace doctor {
 

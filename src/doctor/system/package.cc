@@ -8,6 +8,7 @@
 #include "doctor/read/metadata.h"
 #include "doctor/read/record.h"
 #include "doctor/read/wheel_name.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -29,7 +30,7 @@ std::optional<InstalledPackage> package_of(const std::string& site, const std::s
   constexpr std::string_view kEnding = ".dist-info";
   const std::size_t dash = dist_info.find('-');
   if (!dist_info.ends_with(kEnding) || dash + kEnding.size() >= dist_info.size()) return std::nullopt;
-  return InstalledPackage{normalized_package(dist_info.substr(0, dash)),
+  return InstalledPackage{normalised_package(dist_info.substr(0, dash)),
                           dist_info.substr(dash + 1, dist_info.size() - kEnding.size() - dash - 1), site, dist_info};
 }
 

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "doctor/facts/tags.h"
+#include "doctor/system/kernel_spec_json.h"
 #include "doctor/system/torch_env.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -159,7 +162,7 @@ void add_packages(const Files& files, PythonInstall& python) {
       const std::string stem = name.substr(0, name.size() - kEnd.size());
       const std::size_t dash = stem.rfind('-');
       if (dash == stem.npos) continue;
-      InstalledPackage package{normalized_package(stem.substr(0, dash)), stem.substr(dash + 1), site, name};
+      InstalledPackage package{normalised_package(stem.substr(0, dash)), stem.substr(dash + 1), site, name};
       if (!python.package(package.name)) python.packages.push_back(std::move(package));  // the first one is imported
     }
 }
@@ -189,12 +192,6 @@ std::string behind_shim(const Outlook& outlook, const std::string& program) {
 }
 
 }  // namespace
-
-std::string normalized_package(std::string_view name) {
-  std::string out = normal_name(name);
-  std::replace(out.begin(), out.end(), '_', '-');
-  return out;
-}
 
 const InstalledPackage* PythonInstall::package(const std::string& name) const {
   for (const InstalledPackage& package : packages)
@@ -273,22 +270,17 @@ class Candidates {
   }
   void add_kernels(const std::string& folder) {
     for (const std::string& file : files_.match(folder + "/kernels/*/kernel.json")) {
-      const std::string program = first_argument(files_.read(file, 1 << 16).value_or(""));
-      if (!program.empty() && program[0] == '/') add(program, "Jupyter kernel " + base_name(folder_name(file)));
+      try {
+        const std::string program = parse_kernel_spec(files_.read(file).value_or("")).argv[0];
+        if (program[0] == '/') add(program, "Jupyter kernel " + base_name(folder_name(file)));
+      } catch (const std::runtime_error&) {
+        // No kernel starts from it: `mica jupyter list` says why.
+      }
     }
   }
   const std::vector<std::pair<std::string, std::string>>& list() const { return list_; }
 
  private:
-  // "argv": ["/path/python", ...]: the first string of the list.
-  static std::string first_argument(const std::string& json) {
-    const std::size_t key = json.find("\"argv\"");
-    const std::size_t list = key == json.npos ? key : json.find('[', key);
-    const std::size_t begin = list == json.npos ? list : json.find('"', list);
-    const std::size_t end = begin == json.npos ? begin : json.find('"', begin + 1);
-    return end == json.npos ? "" : json.substr(begin + 1, end - begin - 1);
-  }
-
   const Outlook& outlook_;
   const Files& files_;
   std::vector<std::pair<std::string, std::string>> list_;

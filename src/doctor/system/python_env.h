@@ -39,7 +39,4 @@ std::optional<PythonInstall> read_python(const Outlook& outlook, const std::stri
 // All that PATH, variables, conda, pyenv, uv, the usual folders and Jupyter's kernels lead to; the active one first.
 std::vector<PythonInstall> read_pythons(const Outlook& outlook, const std::string& machine);
 
-// PEP 503: "Flash_Attn" is "flash-attn".
-std::string normalized_package(std::string_view name);
-
 }  // namespace doctor

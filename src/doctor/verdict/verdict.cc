@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/verdict/verdict.h"
 
-#include <cassert>
-
 #include "doctor/verdict/catalogue.h"
 #include "support/text.h"
 
@@ -34,14 +32,15 @@ const char* severity_name(Severity severity) {
   return "note";
 }
 
-Verdict make_verdict(std::string_view code, std::string subject, std::string message, std::string cause,
-                     std::string fix, std::vector<std::string> evidence) {
-  const VerdictKind* kind = find_verdict_kind(code);
-  assert(kind);
-  return {std::string(code),  kind ? kind->severity : Severity::kError,
-          std::move(subject), std::move(message),
-          std::move(cause),   std::move(fix),
-          std::move(evidence)};
+Verdict make_verdict(VerdictCode code, std::string subject, std::string message, std::string cause, std::string fix,
+                     std::vector<std::string> evidence) {
+  return {.code = code,
+          .severity = verdict_kind(code).severity,
+          .subject = std::move(subject),
+          .message = std::move(message),
+          .cause = std::move(cause),
+          .fix = std::move(fix),
+          .evidence = std::move(evidence)};
 }
 
 // Names of files in it are hostile input, and a terminal obeys escape sequences.
@@ -50,7 +49,7 @@ std::string verdict_text(const Verdict& verdict, bool colour) {
                       : verdict.severity == Severity::kWarning ? "\033[1;33m"
                                                                : "\033[1;36m";
   std::string out = severity_name(verdict.severity);
-  out += " " + verdict.code;
+  out += " " + verdict.code.text();
   if (colour) out = paint + out + "\033[0m";
   const std::string subject = verdict.subject.empty() ? "" : verdict.subject + ": ";
   out += "  " + printable(subject + verdict.message, kLongest) + "\n";

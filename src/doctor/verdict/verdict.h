@@ -4,15 +4,16 @@
 
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "doctor/verdict/code.h"
 
 namespace doctor {
 
 enum class Severity { kNote, kWarning, kError };  // an error: it will fail
 
 struct Verdict {
-  std::string code;  // a row of verdict_catalogue()
+  VerdictCode code = Code::NOT_KNOWN;
   Severity severity = Severity::kNote;
   std::string subject;                // the file, package or interpreter that it is about
   std::string message;                // one line; where a program will say something, its own words
@@ -23,8 +24,8 @@ struct Verdict {
 
 const char* severity_name(Severity severity);  // "error", "warning", "note"
 
-// A verdict of the catalogue with its usual severity. The code must be in the catalogue.
-Verdict make_verdict(std::string_view code, std::string subject, std::string message, std::string cause = "",
+// A verdict with its code's usual severity.
+Verdict make_verdict(VerdictCode code, std::string subject, std::string message, std::string cause = "",
                      std::string fix = "", std::vector<std::string> evidence = {});
 
 // For a person: "error GLIBC_TOO_OLD  subject: message", then cause, fix and evidence, indented.

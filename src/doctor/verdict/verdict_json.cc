@@ -8,7 +8,7 @@
 namespace doctor {
 
 nlohmann::json as_json(const Verdict& verdict) {
-  return {{"code", verdict.code},         {"severity", severity_name(verdict.severity)},
+  return {{"code", verdict.code.name()},  {"severity", severity_name(verdict.severity)},
           {"subject", verdict.subject},   {"message", verdict.message},
           {"cause", verdict.cause},       {"fix", verdict.fix},
           {"evidence", verdict.evidence}, {"doc", verdict_anchor(verdict.code)}};

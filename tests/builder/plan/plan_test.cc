@@ -42,7 +42,7 @@ PlanInputs inputs(const std::string& cuda = "12.8") {
 
 std::string code_of(const Plan& plan) {
   for (const auto& verdict : plan.verdicts)
-    if (verdict.severity == doctor::Severity::kError) return verdict.code;
+    if (verdict.severity == doctor::Severity::kError) return verdict.code.text();
   return "";
 }
 std::string value_of(const Plan& plan, const std::string& name) {

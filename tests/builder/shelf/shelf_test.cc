@@ -17,6 +17,7 @@
 #include "builder/shelf/shelf_index.h"
 #include "builder/shelf/verify.h"
 #include "support/bytes.h"
+#include "support/package_name.h"
 #include "tests/verdict_notes.h"
 
 namespace builder {
@@ -332,8 +333,8 @@ TEST(Matrix, AJudgementDoesNotHideAnImportOfTheSameBytes) {
 }
 
 TEST(ProjectName, IsNormalised) {
-  EXPECT_EQ(normalised_project("Flash__Attn"), "flash-attn");
-  EXPECT_EQ(normalised_project("a.-_b"), "a-b");
+  EXPECT_EQ(normalised_package("Flash__Attn"), "flash-attn");
+  EXPECT_EQ(normalised_package("a.-_b"), "a-b");
 }
 
 }  // namespace

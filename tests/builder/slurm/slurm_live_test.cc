@@ -29,7 +29,7 @@ class SlurmLive : public testing::Test {
     if (!HasFailure()) std::filesystem::remove_all(folder_);
   }
   Job submit(const std::string& script) {
-    request_.words = {"bash", "-c", script, "bash", "--jobs", std::to_string(request_.jobs)};
+    request_.words = {"bash", "-c", script, "bash"};
     return submit_job(request_);
   }
   // Follows at most a minute or two, and notes the phases.

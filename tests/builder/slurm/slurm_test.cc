@@ -30,7 +30,7 @@ class Slurm : public testing::Test {
     program("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1");
     request_.name = "mica flash-attn";
     request_.folder = folder_ + "/job";
-    request_.words = {"mica", "build", "flash-attn", "--jobs", "4"};
+    request_.words = {"mica", "build", "flash-attn"};
     request_.cores = 8;
     request_.jobs = 4;
     request_.job_bytes = uint64_t(7) << 30;
@@ -79,14 +79,14 @@ TEST_F(Slurm, TheScript) {
   request_.wishes = {"gpu,long", "", "2-12:00:00", "gpu:h100:1", "lab"};
   request_.variables = {{"HOME_OF", "it's $HOME\n#SBATCH --mem=1"}};
   request_.work_folder = "/a b";
-  request_.words = {"/opt/mica", "build", "a b", "--jobs", "4", "$(rm -rf /)", "", "\n"};
+  request_.words = {"/opt/mica", "build", "a b", "$(rm -rf /)", "", "\n"};
   const std::string script = job_script(request_);
   for (const char* line :
        {"#!/bin/bash\n", "#SBATCH --job-name=mica_flash-attn\n", "#SBATCH --cpus-per-task=8\n",
         "#SBATCH --mem=33588M\n",  // 4 x 7 GiB x 1.1 + 2 GiB
         "#SBATCH --partition=gpu,long\n", "#SBATCH --time=2-12:00:00\n", "#SBATCH --gres=gpu:h100:1\n",
         "#SBATCH --account=lab\n", "#SBATCH --output=job-%j.log\n", "export HOME_OF='it'\\''s $HOME\n",
-        "cd '/a b' || exit 2\n", "/opt/mica build 'a b' --jobs 4 '$(rm -rf /)' '' '\n' &\n"})
+        "cd '/a b' || exit 2\n", "/opt/mica build 'a b' '$(rm -rf /)' '' '\n' --jobs 4 &\n"})
     EXPECT_NE(script.find(line), std::string::npos) << line << "\nin\n" << script;
   // What is asked for stands before the first command: nothing later is a directive.
   EXPECT_LT(script.rfind("\n#SBATCH --requeue"), script.find("job_folder="));
@@ -271,7 +271,7 @@ TEST_F(Slurm, EndsThatSlurmNames) {
     EXPECT_EQ(status.phase, JobPhase::kEnded) << state;
     EXPECT_EQ(status.end, end) << state;
     const auto verdicts = explain_job(job(), status);
-    EXPECT_EQ(verdicts.empty() ? "" : verdicts[0].code, code) << state;
+    EXPECT_EQ(verdicts.empty() ? "" : verdicts[0].code.text(), code) << state;
     if (!code.empty() && state != "PREEMPTED") expect_covered(code, verdicts, before);
     before = verdicts;
   }
@@ -320,13 +320,17 @@ TEST_F(Slurm, TheBuildsOwnWordsCount) {
   queue("17|FAILED|NonZeroExitCode|vm|0:01|0:00");
   write("job/job-17.end", "1\n");
   write("job/job-17.log",
-        "mica: job 17 on vm\nrefused  no nvcc is here\nerror BUILD_NVCC_MISSING  x: no nvcc is here\n  fix  y\n");
+        "mica: job 17 on vm\nrefused  as any command may say\nerror BUILD_OOM  x: as any command may say\n  fix  y\n");
   JobStatus status = look_at_job(job());
   EXPECT_EQ(status.log.back(), "  fix  y");
+  EXPECT_EQ(status.end, JobEnd::kFailed);
+  EXPECT_EQ(explain_job(job(), status)[0].cause, "The command in the job failed.");
+  write("job/job-17.json",
+        R"({"status": "refused", "error": "no nvcc is here", "verdicts": [{"code": "BUILD_NVCC_MISSING"}]})");
+  status = look_at_job(job());
   EXPECT_EQ(explain_job(job(), status)[0].cause, "The build was refused: no nvcc is here");
   EXPECT_FALSE(retry_of(job(), status, 0));
-  write("job/job-17.log",
-        "mica: job 17 on vm\nfailed   g++: fatal error: Killed\nerror BUILD_OOM  x: a compiler was killed\n");
+  write("job/job-17.json", R"({"status": "failed", "error": "Killed", "verdicts": [{"code": "BUILD_OOM"}]})");
   status = look_at_job(job());
   EXPECT_EQ(status.end, JobEnd::kMemory) << "one compiler alone needs more";
   EXPECT_TRUE(retry_of(job(), status, 0));
@@ -382,7 +386,7 @@ TEST_F(Slurm, SecondTries) {
   const auto jobs = retry_of(job(), ended(JobEnd::kMemory), 36 * gibi);
   ASSERT_TRUE(jobs);
   EXPECT_EQ(jobs->request.jobs, 2);
-  EXPECT_EQ(jobs->request.words, std::vector<std::string>({"mica", "build", "flash-attn", "--jobs", "2"}));
+  EXPECT_NE(job_script(jobs->request).find("\nmica build flash-attn --jobs 2 &\n"), std::string::npos);
   EXPECT_LE(asked_memory_bytes(jobs->request), 36 * gibi);
   EXPECT_NE(jobs->why.find("2 compilers instead of 4"), std::string::npos) << jobs->why;
   request_.jobs = 1;

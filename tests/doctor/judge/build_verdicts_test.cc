@@ -33,7 +33,7 @@ std::vector<std::string> codes(FakeSystem& system) {
   if (found.pythons.empty()) return {"no Python"};
   for (const Verdict& verdict : judge_build(found, found.pythons[0])) {
     EXPECT_FALSE(verdict.cause.empty() || verdict.fix.empty()) << verdict.code;
-    out.push_back(verdict.code);
+    out.push_back(verdict.code.text());
   }
   return out;
 }

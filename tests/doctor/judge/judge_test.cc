@@ -351,7 +351,7 @@ TEST(Judge, NearMissesOfTheSameKindStayQuiet) {
 TEST(Judge, TheCatalogueHasEachCodeOnce) {
   std::set<std::string> seen;
   for (const doctor::VerdictKind& kind : doctor::verdict_catalogue()) {
-    EXPECT_TRUE(seen.insert(kind.code).second) << kind.code << " is there twice";
+    EXPECT_TRUE(seen.insert(kind.code.text()).second) << kind.code << " is there twice";
     EXPECT_TRUE(kind.title[0]) << kind.code;
   }
   EXPECT_EQ(doctor::verdict_anchor("NEEDED_MISSING"), "doctor.md#needed-missing");

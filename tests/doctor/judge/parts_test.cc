@@ -122,7 +122,7 @@ TEST(Parts, ALibraryThatAProgramNeedsIsJudgedToo) {
   EXPECT_EQ(of(both, "pkg/lib/libpkg.so.0").code, "LOADS");
   // What another library needs is met through that one.
   both.wheel->binaries[0].elf.interpreter = "";
-  EXPECT_EQ(of(both, "pkg/lib/libpkg.so.0").code, "");
+  EXPECT_EQ(of(both, "pkg/lib/libpkg.so.0").subject, "");
 }
 
 TEST(Parts, WordsOfPythonFiles) {

@@ -36,7 +36,7 @@ class Package : public testing::Test {
   }
   std::vector<std::string> codes() {
     std::vector<std::string> out;
-    for (const Verdict& verdict : judge(look())) out.push_back(verdict.code);
+    for (const Verdict& verdict : judge(look())) out.push_back(verdict.code.text());
     return out;
   }
   using Codes = std::vector<std::string>;

@@ -45,7 +45,7 @@ std::vector<std::string> codes_of(const std::vector<Judged>& judged, Severity le
   std::vector<std::string> out;
   for (const Judged& item : judged)
     for (const Verdict& verdict : item.verdicts)
-      if (verdict.severity >= least) out.push_back(verdict.code);
+      if (verdict.severity >= least) out.push_back(verdict.code.text());
   return out;
 }
 

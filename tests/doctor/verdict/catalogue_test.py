@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every row of the catalogue has a fixture that earns its verdict and a near miss that does not.
 
-Usage: catalogue_test.py VERDICTS.CC NOTES. The other tests of the doctor and of the builder left their notes in that
+Usage: catalogue_test.py VERDICTS.DEF NOTES. The other tests of the doctor and of the builder left their notes in that
 folder (tests/verdict_notes.h), and run before this one."""
 
 import pathlib
@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> int:
-    catalogue = re.findall(r'\{"([A-Z_0-9]+)", k', pathlib.Path(sys.argv[1]).read_text())
+    catalogue = re.findall(r"^MICA_VERDICT\(([A-Z_0-9]+),", pathlib.Path(sys.argv[1]).read_text(), re.M)
     covered = {code for notes in pathlib.Path(sys.argv[2]).glob("*") for code in notes.read_text().split()}
     missing = [code for code in catalogue if code not in covered]
     strangers = sorted(covered - set(catalogue))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/machine.h"
+#include "support/machine/machine.h"
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "support/cgroup.h"
+#include "support/machine/cgroup.h"
 #include "support/text.h"
 
 namespace support {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/cgroup.h"
+#include "support/machine/cgroup.h"
 
 #include <algorithm>
 #include <cstdlib>

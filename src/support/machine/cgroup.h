@@ -2,7 +2,7 @@
 #pragma once
 
 #include "support/files.h"
-#include "support/machine.h"
+#include "support/machine/machine.h"
 
 namespace support {
 
