@@ -2,7 +2,9 @@
 #include "api/validate.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 
 #include "base/status.h"
@@ -650,12 +652,29 @@ bool may_overlap(const void* a_pointer, const Tensor& a, const void* b_pointer, 
 
 bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0; }
 
+// sizeof in 0.1.0. Fields come at the end, and zero means as before: a program that was compiled with an earlier header
+// has a shorter struct, of which nothing behind its end may be read.
+constexpr size_t kFirstAttentionBytes = offsetof(mica_attention, place), kFirstBindingsBytes = 280;
+
+// What the program knows of the struct; the rest is zero. `field` is what messages call struct_bytes.
+template <class Struct>
+mica_status take(const Struct& given, size_t first_bytes, const char* field, const char* hint, Struct& taken) {
+  if (given.struct_bytes > sizeof taken)
+    return invalid("%s is %u, want at most %zu: the program was compiled with the header of a later Mica", field,
+                   given.struct_bytes, sizeof taken);
+  if (given.struct_bytes < first_bytes)
+    return invalid("%s is %u, want %zu (%s)", field, given.struct_bytes, sizeof taken, hint);
+  taken = {};
+  std::memcpy(&taken, &given, given.struct_bytes);
+  return MICA_OK;
+}
+
 }  // namespace
 
-mica_status validate(const mica_attention& a, mica_pass pass, Problem& p) {
-  if (a.struct_bytes != sizeof(mica_attention))
-    return invalid("struct_bytes is %u, want %zu (sizeof(mica_attention); use MICA_ATTENTION_INIT)", a.struct_bytes,
-                   sizeof(mica_attention));
+mica_status validate(const mica_attention& given, mica_pass pass, Problem& p) {
+  mica_attention a;
+  MICA_RETURN_IF_FAILED(
+      take(given, kFirstAttentionBytes, "struct_bytes", "sizeof(mica_attention); use MICA_ATTENTION_INIT", a));
   if (a.abi_version != MICA_ABI_VERSION)
     return invalid("abi_version is %u, want %u (use MICA_ATTENTION_INIT)", a.abi_version, MICA_ABI_VERSION);
   if (pass != MICA_FORWARD && pass != MICA_BACKWARD)
@@ -677,7 +696,13 @@ mica_status validate(const mica_attention& a, mica_pass pass, Problem& p) {
 
 mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t workspace_bytes,
                               size_t workspace_alignment) {
-  if (x.struct_bytes != sizeof(mica_bindings))
+  // The struct has grown by nothing yet: whoever adds a field lets a shorter one be taken here, as validate does.
+  static_assert(sizeof(mica_bindings) == kFirstBindingsBytes);
+  if (x.struct_bytes > sizeof(mica_bindings))
+    return invalid(
+        "bindings.struct_bytes is %u, want at most %zu: the program was compiled with the header of a later Mica",
+        x.struct_bytes, sizeof(mica_bindings));
+  if (x.struct_bytes < sizeof(mica_bindings))
     return invalid("bindings.struct_bytes is %u, want %zu (sizeof(mica_bindings); use MICA_BINDINGS_INIT)",
                    x.struct_bytes, sizeof(mica_bindings));
   if (x.abi_version != MICA_ABI_VERSION)
