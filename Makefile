@@ -81,7 +81,7 @@ format: ## format every source file
 	@$(BOOTSTRAP) lint
 	tools/check/format.sh --write
 
-lint: ## formatting, include layers, clang-tidy
+lint: ## formatting, include layers, ruff, mypy, clang-tidy over all of src and cli
 	@$(BOOTSTRAP) build test lint
 	@$(call build,release,-DMICA_BUILD_TESTS=ON $(LOCAL_KERNELS))
 	@JOBS=$(JOBS) tools/check/lint.sh

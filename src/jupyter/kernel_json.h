@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jupyter's kernel.json as it is written (doctor/system/kernel_spec_json.h reads it), and what a kernel answers when it is
-// asked what it can import.
+// Jupyter's kernel.json as it is written (doctor/system/kernel_spec_json.h reads it), and what a kernel answers when it
+// is asked what it can import.
 #pragma once
 
 #include <map>

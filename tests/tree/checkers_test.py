@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkers must be able to complain: each is shown something wrong."""
 
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -14,6 +15,37 @@ TOOLS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools" / "check
 def run(tool, *arguments):
     result = subprocess.run([sys.executable, TOOLS / tool, *arguments], capture_output=True, text=True)
     return result.returncode, result.stdout + result.stderr
+
+
+class Python(unittest.TestCase):
+    def check(self, tool, package, path, text):
+        if importlib.util.find_spec(package) is None:
+            self.skipTest(f"{package} is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            subprocess.run(["git", "init", "-q", folder], check=True)
+            for name in ("python/mica/__init__.py", "tools/a.py", "bench/b.py", "tests/c.py", path):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).touch()
+            (root / path).write_text(text)
+            subprocess.run(["git", "-C", folder, "add", "-A"], check=True)
+            return run("python_checks.py", tool, root)
+
+    def test_ruff_complains(self):
+        status, output = self.check("ruff", "ruff", "tools/a.py", "import os\n")
+        self.assertEqual(status, 1, output)
+        self.assertIn("tools/a.py:1:", output)
+
+    def test_types_complain(self):
+        for path, text in (("tools/a.py", "number: int = 'word'\n"), ("python/mica/__init__.py", "def f(x):\n    return x\n")):
+            status, output = self.check("types", "mypy", path, text)
+            self.assertEqual(status, 1, output)
+            self.assertIn(path + ":1:", output)
+
+    def test_nothing_to_complain_of(self):
+        for tool, package in (("ruff", "ruff"), ("types", "mypy")):
+            status, output = self.check(tool, package, "tools/a.py", "number: int = 1\n")
+            self.assertEqual(status, 0, output)
 
 
 class Layers(unittest.TestCase):

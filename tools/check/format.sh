@@ -7,7 +7,8 @@ cd "$(dirname "$0")/../.." || exit
 tool=$(command -v clang-format-14 || command -v clang-format) || { echo "skipped: no clang-format"; exit 77; }
 "$tool" --version | grep -q ' 14\.' || { echo "skipped: $("$tool" --version), want 14"; exit 77; }
 git rev-parse --git-dir >/dev/null 2>&1 || { echo "skipped: no git checkout, so no list of source files"; exit 77; }
-sources() { git ls-files '*.h' '*.hpp' '*.c' '*.cc' '*.inc' '*.cu' '*.cuh'; }
+# Fragments (.inc) are tables that a program writes, or lines whose order matters.
+sources() { git ls-files '*.h' '*.hpp' '*.c' '*.cc' '*.cu' '*.cuh'; }
 if [ "${1:-}" = --write ]; then
   sources | xargs "$tool" -i
 else

@@ -39,7 +39,10 @@ def test_file(path: pathlib.Path, folder: str) -> pathlib.Path:
         if not names:
             raise SystemExit(f"{path} has no {TEST_FILE}, want the source distribution of flash-attn")
         copy = pathlib.Path(folder) / "test_flash_attn.py"
-        copy.write_bytes(archive.extractfile(names[0]).read())
+        member = archive.extractfile(names[0])
+        if member is None:
+            raise SystemExit(f"{names[0]} in {path} is no file")
+        copy.write_bytes(member.read())
     return copy
 
 
@@ -70,7 +73,8 @@ class Sampler:
 
     def __init__(self, sample: int, seed: int, fits) -> None:
         self.sample, self.seed, self.fits = sample, seed, fits
-        self.outcomes, self.failures = {}, []
+        self.outcomes: dict = {}
+        self.failures: list = []
 
     def pytest_generate_tests(self, metafunc):
         definition = metafunc.definition

@@ -70,7 +70,7 @@ class MemoryGroup:
             with contextlib.suppress(OSError):
                 (self.path / swap_file).write_text(files[swap_file])
         except OSError as error:
-            raise unittest.SkipTest(f"no control group with a memory limit can be made here: {error}")
+            raise unittest.SkipTest(f"no control group with a memory limit can be made here: {error}") from error
 
     def enter(self):
         """In a child, before it becomes another program."""

@@ -22,7 +22,9 @@ def calls(monkeypatch):
     """How often Mica ran, while the plug-in is active."""
     seen = {"forward": 0, "backward": 0}
     for name in seen:
-        def counted(*args, _name=name, _original=getattr(_tensors, name), **kwargs):
+        original = getattr(_tensors, name)
+
+        def counted(*args, _name=name, _original=original, **kwargs):
             seen[_name] += 1
             return _original(*args, **kwargs)
         monkeypatch.setattr(_tensors, name, counted)

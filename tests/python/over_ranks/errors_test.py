@@ -32,7 +32,7 @@ def message(rank, size, differ):
     ({"layout": "zigzag"}, "layout is ring on rank 0, but zigzag on rank 1"),
     ({"causal": False}, "right is 0 on rank 0, but None on rank 1")])
 def test_a_rank_that_differs_is_named_to_all(two, differ, words):
-    for kind, text, seconds in two.run(message, differ):
+    for kind, text, _ in two.run(message, differ):
         assert kind == "InvalidArgument" and "do not make the same call" in text and words in text
 
 
@@ -51,8 +51,7 @@ def checks(rank, size):
             call(rank, size, {})
         before = len(asked)
         call(rank, size, {"heads": 4, "dim": 16})
-        call_of_two = (lambda: __import__("mica").distributed.attention(*(torch.randn(2, 8, 4, 16) for _ in range(3))))
-        call_of_two()
+        __import__("mica").distributed.attention(*(torch.randn(2, 8, 4, 16) for _ in range(3)))
         return before, len(asked)
     finally:
         _agree.Mail.all_gather = gather

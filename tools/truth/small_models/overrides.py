@@ -3,7 +3,7 @@
 
 _MIMI = {"upsample_groups": 64, "codebook_dim": 32, "vector_quantization_hidden_dimension": 32}
 
-OVERRIDES = {
+OVERRIDES: dict = {
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 32},
     "chameleon": {"vocabulary_map": {"<image>": 5, "IMGIMGAZ": 9}},
     "csm": {f"codec_config.{name}": value for name, value in _MIMI.items()},
