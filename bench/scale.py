@@ -18,7 +18,7 @@ import math
 import pathlib
 import sys
 import time
-from typing import Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -245,7 +245,7 @@ def plot(device: Device, p: Problem, counts: List[int]) -> str:
     return "\n".join(parts) + "\n</svg>\n"
 
 
-def _gloo_rank(rank: int, size: int, folder: str, tokens: int, layouts: List[str], results: object) -> None:
+def _gloo_rank(rank: int, size: int, folder: str, tokens: int, layouts: List[str], results: Any) -> None:
     sys.path.insert(0, str(ROOT / "python"))
     import torch
     import torch.distributed as dist

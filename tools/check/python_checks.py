@@ -16,8 +16,8 @@ import sys
 NOT_STRICT_YET = {
     "_abi", "_arguments", "_array_face", "_autograd", "_caller", "_dlpack", "_flops", "_fx_face", "_library", "_recent",
     "_torch_face", "_torch_ops", "_tracing", "distributed/_agree", "distributed/_compute", "distributed/_gather", "distributed/_groups",
-    "distributed/_layout", "distributed/_mail", "distributed/_pieces", "distributed/_ring", "distributed/_ulysses",
-    "distributed/sharding", "integrations/sdpa", "integrations/transformers", "runtime",
+    "distributed/_join", "distributed/_layout", "distributed/_mail", "distributed/_pieces", "distributed/_ring", "distributed/_ulysses",
+    "distributed/sharding", "integrations/context_parallel", "integrations/sdpa", "integrations/transformers", "runtime",
 }
 # The same answer on every machine: of the packages around, mypy knows nothing.
 COMMON = ["--no-site-packages", "--ignore-missing-imports", "--no-error-summary", "--cache-dir", "out/mypy"]
