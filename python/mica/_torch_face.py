@@ -128,13 +128,21 @@ def _convert(names: Tuple[str, ...], values: Tuple, q: Tensor) -> Tuple:
                  for name, value in zip(names, values))
 
 
+def _are_tensors(*values: Any) -> bool:
+    """All that are given. Where they are, an AttributeError is a defect of this package, and no other try helps."""
+    return all(value is None or isinstance(value, Tensor) for value in values)
+
+
 def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
              return_lse: bool, out: Optional[Tensor]) -> Any:
     """attention and attention_varlen with whatever is given."""
     try:
         return _dispatch(optional, options, q, k, v, values, return_lse, out)
-    except (NotDense, AttributeError):
-        pass  # copies, or arrays of another library: once more
+    except NotDense:
+        pass  # copies: once more
+    except AttributeError:  # arrays of another library: once more
+        if _are_tensors(q, k, v, *values):
+            raise
     q, k, v = (_tensors.dense(as_tensor(name, t, q)) for name, t in (("q", q), ("k", k), ("v", v)))
     return _dispatch(optional, options, q, k, v, _convert(optional, values, q), return_lse, out)
 
@@ -196,8 +204,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
     if is_plain:
         try:
             return _plain_call(key, options, q, k, v, return_lse)
-        except (NotDense, AttributeError):
-            pass  # copies, or arrays of another library: below
+        except NotDense:
+            pass  # copies: below
+        except AttributeError:  # arrays of another library: below
+            if _are_tensors(q, k, v):
+                raise
     return _general(_DENSE, options, q, k, v,
                     (mask, bias, alibi, sinks, _tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
 
@@ -278,8 +289,12 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
             _tensors.bump_version(k_cache)
             _tensors.bump_version(v_cache)
         return made
-    except (NotDense, AttributeError):
-        pass  # copies, or arrays of another library
+    except NotDense:
+        pass  # copies
+    except AttributeError:  # arrays of another library
+        if _are_tensors(q, k_cache, v_cache, mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
+                        k, v, rotary_cos, rotary_sin):
+            raise
     k, v = (None if new is None else _tensors.dense(as_tensor(name, new, q)) for name, new in (("k", k), ("v", v)))
     values = _convert(_CACHED, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
                                 k, v, rotary_cos, rotary_sin), q)

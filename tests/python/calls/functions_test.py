@@ -378,3 +378,23 @@ def test_typed_and_documented(function):
         assert parameter.annotation is not inspect.Parameter.empty and name in words, name
     package = pathlib.Path(mica.__file__).parent
     assert (package / "py.typed").is_file()  # without it a type checker looks at none of these
+
+
+def test_a_defect_inside_is_not_hidden(monkeypatch):
+    """An AttributeError of the package's own code comes out; it was taken for arrays of another library."""
+    from mica import _torch_face
+    tried = []
+
+    def broken(*_):
+        tried.append(1)
+        raise AttributeError("'NoneType' object has no attribute 'shape'")
+
+    monkeypatch.setattr(_torch_face, "run_forward", broken)
+    monkeypatch.setattr(_torch_face, "_plain_call", broken)
+    q = torch.randn(1, 4, 2, 8)
+    for call in (lambda: mica.attention(q, q, q), lambda: mica.attention(q, q, q, bias=torch.zeros(1, 2, 4, 4)),
+                 lambda: mica.attention_with_cache(q, q.clone(), q.clone())):
+        tried.clear()
+        with pytest.raises(AttributeError, match="has no attribute 'shape'"):
+            call()
+        assert len(tried) == 1
