@@ -24,6 +24,7 @@
 #include "doctor/system/survey.h"
 #include "doctor/tables/published_wheels.h"
 #include "doctor/verdict/verdict_json.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace cli {
@@ -61,7 +62,7 @@ void add_list(std::istream& list, const std::string& name, std::vector<doctor::A
 
 // The package itself, by its name: the published ones.
 bool is_package(const std::string& place) {
-  const std::string name = doctor::normalized_package(place);
+  const std::string name = support::normalised_package(place);
   return (name == "flash-attn" || name == "flash-attn-3" || name == "flash-attention") &&
          access(place.c_str(), F_OK) != 0;
 }
@@ -77,7 +78,7 @@ void try_files(const doctor::Environment& here, std::vector<doctor::AttentionWhe
       for (const doctor::Verdict& verdict : verdicts)
         if (verdict.severity == doctor::Severity::kError && wheel.failure.empty()) {
           wheel.tried = doctor::AttentionWheel::Tried::kFails;
-          wheel.failure = verdict.code + ": " + verdict.message;
+          wheel.failure = verdict.code.text() + ": " + verdict.message;
         }
     } catch (const support::ReadError&) {
       // Left to its name.
@@ -99,7 +100,7 @@ std::vector<doctor::AttentionWheel> wheels_of(const Options& options) {
   for (const std::string& place : options.places) {
     std::error_code error;
     if (is_package(place)) {
-      const bool is_third = doctor::normalized_package(place) == "flash-attn-3";
+      const bool is_third = support::normalised_package(place) == "flash-attn-3";
       const auto published = doctor::published_wheels(is_third ? "flash-attn-3" : "flash-attn");
       wheels.insert(wheels.end(), published.begin(), published.end());
     } else if (place == "-") {

@@ -95,7 +95,7 @@ constexpr mica_pass kForward = MICA_FORWARD, kBackward = MICA_BACKWARD;
 const BadBindings kBad[] = {
   {"struct_bytes", "bindings.struct_bytes is 4, want 280 (sizeof(mica_bindings); use MICA_BINDINGS_INIT)", describe_cache,
    kForward, [](Everything& e) { e.x.struct_bytes = 4; }},
-  {"struct_bytes of a later header",
+  {"struct_bytes_of_a_later_header",
    "bindings.struct_bytes is 288, want at most 280: the program was compiled with the header of a later Mica", describe_cache,
    kForward, [](Everything& e) { e.x.struct_bytes = 288; }},
   {"abi_version", "bindings.abi_version is 2, want 1 (use MICA_BINDINGS_INIT)", describe_cache, kForward,

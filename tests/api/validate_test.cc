@@ -54,7 +54,7 @@ void rotate(mica_attention& a, int64_t positions = 7, int64_t half = 4) {
 const BadCall kBadCalls[] = {
   {"struct_bytes", "struct_bytes is 8, want 1760 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.struct_bytes = 8; }},
-  {"struct_bytes of a later header", "struct_bytes is 1768, want at most 1760: the program was compiled with the header of a later Mica",
+  {"struct_bytes_of_a_later_header", "struct_bytes is 1768, want at most 1760: the program was compiled with the header of a later Mica",
    kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 1768; }},
   {"abi_version", "abi_version is 9, want 1 (use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.abi_version = 9; }},

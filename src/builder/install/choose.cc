@@ -12,6 +12,7 @@
 #include "doctor/judge/judge.h"
 #include "doctor/read/inspect.h"
 #include "support/bytes.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace builder {
@@ -28,7 +29,7 @@ constexpr std::size_t kMostWheels = 2000;
 std::string package_in(const std::string& wish) {
   std::istringstream words(wish);
   for (std::string word; words >> word;) {
-    const std::string name = doctor::normalized_package(word);
+    const std::string name = support::normalised_package(word);
     if (name != "make" && name != "the" && name != "package" && name != "import" && name != "please") return name;
   }
   return "";
@@ -40,7 +41,7 @@ std::string failure_of(const std::string& wheel, const doctor::Environment& here
     std::vector<doctor::Verdict> verdicts = doctor::judge(doctor::inspect(wheel), here);
     doctor::keep_to_the_import(verdicts);
     for (const doctor::Verdict& verdict : verdicts)
-      if (verdict.severity == doctor::Severity::kError) return verdict.code + ": " + verdict.message;
+      if (verdict.severity == doctor::Severity::kError) return verdict.code.text() + ": " + verdict.message;
     return "";
   } catch (const ReadError& e) {
     return e.what();
@@ -115,7 +116,7 @@ class Chooser {
     }
     for (const doctor::Verdict& verdict : doctor::judge_package(survey_, python_, *installed, here_).verdicts)
       if (verdict.severity == doctor::Severity::kError) {
-        why(out_.package + " " + installed->version + " is installed and fails: " + verdict.code + ", " +
+        why(out_.package + " " + installed->version + " is installed and fails: " + verdict.code.text() + ", " +
             verdict.message);
         return false;
       }

@@ -15,6 +15,7 @@
 #include "doctor/read/wheel_name.h"
 #include "doctor/system/package.h"
 #include "support/durable.h"
+#include "support/package_name.h"
 #include "support/process.h"
 #include "support/text.h"
 
@@ -86,7 +87,7 @@ std::vector<std::string> modules_of(const std::string& stage, const std::vector<
                                                 : file.ends_with(".py") || file.ends_with(".so");
     if (!is_module || name.starts_with("_")) continue;
     all.push_back(name);
-    if (std::find(names.begin(), names.end(), doctor::normalized_package(name)) != names.end()) named.push_back(name);
+    if (std::find(names.begin(), names.end(), support::normalised_package(name)) != names.end()) named.push_back(name);
   }
   std::sort(all.begin(), all.end());
   return named.empty() ? all : named;
@@ -156,7 +157,7 @@ class Installer {
     for (const std::string& wheel : request_.wheels) {
       words.push_back(fs::absolute(wheel).string());
       if (const auto name = doctor::parse_wheel_name(wheel))
-        names_.push_back(doctor::normalized_package(name->distribution));
+        names_.push_back(support::normalised_package(name->distribution));
     }
     run_python(words, "", kPipSeconds, "pip install --target");
   }

@@ -10,6 +10,7 @@
 #include "doctor/judge/judge_wheel.h"
 #include "doctor/judge/own_check.h"
 #include "doctor/system/python_env.h"
+#include "support/package_name.h"
 
 namespace doctor {
 namespace {
@@ -58,7 +59,7 @@ std::vector<Verdict> judge(const Inspection& inspection, const Environment& targ
   std::vector<BinaryFacts> facts;
   for (const Binary& binary : binaries) facts.push_back(facts_of(binary));
   if (inspection.wheel && target.torch)
-    judge_own_check(normalized_package(inspection.wheel->metadata.first("Name")),
+    judge_own_check(normalised_package(inspection.wheel->metadata.first("Name")),
                     inspection.wheel->metadata.first("Version"), binaries, *target.torch, "python -m pip", out);
   judge_parts(inspection, facts, target, out);
   for (std::size_t i = 0; i < binaries.size(); ++i) judge_gpu(binaries[i], facts[i], target, out);
