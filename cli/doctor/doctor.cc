@@ -19,6 +19,7 @@
 #include "doctor/report/report_json.h"
 #include "doctor/system/environment_json.h"
 #include "doctor/system/package.h"
+#include "doctor/verdict/catalogue.h"
 #include "doctor/verdict/verdict_json.h"
 #include "support/package_name.h"
 #include "support/text.h"
@@ -54,9 +55,11 @@ std::vector<doctor::Verdict> judge_source(const std::string& file, const doctor:
     throw std::runtime_error(file + " cannot be judged: mica build " + file + " --dry-run says why");
   std::vector<doctor::Verdict> out;
   for (const nlohmann::json& one : plan["verdicts"]) {
-    doctor::Verdict verdict = doctor::make_verdict(
-        one.value("code", ""), one.value("subject", ""), one.value("message", ""), one.value("cause", ""),
-        one.value("fix", ""), one.value("evidence", std::vector<std::string>{}));
+    const doctor::VerdictKind* kind = doctor::find_verdict_kind(one.value("code", ""));
+    doctor::Verdict verdict =
+        doctor::make_verdict(kind ? kind->code : doctor::VerdictCode(doctor::Code::NOT_KNOWN), one.value("subject", ""),
+                             one.value("message", ""), one.value("cause", ""), one.value("fix", ""),
+                             one.value("evidence", std::vector<std::string>{}));
     for (const doctor::Severity severity :
          {doctor::Severity::kNote, doctor::Severity::kWarning, doctor::Severity::kError})
       if (one.value("severity", "") == doctor::severity_name(severity)) verdict.severity = severity;

@@ -149,7 +149,7 @@ std::vector<Verdict> told(const std::vector<Verdict>& verdicts) {
   for (const Verdict& verdict : verdicts) {
     // Load errors name the file itself; what differs beyond that is another finding.
     const std::string words =
-        verdict.code + "\n" + severity_name(verdict.severity) + "\n" + verdict.cause + "\n" + verdict.fix;
+        verdict.code.text() + "\n" + severity_name(verdict.severity) + "\n" + verdict.cause + "\n" + verdict.fix;
     const bool may_fold = !verdict.cause.empty() || verdict.code == "LOADS";
     const auto [it, is_new] = known.try_emplace(words, groups.size());
     if (is_new || !may_fold)
