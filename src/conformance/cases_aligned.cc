@@ -145,6 +145,12 @@ void add_aligned_cases(CaseTable& table) {
                           .has_alibi = true,
                           .deterministic = 1});
     add("_dropout", {.len_q = 140, .len_k = 210, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .dropout = 0.3f});
+    add("_dropout_place",
+        {.len_q = 140,
+         .len_k = 210,
+         .causal = MICA_CAUSAL_TOP_LEFT,
+         .dropout = 0.3f,
+         .place = {.shift = 80, .row_first = 176, .key_first = 96, .batch_first = 3, .head_first = 5, .heads = 40}});
     add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
     // More rows of a key head than one tile of the smallest decode kernel.
     add("_decode_24_heads",

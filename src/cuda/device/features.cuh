@@ -167,14 +167,12 @@ struct FeatureState {
   MICA_DEVICE void for_each_dropped(const Params& p, i32 batch, i32 head, i32 query_begin, i32 key_begin,
                                     Function function) const {
     const i32 lane = threadIdx.x % 32;
-    const u32 head_index = dropout_head(p.dropout.place, batch, head);
     if constexpr (served & kFeatureApartCells)
       if (p.features & kFeatureApartCells) {
-        for_each_dropped_apart<m_blocks, n_blocks>(p, head_index, query_begin, key_begin, function);
+        for_each_dropped_apart<m_blocks, n_blocks>(p, dropout_head(p.dropout.place, batch, head), query_begin,
+                                                   key_begin, function);
         return;
       }
-    query_begin += p.dropout.place.row_first;
-    key_begin += p.dropout.place.key_first;
     if constexpr (!transposed) {
       // One Philox block has the lane's 2 rows by 8 columns of 32 keys.
 #pragma unroll
@@ -182,7 +180,7 @@ struct FeatureState {
 #pragma unroll
         for (int n = 0; n < n_blocks; n += 4) {
           const PhiloxBlock<ScalarWords> block =
-              block_of(query_begin + m * 16 + lane / 4, key_begin + n * 8 + lane % 4 * 2, head_index);
+              block_of(p, batch, head, query_begin + m * 16 + lane / 4, key_begin + n * 8 + lane % 4 * 2);
 #pragma unroll
           for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -198,7 +196,7 @@ struct FeatureState {
 #pragma unroll
           for (int parity = 0; parity < 2; ++parity) {
             const PhiloxBlock<ScalarWords> block =
-                block_of(query_begin + n * 8 + lane % 4 * 2 + parity, key_begin + m * 16 + lane / 4, head_index);
+                block_of(p, batch, head, query_begin + n * 8 + lane % 4 * 2 + parity, key_begin + m * 16 + lane / 4);
 #pragma unroll
             for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -237,10 +235,12 @@ struct FeatureState {
     }
   }
 
-  // The Philox block of a pair.
-  MICA_DEVICE PhiloxBlock<ScalarWords> block_of(i32 query, i32 key_index, u32 head_index) const {
-    const DropoutCell cell = dropout_cell(query, key_index);
-    return philox<ScalarWords>(key, cell.row, cell.column, head_index);
+  // The Philox block of a pair, where the place keeps cells together (keeps_cells).
+  template <class Params>
+  MICA_DEVICE PhiloxBlock<ScalarWords> block_of(const Params& p, i32 batch, i32 head, i32 query, i32 key_index) const {
+    const DropoutPlace& at = p.dropout.place;
+    const DropoutCell cell = dropout_cell(query + at.row_first, key_index + at.key_first);
+    return philox<ScalarWords>(key, cell.row, cell.column, dropout_head(at, batch, head));
   }
 
  private:

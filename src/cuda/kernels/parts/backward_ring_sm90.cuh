@@ -184,7 +184,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0,
 #pragma unroll
         for (int parity = 0; parity < 2; ++parity) {
           const PhiloxBlock<ScalarWords> block = features.block_of(
-              query_begin + n * 8 + quarter * 2 + parity, key_begin + keys + pair * 2, batch_index * p.heads_q + head);
+              p, batch_index, head, query_begin + n * 8 + quarter * 2 + parity, key_begin + keys + pair * 2);
 #pragma unroll
           for (int k = 0; k < 16; ++k) {
             const int bit = (n + k / 8) * 4 + k / 2 % 2 * 2 + parity;
