@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=3600, help="no package is begun after that")
     parser.add_argument("packages", nargs="*", default=PACKAGES)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     mica, environment = arguments.mica.resolve(), pathlib.Path(os.path.abspath(arguments.python))
     begun = time.monotonic()
     rows, count = [], {"right": 0, "wrong": 0, "apart": 0, "not fetched": 0}
