@@ -18,13 +18,6 @@ i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
          ceil_div<i64>(d_bias.shape[3], row.tile_k);
 }
 
-// Heads whose Q, dO and fp32 dQ fit into this share of L2 are dealt out together.
-i32 section_heads(const Problem& p, const Device& device) {
-  const i64 row_bytes = (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype) + p.dim_qk * i64(sizeof(float));
-  const i64 head_bytes = max_of<i64>(row_bytes * p.hint_len_q * p.group, 1);
-  return i32(clamp_to<i64>(i64(device.l2_bytes) * 4 / 5 / head_bytes, 1, i64(p.heads_k) * p.batch));
-}
-
 // Query heads of a group that a block takes. With few key heads a block for each key tile would leave SMs without work:
 // then several share one, and their dK and dV are added up. Not in a fixed order, and not where keys begin elsewhere
 // than at the row of their tile.
@@ -87,7 +80,6 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.backward.part_heads = heads_each;
     mapped.parts = parts;
     mapped.work_items = i32(key_blocks * parts);
-    mapped.section_heads = p.window_right < kUnlimited && !params.packed_k ? section_heads(p, choice.device) : 1;
     // Blocks that go on to further key tiles fetch them while the last one is stored. In turns a block may wait only
     // for blocks before it.
     const bool goes_on = row.traits.persistent && !p.deterministic;

@@ -97,20 +97,10 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return warp_max(count);
   }
 
-  // Under a causal mask the first key tiles of a head are the longest: those of all heads of a section come before the
-  // second ones, so that short ones are left for the end.
-  MICA_DEVICE i32 tile_of_item(i32 item) const {
-    if (maps.section_heads <= 1) return item;
-    const i32 section = item / (p.tiles_k * maps.section_heads), first_head = section * maps.section_heads;
-    const i32 heads = min_of(maps.section_heads, maps.work_items / maps.parts / p.tiles_k - first_head);
-    const i32 in_section = item - first_head * p.tiles_k, tile = in_section / heads;
-    return (first_head + in_section - tile * heads) * p.tiles_k + tile;
-  }
-
   // False if there is nothing to do.
   MICA_DEVICE bool locate_item(i32 item) {
     part = item % maps.parts;
-    if (!this->locate(tile_of_item(item / maps.parts))) return false;
+    if (!this->locate(item / maps.parts)) return false;
     tiles = this->query_tiles();
     return true;
   }
