@@ -69,8 +69,10 @@ def cases(kind, plain, senses, make_model):
 
             def padded(impl, mask=mask):
                 out = forward(impl, attention_mask=mask)[0]
-                same = out.dim() == 3 and out.shape[:2] == mask.shape and not has_decoder
-                return [out[mask.bool()] if same else out]
+                if has_decoder or out.dim() != 3 or out.shape[1] - mask.shape[1] not in (0, 1):
+                    return [out]
+                kept = torch.nn.functional.pad(mask, (0, out.shape[1] - mask.shape[1]), value=1)  # a token of its own
+                return [out[kept.bool()]]
 
             made[f"padding {side}"] = padded
 

@@ -30,7 +30,7 @@ def _of_the_modelling_code(config_class):
     package = importlib.import_module(config_class.__module__.rsplit(".", 1)[0])
     found = []
     for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("modeling_"):
+        if not module.name.startswith("modeling_") or module.name.startswith(("modeling_flax_", "modeling_tf_")):
             continue
         code = importlib.import_module(f"{package.__name__}.{module.name}")
         for name, kind in vars(code).items():

@@ -171,6 +171,9 @@ def _from_scalars(kind, key_heads, gentle):
 def _override(config, changes):
     if not hasattr(config, "pad_token_id"):  # of its parts alone, where the model asks the whole
         _set(config, "pad_token_id", 0)
+    for part in (config, getattr(config, "text_config", None)):  # Transformers 4.57 leaves it to the checkpoint
+        if re.match(r"qwen\w+_vl", getattr(part, "model_type", "")) and getattr(part, "rope_scaling", 0) is None:
+            part.rope_scaling = dict(rope_type="default", mrope_section=[2, 3, 3])
     for path, value in changes.items():
         *outer, name = path.split(".")
         inner = config
