@@ -4,7 +4,6 @@
 #pragma once
 
 #include <arm_neon.h>
-#include <assert.h>
 
 #include "core/types.h"
 
@@ -42,7 +41,7 @@ struct EngineBfmmla {
                        bool accumulate, i32 packed_depth = 0) {
     const i32 padded_depth = round_up(depth, kDepth);
     const i64 panel_depth = round_up(max_of(depth, packed_depth), kDepth);
-    assert(padded_depth <= kMaxDepth);
+    if (padded_depth > kMaxDepth) __builtin_trap();  // a defect of the plan; the panel lies on the stack
     for (i32 row = 0; row < rows; row += kRows) {
       Element panel[kMaxDepth * kRows];
       pack_rows(panel, a + row * ld_a, ld_a, padded_depth);

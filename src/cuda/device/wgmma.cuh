@@ -61,7 +61,7 @@ struct Wgmma;
   "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
   "." type " {" MICA_R##n "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b ", p, 1, 1, 1;\n}\n"
 // r0 to r5: the numbers of the operands after the accumulators, C: the accumulators.
-#define MICA_WGMMA_OF(Element, type, n, r0, r1, r2, r3, r4, r5, ...)                                                \
+#define MICA_WGMMA_OF(Element, type, n, r0, r1, r2, r3, r4, r5, ...)                                            \
   template <>                                                                                                   \
   struct Wgmma<Element, n> {                                                                                    \
     static MICA_DEVICE void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {                           \

@@ -148,7 +148,7 @@ struct BackwardParams {
 struct BackwardMapsParams {
   BackwardParams backward;
   MappedRows q, k, v, d_o;
-  i32 work_items;     // key tiles of all heads; there may be fewer blocks
+  i32 work_items;  // key tiles of all heads; there may be fewer blocks
   // Blocks that share a key tile, and add to fp32 sums of dK and dV, (tile_k, dim) blocks as dQ has them; 1: none do.
   i32 parts;
   float *dk_accumulator, *dv_accumulator;

@@ -2,8 +2,8 @@
 // Stands in for src/cuda/device/tma.cuh when a kernel runs on the host.
 #pragma once
 
-#include "device/ptx_sm90.cuh"
 #include "cuda/kernels/parts/tensor_map.h"
+#include "device/ptx_sm90.cuh"
 
 namespace mica {
 
