@@ -23,9 +23,10 @@ i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
 // than at the row of their tile.
 i32 part_heads(const Problem& p, const BackwardParams& params, const KernelRow& row, i64 key_blocks,
                const KernelChoice& choice) {
-  constexpr i64 kWaves = 4;
+  // Short sequences are cheap to begin with: to share one costs more there than an uneven last wave.
+  constexpr i32 kShortKeys = 1024;
   constexpr u32 kElsewhere = MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
-  const i64 wanted = kWaves * choice.device.num_sms;
+  const i64 waves = p.hint_len_k <= kShortKeys ? 1 : 4, wanted = waves * choice.device.num_sms;
   if (!row.traits.shares_groups || p.deterministic || params.packed_k || (p.vectors & kElsewhere) ||
       params.tiles_q == 0 || key_blocks == 0 || key_blocks >= wanted)
     return p.group;

@@ -210,21 +210,21 @@ TEST(Installed, WithTheVariablesOfTheShell) {
     make_system(system, kNewError);
     system.library(kModule, {.needed = {"libmore.so.1"}, .exports = {"PyInit__C"}});
     add_pkg(system, "import pkg._C\n");
-    system.library("/work/more/libmore.so.1", {.soname = "libmore.so.1"});
+    system.library("/data/more/libmore.so.1", {.soname = "libmore.so.1"});
     if (variable[0]) system.set(variable, value);
     Outlook outlook = system.outlook();
-    outlook.folder = "/work/more";
+    outlook.folder = "/data/more";
     const Survey found = survey(outlook);
     return codes_of(judge_installed(found, found.pythons.at(0), environment_of(found, &found.pythons[0])));
   };
   using Codes = std::vector<std::string>;
   EXPECT_EQ(codes("", ""), Codes{"NEEDED_MISSING"});
-  EXPECT_EQ(codes("LD_LIBRARY_PATH", "/work/more"), Codes{});
+  EXPECT_EQ(codes("LD_LIBRARY_PATH", "/data/more"), Codes{});
   EXPECT_EQ(codes("LD_LIBRARY_PATH", "../more"), Codes{}) << "a relative entry";
   EXPECT_EQ(codes("LD_LIBRARY_PATH", "/nowhere:"), Codes{}) << "an empty entry is the current folder";
   EXPECT_EQ(codes("LD_LIBRARY_PATH", ""), Codes{"NEEDED_MISSING"}) << "an empty variable is none";
-  EXPECT_EQ(codes("LD_PRELOAD", "/work/more/libmore.so.1"), Codes{});
-  EXPECT_EQ(codes("LD_PRELOAD", "/gone.so:/work/more/libmore.so.1"), Codes{});
+  EXPECT_EQ(codes("LD_PRELOAD", "/data/more/libmore.so.1"), Codes{});
+  EXPECT_EQ(codes("LD_PRELOAD", "/gone.so:/data/more/libmore.so.1"), Codes{});
   EXPECT_EQ(codes("LD_PRELOAD", "libmore.so.1"), Codes{"NEEDED_MISSING"});
 }
 
