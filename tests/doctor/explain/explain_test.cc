@@ -227,7 +227,7 @@ TEST(Explain, OtherTextIsNotKnown) {
         "flash_attn_2_cuda imported fine", "PyInit_foo is defined", "nvcc: NVIDIA (R) Cuda compiler driver",
         "the ELF header is valid", "kernel image loaded", "unpad_input returns five values", "TLS handshake failed"}) {
     const Explanation explanation = explain(text);
-    EXPECT_TRUE(explanation.verdicts.empty()) << text << " -> " << explanation.verdicts[0].code;
+    EXPECT_TRUE(explanation.verdicts.empty()) << text << " -> " << explanation.verdicts[0].code.name();
     EXPECT_FALSE(explanation.cause_found);
   }
   EXPECT_EQ(likely_error_line("all well\nValueError: strange\nbye"), "ValueError: strange");
