@@ -213,13 +213,14 @@ bool is_wasteful(i32 len_q, i32 tile_q) {
 
 bool suits(const KernelRow& row, const Problem& p) {
   constexpr i32 kLongKeysUnderMask = 4097, kLeastKeysUnderMask = 1025, kMostShortKeys = 256;
-  constexpr i32 kHasOwnRow = 96;  // head dimensions up to here have a narrower row than the middle one
+  // Head dimensions up to kHasOwnRow have a narrower row than the middle one, whose key tiles are as narrow as this.
+  constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
     case Lengths::MANY_KEYS: return p.hint_len_k >= (is_cut ? kLongKeysUnderMask : kLongKeys);
     case Lengths::MIDDLE:
-      return (p.dim_qk <= kHasOwnRow && p.hint_len_k > 96 && p.hint_len_k <= row.tile_k) ||
+      return (p.dim_qk <= kHasOwnRow && p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
              (is_cut && p.dim_qk > kHasOwnRow && p.hint_len_k >= kLeastKeysUnderMask &&
               p.hint_len_k < kLongKeysUnderMask) ||
              (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q));
