@@ -108,26 +108,31 @@ constexpr KernelTraits traits_of_append(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_combine(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_probs(const KernelRow&) { return {}; }
 
+// The words that rows use.
+namespace words {
+using enum Role;
+using namespace serves;
+constexpr i32 FP32 = MICA_FP32, FP16 = MICA_FP16, BF16 = MICA_BF16;
+#define MICA_TARGETS(name, architectures) constexpr const char* name = architectures;
+#define MICA_KERNEL(...)
+#define MICA_KERNELS(...)
+#include "cuda/kernels.def"
+#undef MICA_TARGETS
+#undef MICA_KERNEL
+#undef MICA_KERNELS
+}  // namespace words
+
 #define MICA_TARGETS(name, architectures)
-#define MICA_KERNEL(row_name, row_role, row_file, targets, row_dtype, row_dim_qk, row_dim_v, row_tile_q, row_tile_k, \
-                    row_warps, row_stages, row_blocks, variant, why)                                                 \
-  [] {                                                                                                               \
-    KernelRow row = {.name = #row_name,                                                                              \
-                     .role = Role::row_role,                                                                         \
-                     .file = #row_file,                                                                              \
-                     .dtype = MICA_##row_dtype,                                                                      \
-                     .dim_qk = row_dim_qk,                                                                           \
-                     .dim_v = row_dim_v,                                                                             \
-                     .tile_q = row_tile_q,                                                                           \
-                     .tile_k = row_tile_k,                                                                           \
-                     .warps = row_warps,                                                                             \
-                     .stages = row_stages,                                                                           \
-                     .blocks = row_blocks,                                                                           \
-                     .served = serves::variant,                                                                      \
-                     .why_spill = why};                                                                              \
-    row.traits = traits_of_##row_file(row);                                                                          \
-    return row;                                                                                                      \
+#define MICA_KERNEL(row_name, row_file, ...)                             \
+  [] {                                                                   \
+    using namespace words;                                               \
+    KernelRow row = {.name = #row_name, .file = #row_file, __VA_ARGS__}; \
+    row.traits = traits_of_##row_file(row);                              \
+    return row;                                                          \
   }(),
+#define MICA_KERNELS(file, rest, ...)                              \
+  MICA_KERNEL(file##_bf16##rest, file, .dtype = BF16, __VA_ARGS__) \
+  MICA_KERNEL(file##_fp16##rest, file, .dtype = FP16, __VA_ARGS__)
 
 // A row without a name ends the table.
 constexpr KernelRow kRows[] = {
@@ -135,6 +140,7 @@ constexpr KernelRow kRows[] = {
     {}};
 #undef MICA_TARGETS
 #undef MICA_KERNEL
+#undef MICA_KERNELS
 
 constexpr KernelTable kTable = {kRows, i32(sizeof kRows / sizeof kRows[0]) - 1};
 
@@ -231,7 +237,7 @@ bool suits(const KernelRow& row, const Problem& p) {
   return false;
 }
 
-// What the columns of the row say about the problem.
+// What the fields of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
   const u32 missing = features_of(p) & ~row.served;

@@ -10,7 +10,7 @@
 
 namespace mica {
 
-// What a kernel does in a pass; the words of the role column.
+// What a kernel does in a pass; the words of a row's .role.
 enum class Role : i32 {
   APPEND,            // writes new keys and values into the cache, turns q and k by their positions
   FORWARD,           // O and LSE, or their parts when the keys are split
@@ -48,16 +48,18 @@ struct KernelTraits {
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
 };
 
+// A row of kernels.def, which says what the fields are.
 struct KernelRow {
-  const char* name;
-  Role role;
-  const char* file;
-  i32 dtype;          // MICA_NONE: any
-  i32 dim_qk, dim_v;  // the largest it serves; 0: any
-  i32 tile_q, tile_k;
-  i32 warps, stages, blocks;
-  u32 served;  // Feature bits
-  const char* why_spill;
+  const char* name = nullptr;
+  const char* file = nullptr;
+  i32 dtype = MICA_NONE;
+  Role role = {};
+  const char* targets = "";
+  u32 served = 0;  // Feature bits
+  i32 dim_qk = 0, dim_v = 0;
+  i32 tile_q = 0, tile_k = 0;
+  i32 warps = 0, stages = 0, blocks = 0;
+  const char* why_spill = "";
   KernelTraits traits = {};
 };
 

@@ -3,17 +3,22 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools/build"))
+import kernel_table  # noqa: E402
 SKIPPED = 77
 
 TABLE = """MICA_TARGETS(TWO, "80 ptx80")
-MICA_KERNEL(double_it, FORWARD, double_it, TWO, BF16, 64, 64, 128, 64, 4, 2, 1, PLAIN, "")
-MICA_KERNEL(sum_up, FORWARD, sum_up, TWO, FP16, 64, 64, 128, 64, 4, 2, 1, FULL, "")
+MICA_KERNEL(double_it, double_it, .dtype = BF16, .role = FORWARD, .targets = TWO,
+    .dim_qk = 64, .dim_v = 64, .tile_q = 128, .tile_k = 64, .warps = 4, .stages = 2, .blocks = 1)
+MICA_KERNEL(sum_up, sum_up, .dtype = FP16, .role = FORWARD, .targets = TWO, .served = FULL,
+    .dim_qk = 64, .dim_v = 64, .tile_q = 32, .tile_k = 64, .warps = 4, .stages = 2, .blocks = 1)
 """
 DOUBLE_IT = """#include "kernels/factor.h"
 extern "C" __global__ void MICA_KERNEL_NAME(float* x) { x[threadIdx.x] *= FACTOR + MICA_TILE_Q; }
@@ -64,7 +69,7 @@ class BuildKernels(unittest.TestCase):
         self.assertEqual(self.build(), (0, 0), self.output)
         (self.kernels / "factor.h").write_text("#define FACTOR 3\n")
         self.assertEqual(self.build(), (0, 2), self.output)
-        self.table(TABLE.replace("128, 64, 4, 2, 1, FULL", "256, 64, 4, 2, 1, FULL"))
+        self.table(TABLE.replace(".tile_q = 32", ".tile_q = 64"))
         self.assertEqual(self.build(), (0, 2), self.output)
 
     def test_match_and_arch_choose(self):
@@ -86,7 +91,7 @@ class BuildKernels(unittest.TestCase):
         self.assertEqual(self.build("--arch", "80"), (1, 2))
         self.assertIn("sum_up 80: spills", self.output)
         self.assertEqual(self.build("--arch", "80")[0], 1, "what was refused is refused again")
-        self.table(TABLE.replace('FULL, "")', 'FULL, "a test wants it")'))
+        self.table(TABLE.removesuffix(")\n") + ', .why_spill = "a test wants it")\n')
         self.assertEqual(self.build("--arch", "80"), (0, 0), self.output)
 
     def test_errors_name_the_kernel(self):
@@ -95,7 +100,25 @@ class BuildKernels(unittest.TestCase):
         self.assertIn("sum_up 80: FAILED", self.output)
         self.table(TABLE.replace("FP16", "FP17"))
         self.assertEqual(self.build()[0], 1)
-        self.assertIn("kernels.def:3: dtype of sum_up is FP17", self.output)
+        self.assertIn("kernels.def:4: dtype of sum_up is FP17", self.output)
+
+    def test_a_row_names_what_it_sets(self):
+        pair = "MICA_KERNELS(sum_up, _d64, .role = FORWARD, .targets = TWO, .warps = 4)\n"
+        rows = kernel_table.parse('MICA_TARGETS(TWO, "80 ptx80")\n' + pair)
+        self.assertEqual([(row.name, row.file, row.dtype, row.warps, row.blocks, row.targets) for row in rows], [
+            ("sum_up_bf16_d64", "sum_up", "BF16", 4, 0, ["80", "ptx80"]),
+            ("sum_up_fp16_d64", "sum_up", "FP16", 4, 0, ["80", "ptx80"]),
+        ])  # fmt: skip
+        for wrong, message in (
+            (TABLE.replace(".warps = 4", ".wraps = 4"), "kernels.def:2: no field is called wraps"),
+            (TABLE.replace(".warps = 4", ".warps = four"), "kernels.def:2: warps is four, want a number"),
+            (TABLE.replace(".dim_v = 64, .tile_q = 32", ".tile_q = 32, .dim_v = 64"), "kernels.def:4: fields stand as"),
+            (TABLE.replace(".targets = TWO", ".targets = SIX"), "kernels.def:2: double_it is for SIX"),
+            (TABLE.replace(".blocks = 1)", ".blocks = 1"), "a bracket or a quote is missing"),
+            (TABLE.replace("(sum_up", "(double_it"), "kernels.def:4: double_it is there twice"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(SystemExit, re.escape(message)):
+                kernel_table.parse(wrong)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def complaints(job, entry):
     """Why this image must not be shipped."""
     found = [line.strip() for line in entry["log"].splitlines() if FATAL_WARNINGS.search(line)]
     spilled = entry["spill_stores"] + entry["spill_loads"]
-    if spilled and not job.row.why:
+    if spilled and not job.row.why_spill:
         found.append(f"spills {spilled} bytes and its row does not say why")
     if not job.is_ptx and entry["registers"] == 0:
         found.append("ptxas did not say how many registers it takes")
@@ -193,7 +193,7 @@ def write_outputs(jobs, cache, out):
         )
         blob += data
         entry.pop("log")
-        report.append({"kernel": job.row.name, "target": job.target, "why": job.row.why, **entry})
+        report.append({"kernel": job.row.name, "target": job.target, "why": job.row.why_spill, **entry})
     if len(blob) > MAX_DEFLATED_BYTES:
         raise SystemExit(f"the images take {len(blob)} bytes deflated, want at most {MAX_DEFLATED_BYTES}")
     header = "// Made by tools/build/build_kernels.py: row, architecture, is PTX, is for that architecture only, offset, deflated bytes,\n"

@@ -9,40 +9,22 @@
 #include <string>
 #include <vector>
 
+#include "cuda/registry.h"
 #include "tests/cuda/emulation/emulator.h"
 
 namespace mica {
 namespace {
 
-struct Row {
-  const char* name;
-  const char* targets;
-};
-
-#define MICA_TARGETS(name, architectures) constexpr const char* k##name = architectures;
-#define MICA_KERNEL(...)
-#include "cuda/kernels.def"
-#undef MICA_TARGETS
-#undef MICA_KERNEL
-
-#define MICA_TARGETS(name, architectures)
-#define MICA_KERNEL(name, role, file, targets, ...) {#name, k##targets},
-constexpr Row kRows[] = {
-#include "cuda/kernels.def"
-};
-#undef MICA_TARGETS
-#undef MICA_KERNEL
-
 std::vector<KernelImage> make_images() {
   std::vector<KernelImage> images;
-  for (const Row& row : kRows) {
+  for (i32 index = 0; index < kernel_table().num_rows; ++index) {
+    const KernelRow& row = kernel_table().rows[index];
     if (!emulation::has_kernel(row.name)) continue;
     std::istringstream targets(row.targets);
     for (std::string target; targets >> target;) {
       const bool is_ptx = target.compare(0, 3, "ptx") == 0;
       const bool specific = std::strchr("af", target.back()) != nullptr;
-      images.push_back(
-          {i32(&row - kRows), std::atoi(target.c_str() + (is_ptx ? 3 : 0)), is_ptx, specific, 0, 0, 1, 1, 0, 0, 0});
+      images.push_back({index, std::atoi(target.c_str() + (is_ptx ? 3 : 0)), is_ptx, specific, 0, 0, 1, 1, 0, 0, 0});
     }
   }
   return images;
