@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operating system knows: memory of this process and of the machine, a clock, a child process.
+// What the operating system knows: memory of this process and of the machine, this program once more.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 namespace cli {
-
-double now_seconds();  // monotonic
 
 // Bytes of this process that are resident now, exact to the page.
 double resident_bytes();
@@ -22,10 +19,6 @@ struct ChildResult {
 };
 // Runs this same program with other arguments and collects its standard output.
 ChildResult run_self(const std::vector<std::string>& arguments);
-
-// What `work` returns in a child process, as its output; exit code 2 if it throws (the line goes to standard error).
-// For a process without threads of its own.
-ChildResult run_in_child(const std::function<std::string()>& work);
 
 bool stdout_is_terminal();
 

@@ -14,6 +14,7 @@
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "commit.h"
+#include "support/process.h"
 
 namespace cli {
 namespace {
@@ -33,17 +34,17 @@ struct Timing {
 // Samples of at least a millisecond each (short cases are repeated inside one), for about `seconds`, at least 5.
 Timing time_workload(const Workload& workload, double seconds) {
   const auto run = [&](int repetitions) {
-    const double begin = now_seconds();
+    const double begin = support::monotonic_seconds();
     for (int r = 0; r < repetitions; ++r) workload.execute();
     workload.synchronise();
-    return now_seconds() - begin;
+    return support::monotonic_seconds() - begin;
   };
   int repetitions = 1;  // warm-up, which also finds out how many make a millisecond
   while (run(repetitions) < 1e-3 && repetitions < (1 << 20)) repetitions *= 2;
   std::vector<double> samples;
-  const double begin = now_seconds();
+  const double begin = support::monotonic_seconds();
   do samples.push_back(run(repetitions) / repetitions);
-  while (samples.size() < 5 || (now_seconds() - begin < seconds && samples.size() < 1000));
+  while (samples.size() < 5 || (support::monotonic_seconds() - begin < seconds && samples.size() < 1000));
   std::sort(samples.begin(), samples.end());
   const auto quantile = [&](double q) { return samples[std::size_t(q * double(samples.size() - 1) + 0.5)]; };
   return {quantile(0.5), quantile(0.1), quantile(0.9), int(samples.size())};

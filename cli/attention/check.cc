@@ -15,6 +15,7 @@
 #include "cli/verbs.h"
 #include "conformance/conformance.h"
 #include "mica/mica.h"
+#include "support/process.h"
 
 namespace cli {
 namespace {
@@ -156,14 +157,14 @@ int run(const Options& options) {
       outcomes[order[n]] = std::move(outcome);
     }
   };
-  const double begin = now_seconds();
+  const double begin = support::monotonic_seconds();
   const int jobs = options.jobs > 0 ? options.jobs : int(std::max(1u, std::thread::hardware_concurrency()));
   {
     std::vector<std::jthread> threads;
     for (int t = 1; t < jobs; ++t) threads.emplace_back(work);
     work();
   }
-  const double seconds = now_seconds() - begin;
+  const double seconds = support::monotonic_seconds() - begin;
   progress.finish();
 
   std::map<Status, std::size_t> count;

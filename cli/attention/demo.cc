@@ -16,6 +16,7 @@
 #include "cli/process.h"
 #include "cli/text.h"
 #include "mica/mica.hpp"
+#include "support/process.h"
 
 namespace cli {
 namespace {
@@ -42,12 +43,12 @@ DemoMeasurement measure(const DemoOptions& options, bool tiled, std::int64_t len
   double start = 0;
   std::vector<double> seconds;
   const auto stop = [&] {
-    seconds.push_back(now_seconds() - start);
+    seconds.push_back(support::monotonic_seconds() - start);
     if (seconds.size() == 1) m.extra_bytes = std::max(0.0, resident_bytes() - resident_before);
   };
-  const double begin = now_seconds();
+  const double begin = support::monotonic_seconds();
   do {  // the median of up to 7 runs, fewer when one takes long
-    start = now_seconds();
+    start = support::monotonic_seconds();
     if (tiled) {
       const mica::Plan plan = attention.plan();
       const mica::Workspace workspace(plan.workspace_bytes());
@@ -56,7 +57,7 @@ DemoMeasurement measure(const DemoOptions& options, bool tiled, std::int64_t len
     } else {
       naive_attention(p, q, k, v, o, threads, stop);
     }
-  } while (seconds.size() < 7 && now_seconds() - begin < 0.5);
+  } while (seconds.size() < 7 && support::monotonic_seconds() - begin < 0.5);
   std::nth_element(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 2), seconds.end());
   m.seconds = seconds[seconds.size() / 2];
 
@@ -83,18 +84,20 @@ struct Answer {
 // In a process of its own, so that the peak of one cannot hide behind another's. Nothing if the machine had no memory
 // left for it.
 std::optional<DemoMeasurement> measure_in_child(const DemoOptions& options, bool tiled, std::int64_t length) {
-  const ChildResult child = run_in_child([&] {
+  std::string said;
+  const auto work = [&] {
     const DemoMeasurement m = measure(options, tiled, length);
     Answer answer = {m.seconds, m.extra_bytes, m.error, {}};
     m.kernel.copy(answer.kernel, sizeof answer.kernel - 1);
     return std::string(reinterpret_cast<const char*>(&answer), sizeof answer);
-  });
+  };
+  const support::Ended child = support::run_forked(work, &said);
   if (child.exit_code == 128 + SIGKILL) return std::nullopt;
   Answer answer;
-  if (child.exit_code != 0 || child.output.size() != sizeof answer)
+  if (child.exit_code != 0 || said.size() != sizeof answer)
     throw std::runtime_error(format("the %s run at length %lld ended with code %d", tiled ? "tiled" : "textbook's",
                                     (long long)length, child.exit_code));
-  std::memcpy(&answer, child.output.data(), sizeof answer);
+  std::memcpy(&answer, said.data(), sizeof answer);
   return DemoMeasurement{answer.seconds, answer.extra_bytes, answer.error, answer.kernel};
 }
 
@@ -109,8 +112,8 @@ double predicted_seconds(const DemoMeasurement& last, std::int64_t last_length, 
 
 std::vector<DemoRow> measure_all(const DemoOptions& options, const std::function<void(const DemoRow&)>& show) {
   std::vector<DemoRow> rows;
-  const double begin = now_seconds();
-  const auto left = [&] { return options.seconds - (now_seconds() - begin); };
+  const double begin = support::monotonic_seconds();
+  const auto left = [&] { return options.seconds - (support::monotonic_seconds() - begin); };
   const DemoRow* last_naive = nullptr;
   rows.reserve(options.lengths.size());  // last_naive points into it
   for (auto it = options.lengths.begin(); it != options.lengths.end(); ++it) {

@@ -51,7 +51,7 @@ class Display {
   void show(const builder::BuildProgress& p) {
     if (quiet_ || !progress_) return;
     const int tenth = p.files_total > 0 ? p.files_done * 10 / p.files_total : 0;
-    const double now = now_seconds();
+    const double now = support::monotonic_seconds();
     const bool due = terminal_ ? now - shown_at_ >= 0.5 : (tenth != tenth_ || now - shown_at_ >= 60);
     if (!due) return;
     tenth_ = tenth;

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "cli/process.h"
+#include "support/process.h"
 #include "support/text.h"
 
 namespace cli {
@@ -31,12 +32,12 @@ const doctor::PythonInstall* wanted_python(doctor::Survey& survey, const std::st
   return python;
 }
 
-ProgressLine::ProgressLine() : begun_(now_seconds()) {}
+ProgressLine::ProgressLine() : begun_(support::monotonic_seconds()) {}
 
 doctor::Progress ProgressLine::callback() {
   if (!isatty(STDERR_FILENO)) return {};
   return [this](std::string_view what, uint64_t done, uint64_t total) {
-    const double now = now_seconds();
+    const double now = support::monotonic_seconds();
     if (now - begun_ < 0.5 || now - last_ < 0.1) return;
     last_ = now;
     shown_ = true;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -23,12 +24,31 @@ extern char** environ;
 namespace support {
 namespace {
 
+// Both ends are closed in programs that are started.
+class Pipe {
+ public:
+  Pipe() {
+    if (pipe2(ends_, O_CLOEXEC) != 0) throw ProcessError(std::string("no pipe: ") + std::strerror(errno));
+  }
+  ~Pipe() {
+    close_in();
+    close(ends_[0]);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  int out() const { return ends_[0]; }
+  int in() const { return ends_[1]; }
+  void close_in() {
+    if (ends_[1] >= 0) close(ends_[1]);
+    ends_[1] = -1;
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
 volatile std::sig_atomic_t stop_signal = 0;
 void note_stop(int signal) { stop_signal = signal; }
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void pause_milliseconds(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
@@ -42,10 +62,37 @@ std::string find_program(const std::string& name, const Variables& variables) {
   return "";
 }
 
-// Descriptors become 0, 1 and 2 of the child. What exec itself says comes back through a pipe, so that a program that
-// cannot be started is an error here and not an exit code.
-pid_t start(const Command& command, int input, int output, int errors) {
-  const std::string program = find_program(command.words.at(0), command.variables);
+// Forks. body() runs in the child and does not return.
+pid_t fork_child(const std::string& name, const std::function<void()>& body) {
+  std::fflush(nullptr);  // what is buffered is this process's to write
+  const pid_t child = fork();
+  if (child < 0) throw ProcessError("cannot start " + name + ": " + std::strerror(errno));
+  if (child > 0) return child;
+  body();
+  _exit(127);
+}
+
+// What becomes 0, 1 and 2 of a child.
+struct Streams {
+  int input = 0, output = 1, errors = 2;
+};
+
+// A session of its own, and the first to go if memory runs out: the kernel shall take a compiler and not the process
+// that watches it.
+void set_apart() {
+  setsid();
+  if (const int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); score >= 0) {
+    [[maybe_unused]] const ssize_t raised = write(score, "500", 3);
+    close(score);
+  }
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_DFL);
+}
+
+// What exec itself says comes back through a pipe, so that a program that cannot be started is an error here and not an
+// exit code.
+pid_t start(const Command& command, const Streams& streams, bool apart = true) {
+  const std::string program =
+      find_program(command.program.empty() ? command.words.at(0) : command.program, command.variables);
   if (program.empty()) throw ProcessError(command.words[0] + " is not to be found on PATH");
   std::vector<std::string> settings;
   for (const auto& [name, value] : command.variables) settings.push_back(name + "=" + value);
@@ -54,35 +101,20 @@ pid_t start(const Command& command, int input, int output, int errors) {
   for (const std::string& setting : settings) envp.push_back(const_cast<char*>(setting.c_str()));
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  int report[2];
-  if (pipe2(report, O_CLOEXEC) != 0) throw ProcessError(std::string("no pipe: ") + std::strerror(errno));
-  const pid_t child = fork();
-  if (child < 0) {
-    close(report[0]);
-    close(report[1]);
-    throw ProcessError("cannot start " + command.words[0] + ": " + std::strerror(errno));
-  }
-  if (child == 0) {
-    setsid();
-    // If memory runs out, the kernel shall take a compiler and not the process that watches it.
-    if (const int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); score >= 0) {
-      [[maybe_unused]] const ssize_t raised = write(score, "500", 3);
-      close(score);
-    }
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_DFL);
-    dup2(input, 0);
-    dup2(output, 1);
-    dup2(errors, 2);
+  Pipe report;
+  const pid_t child = fork_child(command.words[0], [&] {
+    if (apart) set_apart();
+    dup2(streams.input, 0);
+    dup2(streams.output, 1);
+    dup2(streams.errors, 2);
     if (command.folder.empty() || chdir(command.folder.c_str()) == 0) execve(program.c_str(), argv.data(), envp.data());
     const int error = errno;
-    [[maybe_unused]] const ssize_t written = write(report[1], &error, sizeof error);
-    _exit(127);
-  }
-  close(report[1]);
+    [[maybe_unused]] const ssize_t written = write(report.in(), &error, sizeof error);
+  });
+  report.close_in();
   int error = 0;
   ssize_t got;
-  while ((got = read(report[0], &error, sizeof error)) < 0 && errno == EINTR) continue;
-  close(report[0]);
+  while ((got = read(report.out(), &error, sizeof error)) < 0 && errno == EINTR) continue;
   if (got == sizeof error) {
     waitpid(child, nullptr, 0);
     throw ProcessError("cannot start " + program + ": " + std::strerror(error));
@@ -90,13 +122,24 @@ pid_t start(const Command& command, int input, int output, int errors) {
   return child;
 }
 
-bool reap(pid_t child, Ended* ended) {
+bool reap(pid_t child, int options, Ended* ended) {
   int status = 0;
-  const pid_t got = waitpid(child, &status, WNOHANG);
+  const pid_t got = waitpid(child, &status, options);
   if (got == 0 || (got < 0 && errno == EINTR)) return false;
   ended->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   ended->exit_code = ended->signal ? 128 + ended->signal : WEXITSTATUS(status);
   return true;
+}
+
+// Reads until the child closes its end, then waits for it.
+Ended collect(pid_t child, Pipe& said, std::string* output) {
+  said.close_in();
+  char buffer[4096];
+  for (ssize_t n; (n = read(said.out(), buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR);)
+    if (n > 0) output->append(buffer, std::size_t(n));
+  Ended ended;
+  while (!reap(child, 0, &ended)) continue;
+  return ended;
 }
 
 class Descriptor {
@@ -122,6 +165,10 @@ std::string read_new(int descriptor) {
 }
 
 }  // namespace
+
+double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 Variables current_environment() {
   Variables out;
@@ -149,55 +196,47 @@ Ended run_watched(const Command& command, const Watch& watch) {
   const Descriptor log(watch.log, O_WRONLY | O_CREAT | O_APPEND);
   const Descriptor tail(watch.log, O_RDONLY);
   lseek(tail.value(), 0, SEEK_END);
-  const double begin = now_seconds();
-  const pid_t child = start(command, nothing.value(), log.value(), log.value());
+  const double begin = monotonic_seconds();
+  const pid_t child = start(command, {nothing.value(), log.value(), log.value()});
   if (watch.started) watch.started(child);
   Ended ended;
   const auto look = [&] {
     const uint64_t bytes = session_use(child).bytes;
     ended.peak_bytes = std::max(ended.peak_bytes, bytes);
     const std::string text = read_new(tail.value());
-    if (watch.every) watch.every({now_seconds() - begin, bytes, ended.peak_bytes, text});
+    if (watch.every) watch.every({monotonic_seconds() - begin, bytes, ended.peak_bytes, text});
   };
   double asked_at = 0;  // when it was told to stop
-  while (!reap(child, &ended)) {
+  while (!reap(child, WNOHANG, &ended)) {
     look();
     if (stop_requested() && !ended.stopped) {
       ended.stopped = true;
-      asked_at = now_seconds();
+      asked_at = monotonic_seconds();
       kill(-child, SIGINT);  // as Ctrl-C does: ninja takes back what is half-written
     }
-    if (ended.stopped && now_seconds() - asked_at > 20) end_session(child, 2);
+    if (ended.stopped && monotonic_seconds() - asked_at > 20) end_session(child, 2);
     pause_milliseconds(200);
   }
   // Whatever it left behind (a compiler whose parent was killed) would go on writing into the build.
   end_session(child, ended.stopped ? 10 : 2);
   look();
-  ended.seconds = now_seconds() - begin;
+  ended.seconds = monotonic_seconds() - begin;
   return ended;
 }
 
 Ended run_collected(const Command& command, double limit_seconds, std::string* output, std::string* errors) {
-  int out[2], err[2];
-  if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
-    throw ProcessError(std::string("no pipe: ") + std::strerror(errno));
+  Pipe out, err;
   const Descriptor nothing("/dev/null", O_RDONLY);
-  const double begin = now_seconds();
-  pid_t child = -1;
-  try {
-    child = start(command, nothing.value(), out[1], err[1]);
-  } catch (...) {
-    for (const int descriptor : {out[0], out[1], err[0], err[1]}) close(descriptor);
-    throw;
-  }
-  close(out[1]);
-  close(err[1]);
-  pollfd ends[2] = {{out[0], POLLIN, 0}, {err[0], POLLIN, 0}};
+  const double begin = monotonic_seconds();
+  const pid_t child = start(command, {nothing.value(), out.in(), err.in()});
+  out.close_in();
+  err.close_in();
+  pollfd ends[2] = {{out.out(), POLLIN, 0}, {err.out(), POLLIN, 0}};
   std::string* texts[2] = {output, errors};
   Ended ended;
   bool over_limit = false;
   for (int open_ends = 2; open_ends > 0;) {
-    if (now_seconds() - begin > limit_seconds || stop_requested()) {
+    if (monotonic_seconds() - begin > limit_seconds || stop_requested()) {
       over_limit = true;
       break;
     }
@@ -219,11 +258,38 @@ Ended run_collected(const Command& command, double limit_seconds, std::string* o
     ended.stopped = stop_requested();
     end_session(child, 2);
   }
-  while (!reap(child, &ended)) pause_milliseconds(5);
-  close(out[0]);
-  close(err[0]);
-  ended.seconds = now_seconds() - begin;
+  while (!reap(child, WNOHANG, &ended)) pause_milliseconds(5);
+  ended.seconds = monotonic_seconds() - begin;
   return ended;
+}
+
+Ended run_beside(const Command& command, std::string* output) {
+  Pipe said;
+  const double begin = monotonic_seconds();
+  const pid_t child = start(command, {.output = said.in()}, false);
+  Ended ended = collect(child, said, output);
+  ended.seconds = monotonic_seconds() - begin;
+  return ended;
+}
+
+Ended run_forked(const std::function<std::string()>& work, std::string* output) {
+  Pipe said;
+  const pid_t child = fork_child("a process", [&] {
+    std::string answer;
+    try {
+      answer = work();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "mica: %s\n", e.what());
+      _exit(2);
+    }
+    for (std::size_t sent = 0; sent < answer.size();) {
+      const ssize_t n = write(said.in(), answer.data() + sent, answer.size() - sent);
+      if (n < 0 && errno != EINTR) _exit(2);
+      if (n > 0) sent += std::size_t(n);
+    }
+    _exit(0);
+  });
+  return collect(child, said, output);
 }
 
 }  // namespace support

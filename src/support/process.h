@@ -24,6 +24,7 @@ struct Command {
   std::vector<std::string> words;  // the first is looked for on the PATH of `variables`
   Variables variables;             // the whole environment
   std::string folder;              // where it starts; empty: here
+  std::string program = {};        // the file that is started, where it is not the first word
 };
 
 struct Ended {
@@ -53,6 +54,15 @@ Ended run_watched(const Command& command, const Watch& watch);
 // Runs it and collects its standard output (at most 64 MiB); errors of the program go to `errors` if that is given.
 // Ended after `limit_seconds` at the latest.
 Ended run_collected(const Command& command, double limit_seconds, std::string* output, std::string* errors = nullptr);
+
+// Runs it as a part of this program: in its session, with its input, errors and terminal. Collects its standard output.
+Ended run_beside(const Command& command, std::string* output);
+
+// What `work` returns in a copy of this process, as its output; exit code 2 if it throws (the line goes to standard
+// error). For a process without threads of its own.
+Ended run_forked(const std::function<std::string()>& work, std::string* output);
+
+double monotonic_seconds();
 
 // SIGINT and SIGTERM then only make stop_requested() true; SIGHUP and SIGPIPE are ignored: the terminal may close.
 void take_stop_signals();

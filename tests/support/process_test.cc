@@ -39,6 +39,35 @@ TEST_F(Process, CollectsWhatItSays) {
   EXPECT_EQ(ended.exit_code, 3);
 }
 
+TEST_F(Process, BesideThisOneItSharesSessionAndGroup) {
+  std::string output;
+  const Command command = {
+      {"another name", "-c", "echo $0; ps -o sid= -p $$ 2>/dev/null || cut -d' ' -f6 /proc/$$/stat; exit 4"},
+      current_environment(),
+      "",
+      "/bin/sh"};
+  const Ended ended = run_beside(command, &output);
+  EXPECT_EQ(ended.exit_code, 4);
+  EXPECT_EQ(output.substr(0, output.find('\n')), "another name");
+  EXPECT_EQ(std::stoi(output.substr(output.find('\n'))), getsid(0));
+  EXPECT_THROW(run_beside({{"no-such-program"}, current_environment(), ""}, &output), ProcessError);
+}
+
+TEST_F(Process, ACopyOfThisOneAnswers) {
+  std::string output;
+  EXPECT_EQ(run_forked([] { return std::string(300000, 'x'); }, &output).exit_code, 0);
+  EXPECT_EQ(output, std::string(300000, 'x'));
+  EXPECT_EQ(run_forked([]() -> std::string { throw std::runtime_error("on purpose"); }, &output).exit_code, 2);
+  EXPECT_EQ(run_forked(
+                []() -> std::string {
+                  raise(SIGKILL);
+                  return "";
+                },
+                &output)
+                .exit_code,
+            128 + SIGKILL);
+}
+
 TEST_F(Process, WhatCannotBeStartedIsAnError) {
   EXPECT_THROW(run_collected({{"no-such-program"}, current_environment(), ""}, 5, nullptr), ProcessError);
   EXPECT_THROW(run_collected({{folder_}, current_environment(), ""}, 5, nullptr), ProcessError);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU architectures: how they are written, and which nvcc knows them.
+// GPU architectures: how they are written.
 #include "builder/plan/architectures.h"
 
 #include <stdexcept>
 
-#include "doctor/tables/cuda_releases.h"
 #include "support/text.h"
 
 namespace builder {
@@ -51,19 +50,6 @@ std::vector<Architecture> parse_architectures(const std::string& text) {
 
 std::string dotted(const doctor::GpuArch& arch) {
   return arch.capability().text() + (arch.suffix ? std::string(1, arch.suffix) : "");
-}
-
-std::string why_nvcc_cannot(const support::Version& nvcc, const doctor::GpuArch& arch) {
-  const std::string name = arch.capability().text();
-  const auto known = doctor::known_architecture(arch.sm);
-  if (!known) return "no nvcc is known that has " + name;
-  if (nvcc < known->first)
-    return "nvcc " + nvcc.text() + " does not know " + name + " yet: " + known->first.text() + " or later does";
-  if (known->dropped.known() && nvcc >= known->dropped)
-    return "nvcc " + nvcc.text() + " no longer knows " + name + ": those before " + known->dropped.text() + " do";
-  if (arch.suffix == 'f' && nvcc < support::parse_version("12.9"))
-    return "nvcc " + nvcc.text() + " does not know the suffix f: 12.9 or later does";
-  return "";
 }
 
 }  // namespace builder

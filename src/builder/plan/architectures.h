@@ -22,7 +22,4 @@ std::vector<Architecture> parse_architectures(const std::string& text);
 
 std::string dotted(const doctor::GpuArch& arch);  // "9.0a"
 
-// Does this nvcc know the architecture; else why not, with the versions that do.
-std::string why_nvcc_cannot(const support::Version& nvcc, const doctor::GpuArch& arch);
-
 }  // namespace builder

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 #include <stdexcept>
 
 #include "support/bytes.h"
@@ -43,16 +42,6 @@ BuildPlace look_around(const std::string& python) {
   return place;
 }
 
-int newest_gcc_of_toolkit(const std::string& folder) {
-  for (const char* header : {"/include/crt/host_config.h", "/targets/x86_64-linux/include/crt/host_config.h",
-                             "/targets/sbsa-linux/include/crt/host_config.h"}) {
-    const std::string text = text_or_nothing(folder + header);
-    std::smatch match;
-    if (std::regex_search(text, match, std::regex("#if __GNUC__ > ([0-9]{1,2})"))) return std::stoi(match[1].str());
-  }
-  return 0;
-}
-
 PlanInputs gather(const BuildPlace& place, const doctor::Environment* target) {
   PlanInputs in;
   const doctor::Survey& survey = place.survey;
@@ -61,7 +50,7 @@ PlanInputs gather(const BuildPlace& place, const doctor::Environment* target) {
   in.target = target ? *target : in.here;
   for (const doctor::Toolkit& toolkit : survey.toolkits) {
     if (toolkit.nvcc.empty() || !toolkit.version.known()) continue;
-    in.toolkits.push_back({toolkit.folder, toolkit.version, newest_gcc_of_toolkit(toolkit.folder)});
+    in.toolkits.push_back({toolkit.folder, toolkit.version, toolkit.most_gcc});
     if (toolkit.is_first) in.first_nvcc = toolkit.folder;
   }
   for (const doctor::Compiler& compiler : survey.compilers) {

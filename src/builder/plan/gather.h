@@ -21,9 +21,6 @@ BuildPlace look_around(const std::string& python);
 // Facts of the place, and of `target` if that is given; choices and the source are the caller's.
 PlanInputs gather(const BuildPlace& place, const doctor::Environment* target);
 
-// Major version of the newest g++ that a toolkit takes, from its own header; 0: not known.
-int newest_gcc_of_toolkit(const std::string& folder);
-
 // How often the kernel has ended a process of this control group (or machine) for memory.
 uint64_t memory_kills();
 

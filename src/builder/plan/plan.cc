@@ -6,6 +6,7 @@
 
 #include "builder/plan/parallel.h"
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/toolchain.h"
 #include "doctor/tables/gpu_arch.h"
 #include "support/text.h"
 
@@ -144,10 +145,9 @@ class Planner {
   // Empty: it fits.
   std::string why_not(const Toolkit& toolkit) const {
     const Version wanted = support::parse_version(torch().cuda_version);
-    if (toolkit.version.major_part() != wanted.major_part())
-      return "CUDA " + toolkit.version.text() + ", torch was built with " + wanted.text() + ": the majors differ";
+    if (const std::string why = doctor::why_cuda_differs(toolkit.version, wanted); !why.empty()) return why;
     for (const Architecture& a : plan_.architectures)
-      if (const std::string why = why_nvcc_cannot(toolkit.version, a.arch); !why.empty()) return why;
+      if (const std::string why = doctor::why_nvcc_cannot(toolkit.version, a.arch); !why.empty()) return why;
     return "";
   }
 
@@ -190,14 +190,14 @@ class Planner {
     std::vector<std::string> evidence;
     for (const HostCompiler& compiler : in_.host_compilers) {
       const int most = plan_.cuda ? plan_.toolkit.most_gcc : 0;
-      if (most && compiler.version.major_part() > most) {
+      if (doctor::is_gcc_too_new(compiler.version, most)) {
         evidence.push_back(compiler.cxx + " " + compiler.version.text() + ": nvcc " + plan_.toolkit.version.text() +
                            " takes g++ up to " + std::to_string(most));
         continue;
       }
-      constexpr int kLeastGcc = 9;  // torch's headers are C++17 and refuse older ones
-      if (compiler.version.major_part() < kLeastGcc) {
-        evidence.push_back(compiler.cxx + " " + compiler.version.text() + ": torch's headers need g++ 9 or later");
+      if (doctor::is_gcc_too_old(compiler.version)) {
+        evidence.push_back(compiler.cxx + " " + compiler.version.text() + ": torch's headers need g++ " +
+                           std::to_string(doctor::kLeastGcc) + " or later");
         continue;
       }
       plan_.compiler = compiler;

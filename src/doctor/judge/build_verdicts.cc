@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/toolchain.h"
 #include "doctor/judge/attention_wheel.h"
 #include "doctor/tables/cuda_releases.h"
 #include "doctor/tables/gpu_arch.h"
@@ -22,14 +23,6 @@ constexpr uint64_t kBytesPerThread = 5'000'000'000;  // of one nvcc thread, by u
 constexpr const char* kNoCudaHome =
     "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.";
 constexpr uint64_t kDiskBytes = 5'000'000'000;
-
-// The newest g++ that a toolkit takes.
-struct HostCompilerBound {
-  const char* cuda;
-  int most;
-};
-constexpr HostCompilerBound kHostCompilers[] = {{"11.0", 10}, {"11.4", 11}, {"12.0", 12},
-                                                {"12.4", 13}, {"12.8", 14}, {"13.0", 15}};
 
 std::string pip_of(const PythonInstall& python) { return python.program + " -m pip"; }
 
@@ -110,7 +103,7 @@ class Builder {
     const std::vector<std::string> evidence = {
         toolkit_->nvcc + " is " + nvcc.text(),
         "torch " + python_.torch->version + " is for CUDA " + (torch.known() ? torch.text() : "none")};
-    if (nvcc.known() && torch.known() && nvcc.major_part() != torch.major_part()) {
+    if (!why_cuda_differs(nvcc, torch).empty()) {
       say("BUILD_CUDA_MAJOR_MISMATCH",
           "The detected CUDA version (" + std::to_string(nvcc.major_part()) + "." + std::to_string(nvcc.minor_part()) +
               ") mismatches the version that was used to compile PyTorch (" + torch.text() +
@@ -124,14 +117,15 @@ class Builder {
     const std::string set = survey_.outlook.variable("FLASH_ATTN_CUDA_ARCHS");
     for (const std::string& word : split(set, ';')) {
       const auto known = known_architecture(std::atoi(word.c_str()));
-      if (!known || nvcc >= known->first) continue;
-      const Version& need = known->first;
+      const std::string why = known ? why_nvcc_cannot(nvcc, {known->sm, 0}) : "";
+      if (why.empty()) continue;
+      const std::string other_nvcc = nvcc < known->first ? ", or " + newer_toolkit(known->first) : "";
       say("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "nvcc fatal   : Unsupported gpu architecture 'compute_" + word + "'",
-          "FLASH_ATTN_CUDA_ARCHS asks for " + word + ", which nvcc knows from CUDA " + need.text() + " on.",
-          "export FLASH_ATTN_CUDA_ARCHS=\"80;90\", or " + newer_toolkit(need), {toolkit_->nvcc + " is " + nvcc.text()});
+          "FLASH_ATTN_CUDA_ARCHS asks for " + word + ", but " + why + ".",
+          "export FLASH_ATTN_CUDA_ARCHS=\"80;90\"" + other_nvcc, {toolkit_->nvcc + " is " + nvcc.text()});
       return;
     }
-    if (set.empty() && nvcc < parse_version("12.8"))
+    if (set.empty() && !why_nvcc_cannot(nvcc, {120, 0}).empty())
       say("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
           "flash-attn's newest sources always ask for compute_120, which nvcc knows from CUDA 12.8 on; releases up to "
           "2.8.3 do not.",
@@ -156,15 +150,24 @@ class Builder {
           "apt-get install -y g++ (or: conda install -c conda-forge gxx_linux-64)");
       return;
     }
-    int most = 0;
-    if (toolkit_ && toolkit_->version.known())
-      for (const HostCompilerBound& row : kHostCompilers)
-        if (toolkit_->version >= parse_version(row.cuda)) most = row.most;
-    if (first->kind != "gcc" || !first->version.known() || most == 0 || first->version.major_part() <= most) return;
-    std::string fix = "install g++-" + std::to_string(most);
+    const int most = toolkit_ ? toolkit_->most_gcc : 0;
+    const auto suits = [&](const Compiler& c) {
+      return c.kind == "gcc" && c.version.known() && !is_gcc_too_new(c.version, most) && !is_gcc_too_old(c.version);
+    };
+    if (first->kind != "gcc" || !first->version.known() || suits(*first)) return;
+    std::string fix = most ? "install g++-" + std::to_string(most) : "install a newer g++";
     for (const Compiler& c : survey_.compilers)
-      if (c.kind == "gcc" && c.version.known() && c.version.major_part() <= most && c.name.rfind("g++", 0) == 0)
+      if (suits(c) && c.name.rfind("g++", 0) == 0)
         fix = "export CXX=" + c.path + " NVCC_PREPEND_FLAGS='-ccbin " + c.path + "'";
+    if (is_gcc_too_old(first->version)) {
+      say("BUILD_HOST_COMPILER",
+          "#error \"You're trying to build PyTorch with a too old version of GCC. We need GCC " +
+              std::to_string(kLeastGcc) + " or later.\"",
+          "torch's headers need g++ " + std::to_string(kLeastGcc) + " or later, and the first one on PATH is " +
+              first->version.text() + ".",
+          fix, {first->path + " is " + first->version.text()});
+      return;
+    }
     say("BUILD_HOST_COMPILER",
         "#error -- unsupported GNU version! gcc versions later than " + std::to_string(most) + " are not supported!",
         "nvcc " + toolkit_->version.text() + " takes g++ up to " + std::to_string(most) +

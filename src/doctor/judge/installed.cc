@@ -13,6 +13,7 @@
 #include "doctor/read/inspect.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/record.h"
+#include "doctor/read/requirement.h"
 #include "doctor/system/package.h"
 #include "doctor/tables/cuda_releases.h"
 #include "support/package_name.h"
@@ -65,9 +66,8 @@ PackageFiles files_of(const Files& files, const InstalledPackage& package) {
   const Metadata metadata = parse_metadata(files.read(folder + "/METADATA", 4 << 20).value_or(""));
   out.claim = claimed_torch(metadata, package.version);
   for (const std::string& requirement : metadata.all("Requires-Dist")) {
-    const std::string name = requirement.substr(0, requirement.find_first_of(" <>=!~;[("));
-    const bool is_optional = requirement.find("extra ==") != requirement.npos;
-    out.needs_torch |= normalised_package(name) == "torch" && !is_optional;
+    const Requirement parsed = parse_requirement(requirement);
+    out.needs_torch |= normalised_package(parsed.name) == "torch" && !parsed.is_optional();
   }
   const auto record = files.read(folder + "/RECORD", 64 << 20);
   out.has_record = record.has_value();

@@ -16,6 +16,8 @@ struct Requirement {
   std::string marker;   // after ';'; empty: always
   // One release and no other: "==2.8.0", "===2.8.0".
   bool is_pinned() const { return version.find("==") != version.npos; }
+  // Only for those who ask for an extra: "extra == 'test'".
+  bool is_optional() const { return marker.find("extra") != marker.npos; }
 };
 
 Requirement parse_requirement(std::string_view text);

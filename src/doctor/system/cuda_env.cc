@@ -96,6 +96,17 @@ std::string real_nvcc(const Files& files, const std::string& path) {
   return file;
 }
 
+int newest_gcc_of(const Files& files, const Toolkit& toolkit) {
+  for (const char* header : {"/include/crt/host_config.h", "/targets/x86_64-linux/include/crt/host_config.h",
+                             "/targets/sbsa-linux/include/crt/host_config.h"}) {
+    const std::string text = files.read(toolkit.folder + header).value_or("");
+    constexpr std::string_view kBound = "#if __GNUC__ > ";
+    if (const std::size_t at = text.find(kBound); at != text.npos)
+      if (const int most = std::atoi(text.substr(at + kBound.size(), 3).c_str()); most > 0) return most;
+  }
+  return newest_gcc_of_cuda(toolkit.version);
+}
+
 class ToolkitList {
  public:
   explicit ToolkitList(const Outlook& outlook) : outlook_(outlook) {}
@@ -115,6 +126,7 @@ class ToolkitList {
                            files.is_file(*resolved + "/version.json");
     if (!has_files) return nullptr;
     toolkit.version = toolkit_version(files, toolkit.folder, toolkit.nvcc);
+    toolkit.most_gcc = newest_gcc_of(files, toolkit);
     list_.push_back(std::move(toolkit));
     return &list_.back();
   }

@@ -31,6 +31,7 @@ struct Toolkit {
   std::string found_by;  // "CUDA_HOME", "PATH", "/usr/local", "conda", "pip"
   Version version;
   std::string nvcc;       // path; empty: libraries only
+  int most_gcc = 0;       // the newest g++ that it takes, by its own header, else by the table; 0: not known
   bool is_first = false;  // its nvcc is the one that `nvcc` starts
   bool is_cuda_home = false;
 };

@@ -30,7 +30,21 @@ constexpr ArchitectureRow kArchitectures[] = {
     {101, "12.8", "13.0"}, {103, "12.9", ""},   {110, "13.0", ""},   {120, "12.8", ""},   {121, "12.9", ""},
 };
 
+struct HostCompilerRow {
+  const char* cuda;  // from this release on
+  int newest_gcc;
+};
+constexpr HostCompilerRow kHostCompilers[] = {{"11.0", 10}, {"11.4", 11}, {"12.0", 12},
+                                              {"12.4", 13}, {"12.8", 14}, {"13.0", 15}};
+
 }  // namespace
+
+int newest_gcc_of_cuda(const Version& cuda) {
+  int newest = 0;
+  for (const HostCompilerRow& row : kHostCompilers)
+    if (cuda.known() && cuda >= parse_version(row.cuda)) newest = row.newest_gcc;
+  return newest;
+}
 
 std::optional<KnownArchitecture> known_architecture(int sm) {
   for (const ArchitectureRow& row : kArchitectures)

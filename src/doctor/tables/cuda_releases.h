@@ -24,6 +24,8 @@ struct KnownArchitecture {
 };
 // Nothing for a number that is no architecture.
 std::optional<KnownArchitecture> known_architecture(int sm);
+// The major version of the newest g++ that its nvcc takes; 0: not known.
+int newest_gcc_of_cuda(const Version& cuda);
 // The CUDA that first knew an architecture, or the one before it in the table if that number is not there; at
 // least 11.0, with which the table of drivers begins.
 Version first_cuda_of(int sm);

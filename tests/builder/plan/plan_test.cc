@@ -9,6 +9,7 @@
 #include "builder/run/failure.h"
 #include "builder/run/progress.h"
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/toolchain.h"
 
 namespace builder {
 namespace {
@@ -186,7 +187,7 @@ TEST(Architectures, AreWrittenAsTorchWritesThem) {
 
 TEST(Architectures, NvccKnowsThemFromAndUntil) {
   const auto says = [](const char* nvcc, int sm, char suffix = 0) {
-    return why_nvcc_cannot(support::parse_version(nvcc), {sm, suffix});
+    return doctor::why_nvcc_cannot(support::parse_version(nvcc), {sm, suffix});
   };
   EXPECT_EQ(says("12.4", 90, 'a'), "");
   EXPECT_NE(says("12.4", 120), "");

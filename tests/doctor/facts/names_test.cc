@@ -185,6 +185,8 @@ TEST(Requirement, TakenApart) {
   EXPECT_EQ(parsed.marker, "python_version > '3.9'");
   EXPECT_FALSE(parsed.is_pinned());
   EXPECT_TRUE(doctor::parse_requirement("torch==2.8.0").is_pinned());
+  EXPECT_TRUE(doctor::parse_requirement("torch; extra==\"gpu\"").is_optional());
+  EXPECT_FALSE(doctor::parse_requirement("torch; python_version > '3.9'").is_optional());
   const auto url = doctor::parse_requirement("torch @ https://host/a;b.whl ; extra == 'x'");
   EXPECT_EQ(url.name, "torch");
   EXPECT_EQ(url.url, "https://host/a;b.whl");
