@@ -22,7 +22,8 @@ typedef enum mica_dtype {
   MICA_FP16 = 2,
   MICA_BF16 = 3,
   MICA_BOOL = 4, /* one byte, nonzero is true */
-  MICA_INT32 = 5
+  MICA_INT32 = 5,
+  MICA_FP8_E4M3 = 6 /* 4 bits of exponent, 3 of mantissa, no infinities ("fn"); q, k and v only */
 } mica_dtype;
 
 typedef enum mica_pass { MICA_FORWARD = 0, MICA_BACKWARD = 1 } mica_pass;

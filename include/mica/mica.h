@@ -124,11 +124,23 @@ typedef struct mica_place {
   int64_t head_first, heads; /* heads of the whole; 0: q.shape[2] */
 } mica_place;
 
+/* Factors of e4m3 elements: what is stored times its factor is what is meant. Absent: 1. Append divides k_new and v_new
+ * of 16 or 32 bits by them, rounds to nearest and saturates. A query head takes the factor of its key head. */
+typedef struct mica_quantisation {
+  mica_tensor q_descale; /* fp32 (batch, hk, 1, 1), 1 broadcasts: a factor for each head and sequence, or one for all */
+  mica_tensor k_descale; /* the same; with per_page (pages, hk, 1, 1) */
+  mica_tensor v_descale;
+  int32_t per_page; /* 1: factors of k and v go by pages of the block table, not by sequences */
+  int32_t reserved; /* 0 */
+} mica_quantisation;
+
 /* Dense: q (batch, sq, hq, dim), k (slots, sk, hk, dim), v (slots, sk, hk, dim_v), o (batch, sq, hq, dim_v).
  * Packed (cu_seqlens): q (1, total_q, hq, dim), k (1, total_k, hk, dim), ... Paged: k (pages, page_size, hk, dim).
  * lse: fp32 (batch, hq, sq, 1), packed (1, hq, total_q, 1): natural logarithm, sink included, -inf for an empty row
  * (whose output is 0). Optional in forward. probs, for tests: fp32 (batch, hq, sq, sk), the softmax, negative where
- * dropped (packed or cached: sq, sk at least the longest). Rows past seqused_q are written as empty rows. */
+ * dropped (packed or cached: sq, sk at least the longest). Rows past seqused_q are written as empty rows.
+ * q, k and v have one type, or k and v are e4m3 (a quantised cache). o has q's type or fp32; where q is e4m3: fp16, bf16
+ * or fp32. e4m3 has no backward. */
 typedef struct mica_attention {
   uint32_t struct_bytes; /* sizeof(mica_attention) */
   uint32_t abi_version;  /* MICA_ABI_VERSION */
@@ -142,6 +154,7 @@ typedef struct mica_attention {
   mica_control control;
   mica_gradients gradients;
   mica_place place;
+  mica_quantisation quantisation;
 } mica_attention;
 
 /* mica_attention a = MICA_ATTENTION_INIT;  no mask, unlimited window, scale 1/sqrt(dim), CPU. */
@@ -191,6 +204,9 @@ typedef struct mica_bindings {
   void* workspace; /* 64-byte aligned on the CPU, 256 on a GPU */
   size_t workspace_bytes;
   void* stream; /* CUstream; ignored on the CPU */
+  const float* q_descale;
+  const float* k_descale;
+  const float* v_descale;
 } mica_bindings;
 
 #define MICA_BINDINGS_INIT \

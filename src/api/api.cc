@@ -43,9 +43,11 @@ mica_status mica_execute(const mica_plan* plan, const mica_bindings* bindings) {
   if (!plan) return fail(MICA_ERROR_INVALID, "plan is null, want one from mica_plan_create");
   if (!bindings) return fail(MICA_ERROR_INVALID, "bindings is null, want pointers");
   const mica::Plan& p = plan->plan;
+  mica_bindings x;
+  if (const mica_status status = mica::take_bindings(*bindings, x); status != MICA_OK) return status;
   const mica_status status =
-      mica::validate_bindings(p.problem, *bindings, p.workspace_bytes, p.backend->workspace_alignment);
-  return status == MICA_OK ? p.backend->execute(p, *bindings) : status;
+      mica::validate_bindings(p.problem, x, p.workspace_bytes, p.backend->workspace_alignment);
+  return status == MICA_OK ? p.backend->execute(p, x) : status;
 }
 
 mica_status mica_list_kernels(const mica_attention* attention, mica_pass pass, mica_kernel_visitor visit,

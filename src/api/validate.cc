@@ -32,6 +32,7 @@ const char* dtype_name(i32 dtype) {
     case MICA_BF16: return "bf16";
     case MICA_BOOL: return "bool";
     case MICA_INT32: return "int32";
+    case MICA_FP8_E4M3: return "e4m3";
     default: return "unknown";
   }
 }
@@ -127,6 +128,9 @@ mica_status check_flag(const char* name, i32 value) {
 }
 
 mica_status check_float_dtype(const char* name, i32 dtype, i32 wanted) {
+  if (wanted == MICA_FP8_E4M3 && !is_float(dtype))
+    return invalid("%s.dtype is %s, want bf16, fp16 or fp32 (q is e4m3)", name, dtype_name(dtype));
+  if (wanted == MICA_FP8_E4M3) return MICA_OK;
   if (dtype != wanted && dtype != MICA_FP32)
     return invalid("%s.dtype is %s, want %s (= q.dtype) or fp32", name, dtype_name(dtype), dtype_name(wanted));
   return MICA_OK;
@@ -148,6 +152,7 @@ struct Validation {
   mica_status append();
   mica_status dropout_and_control();
   mica_status place();
+  mica_status quantisation();
   mica_status gradients();
   mica_status same_as_q(const char* name, const mica_tensor& t, Tensor& out, i64 dim, const char* dim_meaning);
   mica_status rows_by_heads(const char* name, const mica_tensor& t, Tensor& out);
@@ -158,11 +163,12 @@ mica_status Validation::qkv() {
   MICA_RETURN_IF_FAILED(check_tensor("q", a.q, p.q));
   MICA_RETURN_IF_FAILED(check_tensor("k", a.k, p.k));
   MICA_RETURN_IF_FAILED(check_tensor("v", a.v, p.v));
-  if (!is_float(p.q.dtype)) return invalid("q.dtype is %s, want fp32, fp16 or bf16", dtype_name(p.q.dtype));
-  if (p.k.dtype != p.q.dtype)
-    return invalid("k.dtype is %s, want %s (= q.dtype)", dtype_name(p.k.dtype), dtype_name(p.q.dtype));
-  if (p.v.dtype != p.q.dtype)
-    return invalid("v.dtype is %s, want %s (= q.dtype)", dtype_name(p.v.dtype), dtype_name(p.q.dtype));
+  if (!is_float(p.q.dtype) && p.q.dtype != MICA_FP8_E4M3)
+    return invalid("q.dtype is %s, want fp32, fp16, bf16 or e4m3", dtype_name(p.q.dtype));
+  if (p.k.dtype != p.q.dtype && p.k.dtype != MICA_FP8_E4M3)
+    return invalid("k.dtype is %s, want %s (= q.dtype) or e4m3", dtype_name(p.k.dtype), dtype_name(p.q.dtype));
+  if (p.v.dtype != p.k.dtype)
+    return invalid("v.dtype is %s, want %s (= k.dtype)", dtype_name(p.v.dtype), dtype_name(p.k.dtype));
   MICA_RETURN_IF_FAILED(check_dense_last("q", a.q));
   MICA_RETURN_IF_FAILED(check_dense_last("k", a.k));
   MICA_RETURN_IF_FAILED(check_dense_last("v", a.v));
@@ -302,6 +308,7 @@ mica_status Validation::pairs(const char* name, const mica_tensor& t, Tensor& ou
 }
 
 mica_status Validation::outputs() {
+  if (!present(a.o) && p.dtype == MICA_FP8_E4M3) return invalid("o.dtype is absent, want bf16, fp16 or fp32");
   if (!present(a.o)) return invalid("o.dtype is absent, want %s (= q.dtype) or fp32", dtype_name(p.dtype));
   MICA_RETURN_IF_FAILED(same_as_q("o", a.o, p.o, p.dim_v, "= v.shape[3]"));
   if (present(a.lse)) MICA_RETURN_IF_FAILED(rows_by_heads("lse", a.lse, p.lse));
@@ -429,6 +436,8 @@ mica_status Validation::append() {
   MICA_RETURN_IF_FAILED(check_no_overlap("v", p.v));
   p.len_new = i32(rows);
   if (!present(n.rotary_cos)) return MICA_OK;
+  if (p.dtype == MICA_FP8_E4M3)
+    return invalid("append.rotary_cos is given, want q and k_new of 16 or 32 bits with it (q is e4m3)");
 
   MICA_RETURN_IF_FAILED(check_tensor("append.rotary_cos", n.rotary_cos, p.rotary_cos));
   MICA_RETURN_IF_FAILED(check_tensor("append.rotary_sin", n.rotary_sin, p.rotary_sin));
@@ -524,6 +533,39 @@ mica_status Validation::place() {
   return MICA_OK;
 }
 
+mica_status Validation::quantisation() {
+  const mica_quantisation& z = a.quantisation;
+  MICA_RETURN_IF_FAILED(check_flag("quantisation.per_page", z.per_page));
+  if (z.reserved != 0) return invalid("quantisation.reserved is %d, want 0", z.reserved);
+  if (z.per_page && p.page_size == 0)
+    return invalid("quantisation.per_page is 1, want sequences.block_table with it");
+  if (z.per_page && !present(z.k_descale) && !present(z.v_descale))
+    return invalid("quantisation.per_page is 1, want k_descale or v_descale with it");
+  const struct {
+    const char* name;
+    const mica_tensor& given;
+    Tensor& out;
+    const char* of_name;
+    i32 of_dtype;
+    bool per_page;
+  } factors[] = {{"quantisation.q_descale", z.q_descale, p.q_descale, "q", p.q.dtype, false},
+                 {"quantisation.k_descale", z.k_descale, p.k_descale, "k", p.k.dtype, z.per_page == 1},
+                 {"quantisation.v_descale", z.v_descale, p.v_descale, "v", p.v.dtype, z.per_page == 1}};
+  for (const auto& f : factors) {
+    if (!present(f.given)) continue;
+    if (f.of_dtype != MICA_FP8_E4M3)
+      return invalid("%s is given and %s.dtype is %s, want e4m3", f.name, f.of_name, dtype_name(f.of_dtype));
+    MICA_RETURN_IF_FAILED(check_tensor(f.name, f.given, f.out));
+    if (f.out.dtype != MICA_FP32) return invalid("%s.dtype is %s, want fp32", f.name, dtype_name(f.out.dtype));
+    const Want slots = f.per_page ? Want{p.k.shape[0], "= k.shape[0], the pages", Fit::kBroadcast}
+                                  : Want{p.batch, "the batch", Fit::kBroadcast};
+    MICA_RETURN_IF_FAILED(check_shape(
+        f.name, f.out, {slots, {p.heads_k, "= k.shape[2]", Fit::kBroadcast}, {1, "unused"}, {1, "unused"}}));
+  }
+  p.descale_per_page = z.per_page;
+  return MICA_OK;
+}
+
 mica_status Validation::gradients() {
   const mica_gradients& g = a.gradients;
   struct Given {
@@ -536,6 +578,7 @@ mica_status Validation::gradients() {
       if (present(t.tensor)) return invalid("gradients.%s is given, want it absent in forward", t.name);
     return MICA_OK;
   }
+  if (p.k.dtype == MICA_FP8_E4M3) return fail(MICA_ERROR_UNSUPPORTED, "k.dtype is e4m3, which has no backward");
   if (present(a.append.k_new))
     return fail(MICA_ERROR_UNSUPPORTED, "append.k_new is given, but append writes in place and has no gradient");
   if (p.page_size > 0 || has(MICA_CACHE_BATCH_IDX))
@@ -654,7 +697,7 @@ bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.
 
 // sizeof in 0.1.0. Fields come at the end, and zero means as before: a program that was compiled with an earlier header
 // has a shorter struct, of which nothing behind its end may be read.
-constexpr size_t kFirstAttentionBytes = offsetof(mica_attention, place), kFirstBindingsBytes = 280;
+constexpr size_t kFirstAttentionBytes = offsetof(mica_attention, place), kFirstBindingsBytes = offsetof(mica_bindings, q_descale);
 
 // What the program knows of the struct; the rest is zero. `field` is what messages call struct_bytes.
 template <class Struct>
@@ -691,20 +734,17 @@ mica_status validate(const mica_attention& given, mica_pass pass, Problem& p) {
   MICA_RETURN_IF_FAILED(v.append());
   MICA_RETURN_IF_FAILED(v.dropout_and_control());
   MICA_RETURN_IF_FAILED(v.place());
+  MICA_RETURN_IF_FAILED(v.quantisation());
   return v.gradients();
+}
+
+mica_status take_bindings(const mica_bindings& given, mica_bindings& taken) {
+  return take(given, kFirstBindingsBytes, "bindings.struct_bytes", "sizeof(mica_bindings); use MICA_BINDINGS_INIT",
+              taken);
 }
 
 mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t workspace_bytes,
                               size_t workspace_alignment) {
-  // The struct has grown by nothing yet: whoever adds a field lets a shorter one be taken here, as validate does.
-  static_assert(sizeof(mica_bindings) == kFirstBindingsBytes);
-  if (x.struct_bytes > sizeof(mica_bindings))
-    return invalid(
-        "bindings.struct_bytes is %u, want at most %zu: the program was compiled with the header of a later Mica",
-        x.struct_bytes, sizeof(mica_bindings));
-  if (x.struct_bytes < sizeof(mica_bindings))
-    return invalid("bindings.struct_bytes is %u, want %zu (sizeof(mica_bindings); use MICA_BINDINGS_INIT)",
-                   x.struct_bytes, sizeof(mica_bindings));
   if (x.abi_version != MICA_ABI_VERSION)
     return invalid("bindings.abi_version is %u, want %u (use MICA_BINDINGS_INIT)", x.abi_version, MICA_ABI_VERSION);
   struct Bound {
@@ -733,7 +773,10 @@ mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t w
                            {"dk", x.dk, p.dk},
                            {"dv", x.dv, p.dv},
                            {"d_bias", x.d_bias, p.d_bias},
-                           {"d_sinks", x.d_sinks, p.d_sinks}};
+                           {"d_sinks", x.d_sinks, p.d_sinks},
+                           {"q_descale", x.q_descale, p.q_descale},
+                           {"k_descale", x.k_descale, p.k_descale},
+                           {"v_descale", x.v_descale, p.v_descale}};
   for (const Bound& b : tensors) {
     if (b.tensor.dtype == MICA_NONE) continue;
     if (is_empty(b.tensor)) continue;  // it has no address worth asking for

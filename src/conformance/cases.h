@@ -32,6 +32,7 @@ void add_score_cases(CaseTable& table);
 void add_sequence_cases(CaseTable& table);
 void add_cache_cases(CaseTable& table);
 void add_append_cases(CaseTable& table);
+void add_fp8_cases(CaseTable& table);
 void add_latent_cases(CaseTable& table);
 void add_dropout_cases(CaseTable& table);
 void add_control_cases(CaseTable& table);

@@ -403,6 +403,7 @@ std::vector<Options> named_options() {
   add_sequence_cases(table);
   add_cache_cases(table);
   add_append_cases(table);
+  add_fp8_cases(table);
   add_latent_cases(table);
   add_dropout_cases(table);
   add_place_cases(table);

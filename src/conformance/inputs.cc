@@ -89,7 +89,7 @@ void make_query_side(Inputs& x, Random& random) {
   const int64_t slots = o.packs_q() ? 1 : o.batch;
   const int64_t rows = o.packs_q() ? x.cu_seqlens_q.back() + kRowsAfter : o.len_q;
   const int32_t o_dtype = o.o_fp32 ? MICA_FP32 : o.dtype, grad = o.gradients_fp32 ? MICA_FP32 : o.dtype;
-  x.q = make_tensor(o.dtype, {slots, rows, o.heads_q, o.dim}, o.layout_q, o.alignment);
+  x.q = make_tensor(o.q_dtype(), {slots, rows, o.heads_q, o.dim}, o.layout_q, o.alignment);
   x.o = make_tensor(o_dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_o, o.alignment);
   if (o.want_lse) x.lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, o.layout_rows, 0);
   if (o.is_backward()) {
@@ -120,9 +120,9 @@ void make_key_side(Inputs& x, Random& random) {
     rows = x.cu_seqlens_k.back() + kRowsAfter;
   }
   const int32_t grad = o.gradients_fp32 ? MICA_FP32 : o.dtype;
-  x.k = make_tensor(o.dtype, {slots, rows, o.heads_k, o.dim}, o.layout_k, o.alignment);
+  x.k = make_tensor(o.k_dtype(), {slots, rows, o.heads_k, o.dim}, o.layout_k, o.alignment);
   const bool like_k = o.place_of_v == PlaceOfV::kLikeK;
-  x.v = make_tensor(o.dtype, {slots, rows, o.heads_k, like_k ? o.dim : o.value_dim()}, o.layout_v, o.alignment);
+  x.v = make_tensor(o.k_dtype(), {slots, rows, o.heads_k, like_k ? o.dim : o.value_dim()}, o.layout_v, o.alignment);
   x.v.description.shape[3] = o.value_dim();
   if (o.gradients & kGradK) x.dk = make_tensor(grad, {slots, rows, o.heads_k, o.dim}, o.layout_gradients, o.alignment);
   if (o.gradients & kGradV)
@@ -144,8 +144,8 @@ void make_key_side(Inputs& x, Random& random) {
     x.v.origin += o.v_column;
   }
   if (o.len_new == 0) return;
-  x.k_new = make_tensor(o.dtype, {o.batch, o.len_new, o.heads_k, o.dim}, o.layout_q, o.alignment);
-  x.v_new = make_tensor(o.dtype, {o.batch, o.len_new, o.heads_k, o.value_dim()}, o.layout_q, o.alignment);
+  x.k_new = make_tensor(o.q_dtype(), {o.batch, o.len_new, o.heads_k, o.dim}, o.layout_q, o.alignment);
+  x.v_new = make_tensor(o.q_dtype(), {o.batch, o.len_new, o.heads_k, o.value_dim()}, o.layout_q, o.alignment);
   fill_all(x.k_new, random, o.amplitude);
   fill_all(x.v_new, random, o.amplitude);
   if (o.rotary_dim == 0) return;
@@ -158,6 +158,23 @@ void make_key_side(Inputs& x, Random& random) {
       x.rotary_cos.set(p, d, 0, 0, std::cos(angle));
       x.rotary_sin.set(p, d, 0, 0, std::sin(angle));
     }
+}
+
+void make_factors(Inputs& x, Random& random) {
+  const Options& o = x.options;
+  if (o.factors == Factors::kNone) return;
+  const bool by_page = o.factors == Factors::kPage;
+  const int64_t heads = o.factors == Factors::kTensor ? 1 : o.heads_k;
+  const int64_t sequences = o.factors == Factors::kSequence ? o.batch : 1;
+  const auto make = [&](HostTensor& t, int64_t slots) {
+    t = make_tensor(MICA_FP32, {slots, heads, 1, 1}, o.layout_score, 0);
+    for (int64_t s = 0; s < slots; ++s)
+      for (int64_t h = 0; h < heads; ++h) t.set(s, h, 0, 0, 0.5 + random.uniform());
+  };
+  const int64_t key_slots = by_page ? x.k.description.shape[0] : sequences;
+  if (o.fp8 == Fp8::kAll) make(x.q_descale, sequences);
+  make(x.k_descale, key_slots);
+  make(x.v_descale, key_slots);
 }
 
 // The shape of mask, bias and probs over (batch, head, query, key).
@@ -243,6 +260,8 @@ void describe(Inputs& x) {
   a.append = {x.k_new.description,      x.v_new.description,  x.rotary_cos.description,
               x.rotary_sin.description, o.rotary_interleaved, 0};
   a.place = o.place;
+  a.quantisation = {x.q_descale.description, x.k_descale.description, x.v_descale.description,
+                    o.factors == Factors::kPage ? 1 : 0, 0};
   a.dropout = {o.dropout, o.rng_from_memory ? 1 : 0};
   a.control = {o.num_splits, o.deterministic, o.batch_invariant, 0};
 }
@@ -310,6 +329,13 @@ void Inputs::locate_key(int64_t b, int64_t position, int64_t& slot, int64_t& row
   }
 }
 
+double Inputs::descale(const HostTensor& factors, int64_t b, int64_t slot, int64_t head_k) const {
+  if (!factors.present()) return 1;
+  const int64_t* n = factors.description.shape;
+  const int64_t at = options.factors == Factors::kPage && &factors != &q_descale ? slot : b;
+  return factors.get(n[0] == 1 ? 0 : at, n[1] == 1 ? 0 : head_k, 0, 0);
+}
+
 mica_attention Inputs::backward() const {
   mica_attention a = forward;
   a.probs = mica_tensor{};
@@ -328,6 +354,7 @@ Inputs make_inputs(const Options& options) {
   make_query_side(x, random);
   make_key_side(x, random);
   make_score_side(x, random);
+  make_factors(x, random);
   describe(x);
   return x;
 }

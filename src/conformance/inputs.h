@@ -42,6 +42,7 @@ struct Inputs {
   Options options;
   mica_attention forward = MICA_ATTENTION_INIT;
   HostTensor q, k, v, o, lse, probs, mask, bias, alibi, sinks, k_new, v_new, rotary_cos, rotary_sin, block_table;
+  HostTensor q_descale, k_descale, v_descale;
   HostTensor d_o, d_lse, dq, dk, dv, d_bias, d_sinks;
   std::vector<int32_t> cu_seqlens_q, cu_seqlens_k, batch_idx;
   std::vector<int64_t> rng_state;
@@ -50,6 +51,8 @@ struct Inputs {
   int64_t batch() const { return options.batch; }
   // Where slot position `position` of sequence b lives in k and v.
   void locate_key(int64_t b, int64_t position, int64_t& slot, int64_t& row) const;
+  // What a stored element of sequence b stands for, over itself; slot: its page.
+  double descale(const HostTensor& factors, int64_t b, int64_t slot, int64_t head_k) const;
   // Backward's description: forward's, less probs, with the gradients.
   mica_attention backward() const;
 };

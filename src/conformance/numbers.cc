@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "conformance/numbers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,6 +15,7 @@ struct Format {
   int min_exponent, max_exponent;
 };
 constexpr Format kHalf = {10, -14, 15}, kBrain = {7, -126, 127}, kSingle = {23, -126, 127};
+constexpr double kLargestE4m3 = 448;
 
 Format format_of(int32_t dtype) { return dtype == MICA_FP16 ? kHalf : (dtype == MICA_BF16 ? kBrain : kSingle); }
 
@@ -25,6 +27,31 @@ double round_to_format(const Format& f, double x) {
   const double rounded = std::nearbyint(x / spacing) * spacing;  // ties to even, the default rounding mode
   const double largest = std::ldexp(2.0 - std::ldexp(1.0, -f.mantissa_bits), f.max_exponent);
   return std::fabs(rounded) > largest ? std::copysign(std::numeric_limits<double>::infinity(), x) : rounded;
+}
+
+// The finite variant: 4 bits of exponent with bias 7, 3 of mantissa, saturating; all ones are NaN.
+double round_to_e4m3(double x) {
+  if (std::isnan(x) || x == 0) return x;
+  if (std::fabs(x) >= kLargestE4m3) return std::copysign(kLargestE4m3, x);
+  const double spacing = std::ldexp(1.0, std::max(std::ilogb(x), -6) - 3);
+  return std::nearbyint(x / spacing) * spacing;
+}
+
+double decode_e4m3(unsigned char bits) {
+  const double sign = bits & 0x80 ? -1.0 : 1.0;
+  const int field = bits >> 3 & 15, mantissa = bits & 7;
+  if (field == 15 && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
+  return sign * (field ? std::ldexp(8 + mantissa, field - 10) : std::ldexp(mantissa, -9));
+}
+
+// x is a value of the type.
+unsigned char encode_e4m3(double x) {
+  const int sign = std::signbit(x) ? 0x80 : 0;
+  if (std::isnan(x)) return static_cast<unsigned char>(sign | 0x7f);
+  const double magnitude = std::fabs(x);
+  const int exponent = magnitude < 0x1p-6 ? -6 : std::ilogb(magnitude);
+  const int eighths = static_cast<int>(std::ldexp(magnitude, 3 - exponent));  // 8 to 15; below 8: subnormal
+  return static_cast<unsigned char>(sign | (eighths < 8 ? eighths : ((exponent + 7) << 3) + eighths - 8));
 }
 
 // x is a value of the format.
@@ -60,7 +87,8 @@ size_t element_bytes(int32_t dtype) {
     case MICA_INT32: return 4;
     case MICA_FP16:
     case MICA_BF16: return 2;
-    case MICA_BOOL: return 1;
+    case MICA_BOOL:
+    case MICA_FP8_E4M3: return 1;
     default: return 0;
   }
 }
@@ -72,12 +100,14 @@ const char* dtype_name(int32_t dtype) {
     case MICA_BF16: return "bf16";
     case MICA_BOOL: return "bool";
     case MICA_INT32: return "int32";
+    case MICA_FP8_E4M3: return "e4m3";
     default: return "none";
   }
 }
 
 double round_to(int32_t dtype, double x) {
   if (dtype == MICA_FP32) return static_cast<float>(x);
+  if (dtype == MICA_FP8_E4M3) return round_to_e4m3(x);
   return round_to_format(format_of(dtype), x);
 }
 
@@ -94,6 +124,7 @@ double load_element(int32_t dtype, const void* address) {
       return x;
     }
     case MICA_BOOL: return *static_cast<const unsigned char*>(address) != 0;
+    case MICA_FP8_E4M3: return decode_e4m3(*static_cast<const unsigned char*>(address));
     default: {
       uint16_t bits;
       std::memcpy(&bits, address, 2);
@@ -115,6 +146,7 @@ void store_element(int32_t dtype, void* address, double value) {
       return;
     }
     case MICA_BOOL: *static_cast<unsigned char*>(address) = value != 0; return;
+    case MICA_FP8_E4M3: *static_cast<unsigned char*>(address) = encode_e4m3(round_to_e4m3(value)); return;
     default: {
       const uint16_t bits = encode16(format_of(dtype), round_to(dtype, value));
       std::memcpy(address, &bits, 2);

@@ -28,6 +28,12 @@ enum class PlaceOfV {
   kLikeK,  // apart, but with the strides of k
 };
 
+// Which of q, k and v are e4m3; the type of the others and of o is Options::dtype.
+enum class Fp8 { kNone, kKeys, kAll };
+
+// By what the factors of e4m3 go.
+enum class Factors { kNone, kTensor, kHead, kSequence, kPage };
+
 // Axes of (batch, head, query, key) along which a mask or bias varies; the others have size 1.
 enum Axes : uint32_t { kAxisBatch = 1, kAxisHead = 2, kAxisQuery = 4, kAxisKey = 8, kAllAxes = 15 };
 
@@ -45,6 +51,8 @@ enum Gradients : uint32_t {
 struct Options {
   std::string name;
   int32_t dtype = MICA_FP32;
+  Fp8 fp8 = Fp8::kNone;
+  Factors factors = Factors::kNone;  // kSequence: for each sequence and head; kPage: for each page and head
   int64_t batch = 2, heads_q = 2, heads_k = 2;
   int64_t len_q = 33, len_k = 47;  // packed: the longest sequence
   int64_t dim = 32, dim_v = 0;     // dim_v 0: as dim
@@ -101,6 +109,8 @@ struct Options {
   bool d_o_fp32 = false, gradients_fp32 = false;
   int32_t d_bias_dtype = MICA_FP32, d_sinks_dtype = MICA_FP32;
 
+  int32_t q_dtype() const { return fp8 == Fp8::kAll ? MICA_FP8_E4M3 : dtype; }
+  int32_t k_dtype() const { return fp8 == Fp8::kNone ? dtype : MICA_FP8_E4M3; }
   bool packs_q() const { return !packed_q.empty(); }
   bool packs_k() const { return !packed_k.empty(); }
   bool is_cached() const { return packs_k() || page_size > 0 || !used_k.empty(); }

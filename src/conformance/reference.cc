@@ -53,6 +53,11 @@ class Attention {
   using Matrix = std::vector<T>;
 
   T rounded(T value) const { return kNaive ? T(round_to(o_.dtype, value)) : value; }
+  // Scores of e4m3 products stay in fp32, and P, at most 1, becomes e4m3 times 256, before it is normalised.
+  T rounded_score(T value) const { return o_.fp8 == Fp8::kAll ? value : rounded(value); }
+  T rounded_weight(T value) const {
+    return kNaive && o_.fp8 == Fp8::kAll ? T(round_to(MICA_FP8_E4M3, value * 256) / 256) : value;
+  }
   int64_t shift(int32_t alignment, const SequenceView& s) const {
     return o_.place.shift + (alignment == 1 ? s.len_k - s.len_q : 0);
   }
@@ -135,8 +140,27 @@ void Attention<T>::load_keys(int64_t b) {
       for (int64_t d = 0; d < dim; ++d) k[d] = T(fresh < 0 ? x_.k.get(slot, row, h, d) : x_.k_new.get(b, fresh, h, d));
       for (int64_t d = 0; d < dim_v; ++d)
         v[d] = T(fresh < 0 ? x_.v.get(slot, row, h, d) : x_.v_new.get(b, fresh, h, d));
-      if (fresh < 0) continue;
+      const double k_factor = x_.descale(x_.k_descale, b, slot, h), v_factor = x_.descale(x_.v_descale, b, slot, h);
+      if (fresh < 0) {
+        for (int64_t d = 0; d < dim; ++d) k[d] = T(k[d] * k_factor);
+        for (int64_t d = 0; d < dim_v; ++d) v[d] = T(v[d] * v_factor);
+        continue;
+      }
       if (o_.rotary_dim) rotate(k, s.used_k + fresh);
+      if (o_.fp8 != Fp8::kNone) {
+        const bool divides = o_.fp8 == Fp8::kKeys;
+        const auto store = [&](T* values, int64_t count, double factor, Expected& e, const HostTensor& t, bool turned) {
+          for (int64_t d = 0; d < count; ++d) {
+            // The quotient is one of fp32, by definition.
+            const double stored = round_to(MICA_FP8_E4M3, divides ? float(values[d]) / float(factor) : double(values[d]));
+            put(e, t, {slot, row, h, d}, stored, turned && d < o_.rotary_dim ? Want::kClose : Want::kExact);
+            values[d] = T(stored * factor);
+          }
+        };
+        store(k, dim, k_factor, r_.k, x_.k, true);
+        store(v, dim_v, v_factor, r_.v, x_.v, false);
+        continue;
+      }
       for (int64_t d = 0; d < dim; ++d) {
         put(r_.k, x_.k, {slot, row, h, d}, double(k[d]), d < o_.rotary_dim ? Want::kClose : Want::kExact);
         k[d] = T(round_to(o_.dtype, k[d]));  // the cache holds the element type
@@ -152,7 +176,8 @@ void Attention<T>::load_queries(int64_t b, int64_t h) {
   q_.assign(size_t(s.len_q * o_.dim), T(0));
   for (int64_t i = 0; i < s.len_q; ++i) {
     T* q = &q_[size_t(i * o_.dim)];
-    for (int64_t d = 0; d < o_.dim; ++d) q[d] = T(x_.q.get(s.q_slot, s.q_first + i, h, d));
+    const double factor = x_.descale(x_.q_descale, b, 0, h / (o_.heads_q / o_.heads_k));
+    for (int64_t d = 0; d < o_.dim; ++d) q[d] = T(x_.q.get(s.q_slot, s.q_first + i, h, d) * factor);
     if (o_.rotary_dim) rotate(q, s.used_k + (has_positions ? i : 0));
   }
 }
@@ -182,12 +207,12 @@ void Attention<T>::scores(int64_t b, int64_t h) {
       double added = 0;
       if (x_.bias.present()) read_pair(x_.bias, b, h, i, j, added);
       const T offset = T(added) - slope * T(std::abs(i + diagonal - j));
-      const T scaled = rounded(product * scale);
+      const T scaled = rounded_score(product * scale);
       const T turn = cap > 0 ? std::tanh(scaled / cap) : T(0);
-      const T capped = cap > 0 ? rounded(cap * turn) : scaled;
+      const T capped = cap > 0 ? rounded_score(cap * turn) : scaled;
       precise[size_t(j)] = (cap > 0 ? cap * std::tanh(product * scale / cap) : product * scale) + offset;
       const auto at = size_t(i * keys + j);
-      score_[at] = rounded(capped + offset);
+      score_[at] = rounded_score(capped + offset);
       cap_slope_[at] = cap > 0 ? scale * (1 - turn * turn) : scale;
       max = std::max(max, score_[at]);
       max_precise = std::max(max_precise, precise[size_t(j)]);
@@ -201,7 +226,8 @@ void Attention<T>::scores(int64_t b, int64_t h) {
         sum_precise += std::exp(precise[size_t(j)] - max_precise);
       }
       for (int64_t j = 0; j < keys; ++j)
-        p_[size_t(i * keys + j)] = rounded(std::exp(score_[size_t(i * keys + j)] - max) / sum);
+        p_[size_t(i * keys + j)] =
+            rounded_score(rounded_weight(std::exp(score_[size_t(i * keys + j)] - max)) / sum);
       p_sink_[size_t(i)] = rounded(std::exp(sink - max) / sum);
       lse = max_precise + std::log(sum_precise);
     }

@@ -165,6 +165,9 @@ class Run {
       x.dropout_seed = i.options.rng_seed;
       x.dropout_offset = i.options.rng_offset;
     }
+    x.q_descale = static_cast<const float*>(bind("q_descale", i.q_descale));
+    x.k_descale = static_cast<const float*>(bind("k_descale", i.k_descale));
+    x.v_descale = static_cast<const float*>(bind("v_descale", i.v_descale));
     x.d_o = bind("d_o", i.d_o);
     x.d_lse = static_cast<const float*>(bind("d_lse", i.d_lse));
     x.dq = bind("dq", i.dq, &dq_);
@@ -236,8 +239,8 @@ class Run {
     check({{o_, truth_.o, naive_.o, dtype},
            {lse_, truth_.lse, naive_.lse, MICA_FP32},
            {probs_, truth_.probs, naive_.probs, MICA_FP32},
-           {k_, truth_.k, naive_.k, dtype},
-           {v_, truth_.v, naive_.v, dtype}},
+           {k_, truth_.k, naive_.k, inputs_.options.k_dtype()},
+           {v_, truth_.v, naive_.v, inputs_.options.k_dtype()}},
           0);
   }
   void check_backward() {
@@ -266,6 +269,7 @@ std::vector<std::string> tags_of(const Options& o) {
   const auto tag = [&tags](bool applies, const char* name) {
     if (applies) tags.push_back(name);
   };
+  tag(o.fp8 != Fp8::kNone, "fp8");
   tag(o.is_backward(), "backward");
   tag(!o.is_backward(), "forward");
   tag(o.causal != MICA_CAUSAL_NONE, "causal");

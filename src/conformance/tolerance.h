@@ -18,6 +18,7 @@ inline Floor floor_of(int32_t dtype) {
   switch (dtype) {
     case MICA_FP16: return {0x1p-11, 0x1p-12, 1e-6};  // half a unit in the last place; delta reads a rounded o
     case MICA_BF16: return {0x1p-8, 0x1p-9, 1e-6};
+    case MICA_FP8_E4M3: return {0x1p-4, 0x1p-5, 1e-6};
     default: return {0x1p-18, 0x1p-20, 2e-6};  // exp, log and tanh of each backend, and another order of the sums
   }
 }

@@ -24,7 +24,7 @@ struct DropoutPlace {
 
 struct Problem {
   i32 pass;   // mica_pass
-  i32 dtype;  // of q, k and v
+  i32 dtype;  // of q; k and v have the same, or e4m3
   i32 batch;  // sequences
   i32 heads_q, heads_k;
   i32 group;  // heads_q / heads_k: query heads that share a key head
@@ -63,6 +63,9 @@ struct Problem {
   Tensor boolean, alibi, bias, sinks;
   Tensor block_table, k_new, v_new, rotary_cos, rotary_sin;
   Tensor d_o, d_lse, dq, dk, dv, d_bias, d_sinks;
+
+  Tensor q_descale, k_descale, v_descale;  // fp32 (batch, heads_k, 1, 1); axes of size 1 broadcast
+  i32 descale_per_page;                    // 1: k_descale and v_descale have pages for batch
 };
 
 }  // namespace mica

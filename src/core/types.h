@@ -70,7 +70,8 @@ MICA_HD constexpr i32 dtype_bytes(i32 dtype) {
     case MICA_INT32: return 4;
     case MICA_FP16:
     case MICA_BF16: return 2;
-    case MICA_BOOL: return 1;
+    case MICA_BOOL:
+    case MICA_FP8_E4M3: return 1;
     default: return 0;
   }
 }

@@ -48,7 +48,11 @@ struct RowPlace {
 inline void load_query(const CpuCall& call, const Sequence& s, const RowPlace& at, float* row) {
   const Problem& p = *call.problem;
   const i64 offset = query_row_offset(s, at.i, p.q.stride[0], p.q.stride[1]) + at.head * p.q.stride[2];
-  load_row(row, static_cast<const char*>(call.x->q) + offset * dtype_bytes(p.dtype), p.dtype, p.dim_qk);
+  const char* from = static_cast<const char*>(call.x->q) + offset * dtype_bytes(p.dtype);
+  if (p.dtype == MICA_FP8_E4M3)
+    load_row_e4m3(row, from, descale_at(descale_of(p.q_descale, call.x->q_descale), at.b, at.head / p.group), p.dim_qk);
+  else
+    load_row(row, from, p.dtype, p.dim_qk);
   if (p.rotary_dim > 0) rotate_row(call, row, query_position(p, s, at.i));
 }
 
@@ -78,14 +82,44 @@ struct KeyRows {
   }
 };
 
+// The factor of key j of sequence b.
+HWY_API float key_descale(const CpuCall& call, const Descale& d, const Sequence& s, i32 b, i32 head_k, i32 j) {
+  const SequenceTable& t = call.sequences;
+  const i32 slot =
+      call.problem->descale_per_page ? clamp_to(paged_row(t, s, b, j).entry, 0, t.slots_k - 1) : b;
+  return descale_at(d, slot, head_k);
+}
+
+// Rows of e4m3 keys or values as floats that stand one after another.
+struct ExpandedRows {
+  float* rows;
+  i32 dim;
+
+  HWY_INLINE const void* operator()(i32 j) const { return rows + i64(j) * dim; }
+
+  void fill(const CpuCall& call, const KeyRows& from, const Descale& d, i32 count) const {
+    for (i32 j = 0; j < count; ++j)
+      load_row_e4m3(rows + i64(j) * dim, from(j),
+                    key_descale(call, d, *from.sequence, from.b, from.head, from.j_begin + j), dim);
+  }
+};
+
+// dst = src / factor in e4m3.
+inline void store_row_e4m3(char* dst, const float* src, float factor, i32 count) {
+  for (i32 c = 0; c < count; ++c) dst[c] = char(float_to_e4m3(src[c] / factor));
+}
+
 inline void copy_bytes(char* dst, const char* src, i64 bytes) { __builtin_memcpy(dst, src, size_t(bytes)); }
 
-// Writes row t of k_new and v_new of one sequence, all heads.
+// Writes row t of k_new and v_new of one sequence, all heads. A cache of e4m3 takes them divided by its factors, or, where
+// they are e4m3 themselves, as they are.
 inline void append_row(const CpuCall& call, i32 b, i32 t) {
   const Problem& p = *call.problem;
   const mica_bindings& x = *call.x;
   const Sequence s = sequence_of(call.sequences, b);
-  const i32 bytes = dtype_bytes(p.dtype);
+  const i32 bytes = dtype_bytes(p.dtype), cache_bytes = dtype_bytes(p.k.dtype);
+  const bool quantises = p.k.dtype != p.dtype;
+  const Descale k_descale = descale_of(p.k_descale, x.k_descale), v_descale = descale_of(p.v_descale, x.v_descale);
   const i32 j = s.append_begin + t;
   const i64 k_row = key_row_offset(call.sequences, s, b, j, p.k.stride[0], p.k.stride[1]);
   const i64 v_row = key_row_offset(call.sequences, s, b, j, p.v.stride[0], p.v.stride[1]);
@@ -95,8 +129,16 @@ inline void append_row(const CpuCall& call, i32 b, i32 t) {
                         (b * p.k_new.stride[0] + t * p.k_new.stride[1] + h * p.k_new.stride[2]) * bytes;
     const char* new_v = static_cast<const char*>(x.v_new) +
                         (b * p.v_new.stride[0] + t * p.v_new.stride[1] + h * p.v_new.stride[2]) * bytes;
-    char* k = static_cast<char*>(x.k) + (k_row + h * p.k.stride[2]) * bytes;
-    char* v = static_cast<char*>(x.v) + (v_row + h * p.v.stride[2]) * bytes;
+    char* k = static_cast<char*>(x.k) + (k_row + h * p.k.stride[2]) * cache_bytes;
+    char* v = static_cast<char*>(x.v) + (v_row + h * p.v.stride[2]) * cache_bytes;
+    if (quantises) {
+      load_row(row, new_v, p.dtype, p.dim_v);
+      store_row_e4m3(v, row, key_descale(call, v_descale, s, b, h, j), p.dim_v);
+      load_row(row, new_k, p.dtype, p.dim_qk);
+      if (p.rotary_dim > 0) rotate_row(call, row, append_position(s) + t);
+      store_row_e4m3(k, row, key_descale(call, k_descale, s, b, h, j), p.dim_qk);
+      continue;
+    }
     copy_bytes(v, new_v, i64(p.dim_v) * bytes);
     if (p.rotary_dim == 0) {
       copy_bytes(k, new_k, i64(p.dim_qk) * bytes);

@@ -14,6 +14,7 @@
 #include <hwy/highway.h>
 #pragma pop_macro("__ARM_FEATURE_BF16_VECTOR_ARITHMETIC")
 
+#include "core/fp8.h"
 #include "core/softmax.h"
 
 namespace MICA_NS {
@@ -144,6 +145,21 @@ HWY_API Vector load_as(const void* p) {
   }
 }
 
+// The same of e4m3 (see e4m3_to_float).
+HWY_API Vector load_e4m3(const u8* p) {
+  const hn::Rebind<u8, FloatTag> bytes;
+  const auto words = hn::PromoteTo(WordTag(), hn::LoadU(bytes, p));
+  const auto magnitude = hn::And(words, hn::Set(WordTag(), 0x7fu));
+  const auto sign = hn::ShiftLeft<24>(hn::And(words, hn::Set(WordTag(), 0x80u)));
+  const Vector normal = hn::BitCast(FloatTag(), hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(WordTag(), 120u << 23)));
+  const Vector whole = hn::ConvertTo(FloatTag(), hn::BitCast(IntTag(), magnitude));
+  const Vector small = hn::Mul(whole, set(0x1p-9f));
+  const Vector value = hn::IfThenElse(hn::Lt(whole, set(8.0f)), small, normal);
+  const Vector nan = hn::BitCast(FloatTag(), hn::Set(WordTag(), 0x7fc00000u));
+  const Vector numbered = hn::IfThenElse(hn::Eq(whole, set(127.0f)), nan, value);
+  return hn::BitCast(FloatTag(), hn::Or(hn::BitCast(WordTag(), numbered), sign));
+}
+
 // Round to nearest even. NOTE: the bf16 path takes a NaN to a NaN only if it has a bit in its upper half, as those of
 // arithmetic do.
 template <i32 kDtype>
@@ -180,7 +196,15 @@ HWY_INLINE void load_row_as(float* dst, const void* src, i32 count) {
   for (; c < count; ++c) dst[c] = load_as_float(src, c, kDtype);
 }
 
-// count elements of any floating type to floats, and back.
+// count e4m3 elements times their factor.
+inline void load_row_e4m3(float* dst, const void* src, float factor, i32 count) {
+  const u8* from = static_cast<const u8*>(src);
+  i32 c = 0;
+  for (; c + kLanes <= count; c += kLanes) store(hn::Mul(load_e4m3(from + c), set(factor)), dst + c);
+  for (; c < count; ++c) dst[c] = e4m3_to_float(from[c]) * factor;
+}
+
+// count elements of any floating type of 16 or 32 bits to floats, and back.
 inline void load_row(float* dst, const void* src, i32 dtype, i32 count) {
   if (dtype == MICA_FP32)
     load_row_as<MICA_FP32>(dst, src, count);

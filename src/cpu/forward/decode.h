@@ -23,6 +23,7 @@ struct DecodeScratch {
   float *q, *s, *o;
   u16* q_pairs;  // q and probabilities in bf16
   u32* p_pairs;
+  float *k_rows, *v_rows;  // of kDecodeKeys keys in e4m3
   i64 ld_q, ld_o;
   i64 bytes;
 
@@ -30,6 +31,10 @@ struct DecodeScratch {
     ld_q = leading_dimension(problem.dim_qk, 32);
     ld_o = leading_dimension(problem.dim_v, 32);
     bytes = i64(sizeof(float)) * kDecodeRows * (ld_q + kDecodeKeys + ld_o + ld_q / 2 + kDecodeKeys / 2);
+    const bool expands = problem.k.dtype == MICA_FP8_E4M3;
+    const i64 wide_k = expands ? kDecodeKeys * i64(problem.dim_qk) : 0;
+    const i64 wide_v = expands ? kDecodeKeys * i64(problem.dim_v) : 0;
+    bytes += i64(sizeof(float)) * (wide_k + wide_v);
     q = s = o = nullptr;
     if (!base) return;  // only the size is asked for
     q = reinterpret_cast<float*>(base);
@@ -37,6 +42,8 @@ struct DecodeScratch {
     o = s + kDecodeRows * kDecodeKeys;
     q_pairs = reinterpret_cast<u16*>(o + kDecodeRows * ld_o);
     p_pairs = reinterpret_cast<u32*>(q_pairs + kDecodeRows * ld_q);
+    k_rows = reinterpret_cast<float*>(p_pairs + kDecodeRows * kDecodeKeys / 2);
+    v_rows = k_rows + wide_k;
   }
 };
 
@@ -54,7 +61,7 @@ class DecodeWorker {
   void run(Range keys) {
     for (i32 r = 0; r < rows_; ++r) {
       load_query(call_, sequence_, place(r), m_.q + r * m_.ld_q);
-      if (kHasPairs && p_.dtype == MICA_BF16)
+      if (kHasPairs && p_.k.dtype == MICA_BF16)
         pack_a_row(m_.q_pairs + r * m_.ld_q, m_.ld_q, m_.q + r * m_.ld_q, p_.dim_qk);
       else
         align_tail(m_.q + r * m_.ld_q);
@@ -65,9 +72,9 @@ class DecodeWorker {
     for (i32 j = keys.begin; j < keys.end; j += kDecodeKeys) {
       TileKeys tile = {j, min_of(kDecodeKeys, keys.end - j), false};
       tile.test_band = every.begin > j || every.end < j + tile.count;
-      if (p_.dtype == MICA_FP32)
+      if (p_.k.dtype == MICA_FP32 || p_.k.dtype == MICA_FP8_E4M3)
         attend<MICA_FP32>(tile);
-      else if (p_.dtype == MICA_BF16)
+      else if (p_.k.dtype == MICA_BF16)
         attend<MICA_BF16>(tile);
       else
         attend<MICA_FP16>(tile);
@@ -98,11 +105,22 @@ class DecodeWorker {
     const KeyRows k = {&call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, keys.begin};
     const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, keys.begin};
     const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
-    k.list(keys.count, k_rows);
-    v.list(keys.count, v_rows);
+    const bool expands = p_.k.dtype == MICA_FP8_E4M3;
+    if (expands) {
+      const ExpandedRows wide_k = {m_.k_rows, p_.dim_qk}, wide_v = {m_.v_rows, p_.dim_v};
+      wide_k.fill(call_, k, descale_of(p_.k_descale, call_.x->k_descale), keys.count);
+      wide_v.fill(call_, v, descale_of(p_.v_descale, call_.x->v_descale), keys.count);
+      for (i32 j = 0; j < keys.count; ++j) {
+        k_rows[j] = static_cast<const char*>(wide_k(j));
+        v_rows[j] = static_cast<const char*>(wide_v(j));
+      }
+    } else {
+      k.list(keys.count, k_rows);
+      v.list(keys.count, v_rows);
+    }
     const bool is_paged = call_.sequences.page_size > 0;
     multiply_keys<kDtype>(k_rows, v_rows, keys.count,
-                          is_paged ? 0 : kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype));
+                          is_paged || expands ? 0 : kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype));
     const i32 padded = round_up(keys.count, 2 * kLanes);  // pairs of keys, the last one's partner 0
     for (i32 r = 0; r < rows_; ++r) {
       float* s = m_.s + r * kDecodeKeys;
