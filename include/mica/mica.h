@@ -139,8 +139,8 @@ typedef struct mica_quantisation {
  * lse: fp32 (batch, hq, sq, 1), packed (1, hq, total_q, 1): natural logarithm, sink included, -inf for an empty row
  * (whose output is 0). Optional in forward. probs, for tests: fp32 (batch, hq, sq, sk), the softmax, negative where
  * dropped (packed or cached: sq, sk at least the longest). Rows past seqused_q are written as empty rows.
- * q, k and v have one type, or k and v are e4m3 (a quantised cache). o has q's type or fp32; where q is e4m3: fp16, bf16
- * or fp32. e4m3 has no backward. */
+ * q, k and v have one type, or k and v are e4m3 (a quantised cache). o has q's type or fp32; where q is e4m3: fp16,
+ * bf16 or fp32. e4m3 has no backward. */
 typedef struct mica_attention {
   uint32_t struct_bytes; /* sizeof(mica_attention) */
   uint32_t abi_version;  /* MICA_ABI_VERSION */

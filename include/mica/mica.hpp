@@ -50,12 +50,15 @@ inline void check(mica_status status) {
   if (status != MICA_OK) throw Error(status, mica_last_error());
 }
 
-// Elements of the 16-bit types as they lie in memory. They only carry bits: arithmetic is the caller's affair.
+// Elements of the narrow types as they lie in memory. They only carry bits: arithmetic is the caller's affair.
 struct fp16 {
   std::uint16_t bits;
 };
 struct bf16 {
   std::uint16_t bits;
+};
+struct fp8_e4m3 {
+  std::uint8_t bits;
 };
 
 template <class T>
@@ -66,6 +69,8 @@ template <>
 inline constexpr mica_dtype dtype_of<fp16> = MICA_FP16;
 template <>
 inline constexpr mica_dtype dtype_of<bf16> = MICA_BF16;
+template <>
+inline constexpr mica_dtype dtype_of<fp8_e4m3> = MICA_FP8_E4M3;
 template <>
 inline constexpr mica_dtype dtype_of<bool> = MICA_BOOL;
 template <>
@@ -125,7 +130,7 @@ using TensorOf = std::conditional_t<std::is_const_v<T>, ConstTensor, Tensor>;
 template <class T>
 TensorOf<T> tensor(T* data, const Shape& shape, const Strides& strides) {
   using Element = std::remove_cv_t<T>;
-  static_assert(dtype_of<Element> != MICA_NONE, "want float, mica::fp16, mica::bf16, bool or int32_t");
+  static_assert(dtype_of<Element> != MICA_NONE, "want float, mica::fp16, mica::bf16, mica::fp8_e4m3, bool or int32_t");
   const auto address = reinterpret_cast<std::uintptr_t>(data) | 64u;
   const auto alignment = std::int32_t(address & (~address + 1));
   return {data, layout(dtype_of<Element>, shape, strides, alignment)};
@@ -325,6 +330,15 @@ class Attention {
   Attention& place(const mica_place& place) {
     description.place = place;
     return *this;
+  }
+
+  // What an e4m3 element stands for, over itself: fp32 (batch, key heads), axes of size 1 broadcast; a default
+  // ConstTensor: 1. per_page: those of k and v are (pages, key heads).
+  Attention& descale(ConstTensor q, ConstTensor k, ConstTensor v, bool per_page = false) {
+    description.quantisation.per_page = per_page;
+    bind(description.quantisation.q_descale, bindings.q_descale, q);
+    bind(description.quantisation.k_descale, bindings.k_descale, k);
+    return bind(description.quantisation.v_descale, bindings.v_descale, v);
   }
 
   Attention& splits(int num_splits) {

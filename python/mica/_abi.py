@@ -10,8 +10,8 @@ UNLIMITED = -1
 OK, ERROR_INVALID, ERROR_UNSUPPORTED, ERROR_NO_DEVICE, ERROR_OUT_OF_MEMORY, ERROR_DEVICE, ERROR_INTERNAL = range(7)
 CPU, CUDA = 0, 1
 FORWARD, BACKWARD = 0, 1
-NONE, FP32, FP16, BF16, BOOL, INT32 = range(6)
-ELEMENT_BYTES = {FP32: 4, FP16: 2, BF16: 2, BOOL: 1, INT32: 4}
+NONE, FP32, FP16, BF16, BOOL, INT32, FP8_E4M3 = range(7)
+ELEMENT_BYTES = {FP32: 4, FP16: 2, BF16: 2, BOOL: 1, INT32: 4, FP8_E4M3: 1}
 CAUSAL_NONE, CAUSAL_BOTTOM_RIGHT, CAUSAL_TOP_LEFT = range(3)
 DIAGONAL_FROM_CAUSAL, DIAGONAL_BOTTOM_RIGHT, DIAGONAL_TOP_LEFT = range(3)
 CU_SEQLENS_Q, CU_SEQLENS_K, SEQUSED_Q, SEQUSED_K, CACHE_BATCH_IDX, CACHE_LEFTPAD = (1 << bit for bit in range(6))
@@ -63,12 +63,18 @@ class Place(Structure):
                                              "head_first", "heads")]
 
 
+class Quantisation(Structure):
+    _fields_ = [("q_descale", Tensor), ("k_descale", Tensor), ("v_descale", Tensor), ("per_page", c_int32),
+                ("reserved", c_int32)]
+
+
 class Attention(Structure):
     """mica_attention, with the defaults of MICA_ATTENTION_INIT."""
     _fields_ = [("struct_bytes", c_uint32), ("abi_version", c_uint32), ("device", Device),
                 ("q", Tensor), ("k", Tensor), ("v", Tensor), ("o", Tensor), ("lse", Tensor), ("probs", Tensor),
                 ("mask", Mask), ("score", Score), ("sequences", Sequences), ("append", Append), ("dropout", Dropout),
-                ("control", Control), ("gradients", Gradients), ("place", Place)]
+                ("control", Control), ("gradients", Gradients), ("place", Place),
+                ("quantisation", Quantisation)]
 
     def __init__(self) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(Attention), abi_version=ABI_VERSION)
@@ -85,7 +91,8 @@ class Bindings(Structure):
                 [("dropout_seed", c_uint64), ("dropout_offset", c_uint64)] +
                 [(name, c_void_p) for name in
                  ("rng_state", "d_o", "d_lse", "dq", "dk", "dv", "d_bias", "d_sinks", "workspace")] +
-                [("workspace_bytes", c_size_t), ("stream", c_void_p)])
+                [("workspace_bytes", c_size_t), ("stream", c_void_p)] +
+                [(name, c_void_p) for name in ("q_descale", "k_descale", "v_descale")])
 
     def __init__(self) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(Bindings), abi_version=ABI_VERSION)

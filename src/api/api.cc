@@ -45,8 +45,7 @@ mica_status mica_execute(const mica_plan* plan, const mica_bindings* bindings) {
   const mica::Plan& p = plan->plan;
   mica_bindings x;
   if (const mica_status status = mica::take_bindings(*bindings, x); status != MICA_OK) return status;
-  const mica_status status =
-      mica::validate_bindings(p.problem, x, p.workspace_bytes, p.backend->workspace_alignment);
+  const mica_status status = mica::validate_bindings(p.problem, x, p.workspace_bytes, p.backend->workspace_alignment);
   return status == MICA_OK ? p.backend->execute(p, x) : status;
 }
 

@@ -166,7 +166,8 @@ mica_status Validation::qkv() {
   if (!is_float(p.q.dtype) && p.q.dtype != MICA_FP8_E4M3)
     return invalid("q.dtype is %s, want fp32, fp16, bf16 or e4m3", dtype_name(p.q.dtype));
   if (p.k.dtype != p.q.dtype && p.k.dtype != MICA_FP8_E4M3)
-    return invalid("k.dtype is %s, want %s (= q.dtype) or e4m3", dtype_name(p.k.dtype), dtype_name(p.q.dtype));
+    return invalid("k.dtype is %s, want %s (= q.dtype)%s", dtype_name(p.k.dtype), dtype_name(p.q.dtype),
+                   p.q.dtype == MICA_FP8_E4M3 ? "" : " or e4m3");
   if (p.v.dtype != p.k.dtype)
     return invalid("v.dtype is %s, want %s (= k.dtype)", dtype_name(p.v.dtype), dtype_name(p.k.dtype));
   MICA_RETURN_IF_FAILED(check_dense_last("q", a.q));
@@ -537,8 +538,7 @@ mica_status Validation::quantisation() {
   const mica_quantisation& z = a.quantisation;
   MICA_RETURN_IF_FAILED(check_flag("quantisation.per_page", z.per_page));
   if (z.reserved != 0) return invalid("quantisation.reserved is %d, want 0", z.reserved);
-  if (z.per_page && p.page_size == 0)
-    return invalid("quantisation.per_page is 1, want sequences.block_table with it");
+  if (z.per_page && p.page_size == 0) return invalid("quantisation.per_page is 1, want sequences.block_table with it");
   if (z.per_page && !present(z.k_descale) && !present(z.v_descale))
     return invalid("quantisation.per_page is 1, want k_descale or v_descale with it");
   const struct {
@@ -697,7 +697,8 @@ bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.
 
 // sizeof in 0.1.0. Fields come at the end, and zero means as before: a program that was compiled with an earlier header
 // has a shorter struct, of which nothing behind its end may be read.
-constexpr size_t kFirstAttentionBytes = offsetof(mica_attention, place), kFirstBindingsBytes = offsetof(mica_bindings, q_descale);
+constexpr size_t kFirstAttentionBytes = offsetof(mica_attention, place),
+                 kFirstBindingsBytes = offsetof(mica_bindings, q_descale);
 
 // What the program knows of the struct; the rest is zero. `field` is what messages call struct_bytes.
 template <class Struct>

@@ -32,7 +32,10 @@ void add_forward(CaseTable& table) {
         {.factors = factors, .batch = 3, .heads_q = 4, .dim = 64, .alignment = 16});
   for (const int64_t dim : {8, 33, 64, 96, 128, 256})
     for (const int32_t causal : {MICA_CAUSAL_NONE, MICA_CAUSAL_BOTTOM_RIGHT, MICA_CAUSAL_TOP_LEFT})
-      add("dim_" + std::to_string(dim) + (causal == 0 ? "" : causal == 1 ? "_causal" : "_causal_top_left"),
+      add("dim_" + std::to_string(dim) +
+              (causal == 0   ? ""
+               : causal == 1 ? "_causal"
+                             : "_causal_top_left"),
           {.factors = Factors::kSequence,
            .batch = 1,
            .heads_q = 2,
@@ -78,8 +81,7 @@ void add_forward(CaseTable& table) {
                  .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                  .packed_q = {20, 0, 130},
                  .packed_k = {35, 9, 130}});
-  add("softcap_sinks",
-      {.factors = Factors::kTensor, .amplitude = 2, .softcap = 5, .sinks_dtype = MICA_FP32});
+  add("softcap_sinks", {.factors = Factors::kTensor, .amplitude = 2, .softcap = 5, .sinks_dtype = MICA_FP32});
 }
 
 void add_cached(CaseTable& table) {
@@ -91,8 +93,7 @@ void add_cached(CaseTable& table) {
       table.add_one("fp8_cache_" + name + "_" + dtype_name(dtype), o);
     }
   };
-  for (const Factors factors :
-       {Factors::kNone, Factors::kTensor, Factors::kHead, Factors::kSequence, Factors::kPage})
+  for (const Factors factors : {Factors::kNone, Factors::kTensor, Factors::kHead, Factors::kSequence, Factors::kPage})
     for (const int64_t page_size : {0, 16, 64}) {
       if (factors == Factors::kPage && page_size == 0) continue;
       const std::string kind =

@@ -152,7 +152,8 @@ void Attention<T>::load_keys(int64_t b) {
         const auto store = [&](T* values, int64_t count, double factor, Expected& e, const HostTensor& t, bool turned) {
           for (int64_t d = 0; d < count; ++d) {
             // The quotient is one of fp32, by definition.
-            const double stored = round_to(MICA_FP8_E4M3, divides ? float(values[d]) / float(factor) : double(values[d]));
+            const double stored =
+                round_to(MICA_FP8_E4M3, divides ? float(values[d]) / float(factor) : double(values[d]));
             put(e, t, {slot, row, h, d}, stored, turned && d < o_.rotary_dim ? Want::kClose : Want::kExact);
             values[d] = T(stored * factor);
           }
@@ -226,8 +227,7 @@ void Attention<T>::scores(int64_t b, int64_t h) {
         sum_precise += std::exp(precise[size_t(j)] - max_precise);
       }
       for (int64_t j = 0; j < keys; ++j)
-        p_[size_t(i * keys + j)] =
-            rounded_score(rounded_weight(std::exp(score_[size_t(i * keys + j)] - max)) / sum);
+        p_[size_t(i * keys + j)] = rounded_score(rounded_weight(std::exp(score_[size_t(i * keys + j)] - max)) / sum);
       p_sink_[size_t(i)] = rounded(std::exp(sink - max) / sum);
       lse = max_precise + std::log(sum_precise);
     }

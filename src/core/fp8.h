@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// e4m3 (the finite variant, "fn"): 4 bits of exponent with bias 7, 3 of mantissa, no infinities, one NaN (0x7f). And what
-// a stored element stands for: itself times a factor, its descale.
+// e4m3 (the finite variant, "fn"): 4 bits of exponent with bias 7, 3 of mantissa, no infinities, one NaN (0x7f). And
+// what a stored element stands for: itself times a factor, its descale.
 #pragma once
 
 #include "core/problem.h"

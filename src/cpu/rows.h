@@ -85,8 +85,7 @@ struct KeyRows {
 // The factor of key j of sequence b.
 HWY_API float key_descale(const CpuCall& call, const Descale& d, const Sequence& s, i32 b, i32 head_k, i32 j) {
   const SequenceTable& t = call.sequences;
-  const i32 slot =
-      call.problem->descale_per_page ? clamp_to(paged_row(t, s, b, j).entry, 0, t.slots_k - 1) : b;
+  const i32 slot = call.problem->descale_per_page ? clamp_to(paged_row(t, s, b, j).entry, 0, t.slots_k - 1) : b;
   return descale_at(d, slot, head_k);
 }
 
@@ -111,8 +110,8 @@ inline void store_row_e4m3(char* dst, const float* src, float factor, i32 count)
 
 inline void copy_bytes(char* dst, const char* src, i64 bytes) { __builtin_memcpy(dst, src, size_t(bytes)); }
 
-// Writes row t of k_new and v_new of one sequence, all heads. A cache of e4m3 takes them divided by its factors, or, where
-// they are e4m3 themselves, as they are.
+// Writes row t of k_new and v_new of one sequence, all heads. A cache of e4m3 takes them divided by its factors, or,
+// where they are e4m3 themselves, as they are.
 inline void append_row(const CpuCall& call, i32 b, i32 t) {
   const Problem& p = *call.problem;
   const mica_bindings& x = *call.x;

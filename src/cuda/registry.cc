@@ -166,6 +166,7 @@ const char* dtype_word(i32 dtype) {
     case MICA_FP32: return "fp32";
     case MICA_FP16: return "fp16";
     case MICA_BF16: return "bf16";
+    case MICA_FP8_E4M3: return "e4m3";
     default: return "any type";
   }
 }
@@ -243,6 +244,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
   const u32 missing = features_of(p) & ~row.served;
   return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
                dtype_word(p.dtype)) &&
+         q.ask(p.k.dtype == p.dtype, "it reads keys of q's type, and k.dtype is e4m3") &&
          q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
          q.ask(row.role != Role::DECODE || is_decode(row, p),

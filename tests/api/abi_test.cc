@@ -83,7 +83,14 @@ EXPECT_OFFSET(mica_place, batch_first, 40);
 EXPECT_OFFSET(mica_place, head_first, 48);
 EXPECT_OFFSET(mica_place, heads, 56);
 
-static_assert(sizeof(mica_attention) == 1760);
+static_assert(sizeof(mica_quantisation) == 224);
+EXPECT_OFFSET(mica_quantisation, q_descale, 0);
+EXPECT_OFFSET(mica_quantisation, k_descale, 72);
+EXPECT_OFFSET(mica_quantisation, v_descale, 144);
+EXPECT_OFFSET(mica_quantisation, per_page, 216);
+EXPECT_OFFSET(mica_quantisation, reserved, 220);
+
+static_assert(sizeof(mica_attention) == 1984);
 EXPECT_OFFSET(mica_attention, struct_bytes, 0);
 EXPECT_OFFSET(mica_attention, abi_version, 4);
 EXPECT_OFFSET(mica_attention, device, 8);
@@ -101,8 +108,9 @@ EXPECT_OFFSET(mica_attention, dropout, 1168);
 EXPECT_OFFSET(mica_attention, control, 1176);
 EXPECT_OFFSET(mica_attention, gradients, 1192);
 EXPECT_OFFSET(mica_attention, place, 1696);
+EXPECT_OFFSET(mica_attention, quantisation, 1760);
 
-static_assert(sizeof(void*) == 8 && sizeof(mica_bindings) == 280);
+static_assert(sizeof(void*) == 8 && sizeof(mica_bindings) == 304);
 EXPECT_OFFSET(mica_bindings, struct_bytes, 0);
 EXPECT_OFFSET(mica_bindings, abi_version, 4);
 EXPECT_OFFSET(mica_bindings, q, 8);
@@ -139,6 +147,9 @@ EXPECT_OFFSET(mica_bindings, d_sinks, 248);
 EXPECT_OFFSET(mica_bindings, workspace, 256);
 EXPECT_OFFSET(mica_bindings, workspace_bytes, 264);
 EXPECT_OFFSET(mica_bindings, stream, 272);
+EXPECT_OFFSET(mica_bindings, q_descale, 280);
+EXPECT_OFFSET(mica_bindings, k_descale, 288);
+EXPECT_OFFSET(mica_bindings, v_descale, 296);
 
 static_assert(MICA_OK == 0 && MICA_ERROR_INVALID == 1 && MICA_ERROR_UNSUPPORTED == 2 && MICA_ERROR_NO_DEVICE == 3);
 static_assert(MICA_ERROR_OUT_OF_MEMORY == 4 && MICA_ERROR_DEVICE == 5 && MICA_ERROR_INTERNAL == 6);

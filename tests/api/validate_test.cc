@@ -50,12 +50,18 @@ void rotate(mica_attention& a, int64_t positions = 7, int64_t half = 4) {
   a.append.rotary_sin = a.append.rotary_cos;
 }
 
+// k and v, and q where all is asked for, in e4m3.
+void quantise(mica_attention& a, bool all) {
+  a.k.dtype = a.v.dtype = MICA_FP8_E4M3;
+  if (all) a.q.dtype = MICA_FP8_E4M3;
+}
+
 // clang-format off
 const BadCall kBadCalls[] = {
-  {"struct_bytes", "struct_bytes is 8, want 1760 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
+  {"struct_bytes", "struct_bytes is 8, want 1984 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.struct_bytes = 8; }},
-  {"struct_bytes_of_a_later_header", "struct_bytes is 1768, want at most 1760: the program was compiled with the header of a later Mica",
-   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 1768; }},
+  {"struct_bytes_of_a_later_header", "struct_bytes is 1992, want at most 1984: the program was compiled with the header of a later Mica",
+   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 1992; }},
   {"abi_version", "abi_version is 9, want 1 (use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.abi_version = 9; }},
 
@@ -82,9 +88,9 @@ const BadCall kBadCalls[] = {
    [](mica_attention& a) { a.q.stride[0] = INT64_MIN; }},
 
   // q, k, v.
-  {"q_type", "q.dtype is bool, want fp32, fp16 or bf16", kInvalid, kForward, [](mica_attention& a) { a.q.dtype = MICA_BOOL; }},
-  {"k_type", "k.dtype is bf16, want fp32 (= q.dtype)", kInvalid, kForward, [](mica_attention& a) { a.k.dtype = MICA_BF16; }},
-  {"v_type", "v.dtype is fp16, want fp32 (= q.dtype)", kInvalid, kForward, [](mica_attention& a) { a.v.dtype = MICA_FP16; }},
+  {"q_type", "q.dtype is bool, want fp32, fp16, bf16 or e4m3", kInvalid, kForward, [](mica_attention& a) { a.q.dtype = MICA_BOOL; }},
+  {"k_type", "k.dtype is bf16, want fp32 (= q.dtype) or e4m3", kInvalid, kForward, [](mica_attention& a) { a.k.dtype = MICA_BF16; }},
+  {"v_type", "v.dtype is fp16, want fp32 (= k.dtype)", kInvalid, kForward, [](mica_attention& a) { a.v.dtype = MICA_FP16; }},
   {"q_not_dense", "q.stride[3] is 2, want 1 (the last dimension must be dense)", kInvalid, kForward,
    [](mica_attention& a) { a.q.stride[3] = 2; }},
   {"k_not_dense", "k.stride[3] is -1, want 1 (the last dimension must be dense)", kInvalid, kForward,
@@ -272,6 +278,55 @@ const BadCall kBadCalls[] = {
    [](mica_attention& a) { a.dropout.probability = std::numeric_limits<float>::quiet_NaN(); }},
   {"rng_flag", "dropout.rng_from_memory is 2, want 0 or 1", kInvalid, kForward,
    [](mica_attention& a) { a.dropout.rng_from_memory = 2; }},
+
+  // e4m3 and its factors.
+  {"fp8_keys_of_another_type", "k.dtype is fp16, want e4m3 (= q.dtype)", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, true); a.k.dtype = MICA_FP16; }},
+  {"fp8_values_of_another_type", "v.dtype is fp32, want e4m3 (= k.dtype)", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, false); a.v.dtype = MICA_FP32; }},
+  {"fp8_output", "o.dtype is e4m3, want bf16, fp16 or fp32 (q is e4m3)", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, true); a.o.dtype = MICA_FP8_E4M3; }},
+  {"fp8_output_absent", "o.dtype is absent, want bf16, fp16 or fp32", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, true); a.o.dtype = MICA_NONE; }},
+  {"fp8_bias", "score.bias.dtype is e4m3, want fp32, fp16 or bf16", kInvalid, kForward,
+   [](mica_attention& a) { a.score.bias = dense(MICA_FP8_E4M3, {1, 1, 1, 1}); }},
+  {"fp8_rotary", "append.rotary_cos is given, want q and k_new of 16 or 32 bits with it (q is e4m3)", kInvalid, kForward,
+   [](mica_attention& a) { rotate(a); quantise(a, true); a.append.k_new.dtype = a.append.v_new.dtype = MICA_FP8_E4M3; }},
+  {"fp8_append", "append.k_new.dtype is e4m3, want fp32 (= q.dtype)", kInvalid, kForward,
+   [](mica_attention& a) { append(a); quantise(a, false); a.append.k_new.dtype = MICA_FP8_E4M3; }},
+  {"fp8_backward", "k.dtype is e4m3, which has no backward", kUnsupported, kBackward,
+   [](mica_attention& a) { quantise(a, false); }},
+  {"descale_without_fp8", "quantisation.k_descale is given and k.dtype is fp32, want e4m3", kInvalid, kForward,
+   [](mica_attention& a) { a.quantisation.k_descale = dense(MICA_FP32, {2, 2, 1, 1}); }},
+  {"descale_of_queries", "quantisation.q_descale is given and q.dtype is fp32, want e4m3", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, false); a.quantisation.q_descale = dense(MICA_FP32, {1, 1, 1, 1}); }},
+  {"descale_dtype", "quantisation.v_descale.dtype is bf16, want fp32", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, true); a.quantisation.v_descale = dense(MICA_BF16, {2, 2, 1, 1}); }},
+  {"descale_sequences", "quantisation.q_descale.shape[0] is 3, want 1 or 2 (the batch)", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, true); a.quantisation.q_descale = dense(MICA_FP32, {3, 2, 1, 1}); }},
+  {"descale_heads", "quantisation.q_descale.shape[1] is 4, want 1 or 2 (= k.shape[2])", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, true); a.quantisation.q_descale = dense(MICA_FP32, {2, 4, 1, 1}); }},
+  {"descale_per_page", "quantisation.per_page is 1, want sequences.block_table with it", kInvalid, kForward,
+   [](mica_attention& a) { quantise(a, true); a.quantisation.per_page = 1; }},
+  {"descale_per_page_flag", "quantisation.per_page is 2, want 0 or 1", kInvalid, kForward,
+   [](mica_attention& a) { a.quantisation.per_page = 2; }},
+  {"descale_pages", "quantisation.k_descale.shape[0] is 3, want 1 or 4 (= k.shape[0], the pages)", kInvalid, kForward,
+   [](mica_attention& a) {
+     quantise(a, false);
+     a.k.shape[0] = a.v.shape[0] = 4;
+     a.sequences.block_table = dense(MICA_INT32, {2, 2, 1, 1});
+     a.quantisation.per_page = 1;
+     a.quantisation.k_descale = dense(MICA_FP32, {3, 2, 1, 1});
+   }},
+  {"descale_per_page_of_nothing", "quantisation.per_page is 1, want k_descale or v_descale with it", kInvalid, kForward,
+   [](mica_attention& a) {
+     quantise(a, false);
+     a.k.shape[0] = a.v.shape[0] = 4;
+     a.sequences.block_table = dense(MICA_INT32, {2, 2, 1, 1});
+     a.quantisation.per_page = 1;
+   }},
+  {"descale_reserved", "quantisation.reserved is 5, want 0", kInvalid, kForward,
+   [](mica_attention& a) { a.quantisation.reserved = 5; }},
 
   // A piece's place in a larger call.
   {"place_shift", "place.shift is -268435457, want at most 2^28 either way", kInvalid, kForward,

@@ -16,6 +16,7 @@ INCLUDE = ROOT / "include"
 STRUCTS = {"mica_device": _abi.Device, "mica_tensor": _abi.Tensor, "mica_mask": _abi.Mask, "mica_score": _abi.Score,
            "mica_sequences": _abi.Sequences, "mica_append": _abi.Append, "mica_dropout": _abi.Dropout,
            "mica_control": _abi.Control, "mica_gradients": _abi.Gradients, "mica_place": _abi.Place,
+           "mica_quantisation": _abi.Quantisation,
            "mica_attention": _abi.Attention, "mica_bindings": _abi.Bindings}
 
 
