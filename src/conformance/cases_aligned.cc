@@ -78,6 +78,10 @@ void add_aligned_cases(CaseTable& table) {
                    .o_fp32 = true,
                    .d_o_fp32 = true,
                    .gradients_fp32 = true});
+    // As a piece of a ring has them: gradients in fp32, and keys so many that backward takes other tiles.
+    if (dim <= 128)
+      add("_long_gradients",
+          {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 90, .len_k = 2100, .gradients_fp32 = true});
     add("_splits", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 70, .len_k = 300, .num_splits = 3});
     add("_heads_first", {.batch = 1,
                          .len_q = 70,

@@ -40,12 +40,28 @@ MICA_DEVICE void transpose_in_quad(u32 (&words)[4]) {
   }
 }
 
+// Lanes 2n and 2n + 1 have eight columns of a row each; then the even one has the first four of both rows and the odd
+// one the last four: together they write a whole sector of 32 bytes of one row, and then of the other.
+MICA_DEVICE void share_in_pair(float (&x)[8]) {
+  const bool odd = threadIdx.x & 1;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float other = __shfl_xor_sync(0xffffffffu, odd ? x[e] : x[4 + e], 1);
+    (odd ? x[e] : x[4 + e]) = other;
+  }
+}
+MICA_DEVICE void store_4(const BackwardFinishParams& p, i64 row_offset, i32 column, const float* x) {
+  if (column < p.dim_qk)
+    *reinterpret_cast<float4*>(static_cast<float*>(p.dq.data) + row_offset + column) =
+        make_float4(x[0], x[1], x[2], x[3]);
+}
+
 // A block of the accumulator, by all threads: a warp takes 16 rows of 32 columns, 512 neighbouring bytes a load.
 template <int threads>
 MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumulator, i64 base, i32 dim, i32 tile_q,
                             i32 valid_rows) {
   const i32 lane = threadIdx.x % 32, row_in_block = lane / 4, pair = lane % 4, units = tile_q / 16 * (dim / 32);
-  const bool in_eights = p.dq_dtype != MICA_FP32 && !p.unaligned;
+  const bool in_eights = p.dq_dtype != MICA_FP32 && !p.unaligned, in_twos = p.dq_dtype == MICA_FP32 && !p.unaligned;
 #pragma unroll 2
   for (i32 unit = threadIdx.x / 32; unit < units; unit += threads / 32) {
     const i32 row_block = unit / (dim / 32), column_block = unit % (dim / 32) * 4;
@@ -74,6 +90,14 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumula
         if (row < valid_rows && column < p.dim_qk)
           *reinterpret_cast<uint4*>(static_cast<u16*>(p.dq.data) + row_offset + column) =
               make_uint4(words[0], words[1], words[2], words[3]);
+      } else if (row < valid_rows && in_twos) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const i32 column = (column_block + i) * 8 + pair * 2;
+          if (column < p.dim_qk)
+            *reinterpret_cast<float2*>(static_cast<float*>(p.dq.data) + row_offset + column) =
+                make_float2(x[i][2 * half], x[i][2 * half + 1]);
+        }
       } else if (row < valid_rows) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -102,6 +126,24 @@ MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const float* ac
       x[1][0][g] = quad.y * p.scale;
       x[0][1][g] = quad.z * p.scale;
       x[1][1][g] = quad.w * p.scale;
+    }
+    if (p.dq_dtype == MICA_FP32 && !p.unaligned) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const i32 even_row = row_block * 8 + pair / 2 * 4 + r;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          share_in_pair(x[r][half]);
+#pragma unroll
+          for (int other = 0; other < 2; ++other) {
+            const i32 row = even_row + 2 * other;
+            if (row < valid_rows)
+              store_4(p, base + row * p.dq.stride_row, column_block * 16 + half * 8 + pair % 2 * 4,
+                      x[r][half] + 4 * other);
+          }
+        }
+      }
+      continue;
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

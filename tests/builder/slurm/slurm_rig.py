@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole Slurm on this machine, in a private folder: munged, slurmctld, slurmd. Runs a command under it and stops it.
 
-Usage: slurm_rig.py COMMAND...     The command finds the rig by SLURM_CONF. Its exit status is returned;
-77: skipped, and the last line says why (no root, no Slurm)."""
+Usage: slurm_rig.py [--mib N] COMMAND...     The command finds the rig by SLURM_CONF. Its exit status is returned;
+77: skipped, and the last line says why (no root, no Slurm). --mib: the memory that the node claims."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ import time
 from typing import List, Optional
 
 PROGRAMS = ["munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo"]
-NODE_MIB = 1500  # of memory, as the node claims it
+NODE_MIB = 1500  # of memory, as the node claims it unless told otherwise
 
 
 class RigError(Exception):
@@ -84,7 +84,8 @@ PartitionName=closed Nodes={host} MaxTime=INFINITE State=DOWN
 class Rig:
     """started() and stop(); every daemon runs in the foreground as a child of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, node_mib: int) -> None:
+        self.node_mib = node_mib
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mica-slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
         self.children: List[subprocess.Popen] = []
@@ -123,7 +124,7 @@ class Rig:
         (self.folder / "slurm.conf").write_text(
             CONFIGURATION.format(
                 folder=self.folder, host=socket.gethostname().split(".")[0], cores=os.cpu_count() or 1,
-                memory=NODE_MIB, controller_port=controller_port, node_port=node_port,
+                memory=self.node_mib, controller_port=controller_port, node_port=node_port,
             ).lstrip()
         )
         self.daemon(
@@ -173,7 +174,10 @@ def main(command: List[str]) -> int:
     reason = why_not()
     if reason:
         skip(reason)
-    rig = Rig()
+    node_mib = NODE_MIB
+    if command[0] == "--mib":
+        node_mib, command = int(command[1]), command[2:]
+    rig = Rig(node_mib)
     try:
         rig.start()
         return subprocess.run(command, env=rig.environment, check=False).returncode
