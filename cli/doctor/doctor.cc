@@ -57,9 +57,12 @@ std::vector<doctor::Verdict> judge_source(const std::string& file, const doctor:
   for (const nlohmann::json& one : plan["verdicts"]) {
     const doctor::VerdictKind* kind = doctor::find_verdict_kind(one.value("code", ""));
     doctor::Verdict verdict =
-        doctor::make_verdict(kind ? kind->code : doctor::VerdictCode(doctor::Code::NOT_KNOWN), one.value("subject", ""),
-                             one.value("message", ""), one.value("cause", ""), one.value("fix", ""),
-                             one.value("evidence", std::vector<std::string>{}));
+        doctor::make_verdict({.code = kind ? kind->code : doctor::VerdictCode(doctor::Code::NOT_KNOWN),
+                              .subject = one.value("subject", ""),
+                              .message = one.value("message", ""),
+                              .cause = one.value("cause", ""),
+                              .fix = one.value("fix", ""),
+                              .evidence = one.value("evidence", std::vector<std::string>{})});
     for (const doctor::Severity severity :
          {doctor::Severity::kNote, doctor::Severity::kWarning, doctor::Severity::kError})
       if (one.value("severity", "") == doctor::severity_name(severity)) verdict.severity = severity;
@@ -145,9 +148,11 @@ Outcome here(const Options& options) {
     out.unread.push_back(
         {target.name,
          "",
-         {doctor::make_verdict("CANNOT_TELL", target.name, "no Python was found",
-                               "Packages are judged for a Python; none is on PATH or in the usual folders.",
-                               "mica doctor --python PATH")}});
+         {doctor::make_verdict({.code = "CANNOT_TELL",
+                                .subject = target.name,
+                                .message = "no Python was found",
+                                .cause = "Packages are judged for a Python; none is on PATH or in the usual folders.",
+                                .fix = "mica doctor --python PATH"})}});
   if (options.build) {
     if (!python) throw std::runtime_error("--build wants a Python, and none was found");
     out.judged.push_back({"building flash-attn from source", name, judge_build(survey, *python)});

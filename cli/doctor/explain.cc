@@ -77,13 +77,16 @@ std::string text_of(const Options& options) {
 doctor::Verdict not_known(const std::string& text) {
   const std::string line = doctor::likely_error_line(text);
   return doctor::make_verdict(
-      "NOT_KNOWN", "", "no known failure is in this text",
-      "It is one that mica has no entry for, or the lines that name the cause are missing.",
-      "collect the whole output, from the first line on, and try again:\n"
-      "for an import: python -X faulthandler -c 'import torch, flash_attn' 2>&1 | mica explain\n"
-      "for a build: pip install -v --no-build-isolation PACKAGE 2>&1 | tee build.log; mica explain --file build.log\n"
-      "then report it with that text and with `mica doctor --json`",
-      line.empty() ? std::vector<std::string>{} : std::vector<std::string>{"the line most like an error: " + line});
+      {.code = "NOT_KNOWN",
+       .message = "no known failure is in this text",
+       .cause = "It is one that mica has no entry for, or the lines that name the cause are missing.",
+       .fix = "collect the whole output, from the first line on, and try again:\n"
+              "for an import: python -X faulthandler -c 'import torch, flash_attn' 2>&1 | mica explain\n"
+              "for a build: pip install -v --no-build-isolation PACKAGE 2>&1 | tee build.log; mica explain --file "
+              "build.log\n"
+              "then report it with that text and with `mica doctor --json`",
+       .evidence = line.empty() ? std::vector<std::string>{}
+                                : std::vector<std::string>{"the line most like an error: " + line}});
 }
 
 // Where the text comes from: here unless said otherwise.

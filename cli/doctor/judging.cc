@@ -20,9 +20,11 @@ ExitCode exit_code(std::span<const doctor::Verdict> verdicts) {
 }
 
 doctor::Verdict unreadable(const std::string& given, const std::exception& error) {
-  return doctor::make_verdict("CANNOT_TELL", support::printable(given), support::printable(error.what()),
-                              "It was not looked at.",
-                              "give a wheel, a compiled file, a folder or an installed package");
+  return doctor::make_verdict({.code = "CANNOT_TELL",
+                               .subject = support::printable(given),
+                               .message = support::printable(error.what()),
+                               .cause = "It was not looked at.",
+                               .fix = "give a wheel, a compiled file, a folder or an installed package"});
 }
 
 const doctor::PythonInstall* wanted_python(doctor::Survey& survey, const std::string& named) {

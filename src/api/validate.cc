@@ -7,6 +7,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/pointers.h"
 #include "base/status.h"
 #include "core/types.h"
 
@@ -748,40 +749,10 @@ mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t w
                               size_t workspace_alignment) {
   if (x.abi_version != MICA_ABI_VERSION)
     return invalid("bindings.abi_version is %u, want %u (use MICA_BINDINGS_INIT)", x.abi_version, MICA_ABI_VERSION);
-  struct Bound {
-    const char* name;
-    const void* pointer;
-    const Tensor& tensor;
-  };
-  const Bound tensors[] = {{"q", x.q, p.q},
-                           {"k", x.k, p.k},
-                           {"v", x.v, p.v},
-                           {"o", x.o, p.o},
-                           {"lse", x.lse, p.lse},
-                           {"probs", x.probs, p.probs},
-                           {"boolean_mask", x.boolean_mask, p.boolean},
-                           {"bias", x.bias, p.bias},
-                           {"alibi", x.alibi, p.alibi},
-                           {"sinks", x.sinks, p.sinks},
-                           {"block_table", x.block_table, p.block_table},
-                           {"k_new", x.k_new, p.k_new},
-                           {"v_new", x.v_new, p.v_new},
-                           {"rotary_cos", x.rotary_cos, p.rotary_cos},
-                           {"rotary_sin", x.rotary_sin, p.rotary_sin},
-                           {"d_o", x.d_o, p.d_o},
-                           {"d_lse", x.d_lse, p.d_lse},
-                           {"dq", x.dq, p.dq},
-                           {"dk", x.dk, p.dk},
-                           {"dv", x.dv, p.dv},
-                           {"d_bias", x.d_bias, p.d_bias},
-                           {"d_sinks", x.d_sinks, p.d_sinks},
-                           {"q_descale", x.q_descale, p.q_descale},
-                           {"k_descale", x.k_descale, p.k_descale},
-                           {"v_descale", x.v_descale, p.v_descale}};
-  for (const Bound& b : tensors) {
+  for (const BoundTensor& b : bound_tensors(p, x)) {
     if (b.tensor.dtype == MICA_NONE) continue;
     if (is_empty(b.tensor)) continue;  // it has no address worth asking for
-    MICA_RETURN_IF_FAILED(check_pointer(b.name, b.pointer, b.tensor.alignment));
+    MICA_RETURN_IF_FAILED(check_pointer(b.name, b.address, b.tensor.alignment));
   }
   if (p.pass == MICA_FORWARD && !is_empty(p.o) && !is_empty(p.k)) {
     if (may_overlap(x.o, p.o, x.k, p.k)) return invalid("bindings.o overlaps bindings.k, want memory of its own");

@@ -2,6 +2,8 @@
 // The bindings as the core wants them.
 #pragma once
 
+#include <array>
+
 #include "core/sequence.h"
 #include "mica/mica.h"
 
@@ -18,6 +20,41 @@ inline SequenceTable sequence_table(const Problem& p, const mica_bindings& x) {
   t.cache_leftpad = p.vectors & MICA_CACHE_LEFTPAD ? x.cache_leftpad : nullptr;
   t.block_table = p.page_size > 0 ? x.block_table : nullptr;
   return t;
+}
+
+// A tensor of the description and the address that is bound to it.
+struct BoundTensor {
+  const char* name;  // in mica_bindings
+  const void* address;
+  const Tensor& tensor;  // dtype MICA_NONE: absent
+};
+
+inline auto bound_tensors(const Problem& p, const mica_bindings& x) {
+  return std::to_array<BoundTensor>({{"q", x.q, p.q},
+                                     {"k", x.k, p.k},
+                                     {"v", x.v, p.v},
+                                     {"o", x.o, p.o},
+                                     {"lse", x.lse, p.lse},
+                                     {"probs", x.probs, p.probs},
+                                     {"boolean_mask", x.boolean_mask, p.boolean},
+                                     {"bias", x.bias, p.bias},
+                                     {"alibi", x.alibi, p.alibi},
+                                     {"sinks", x.sinks, p.sinks},
+                                     {"block_table", x.block_table, p.block_table},
+                                     {"k_new", x.k_new, p.k_new},
+                                     {"v_new", x.v_new, p.v_new},
+                                     {"rotary_cos", x.rotary_cos, p.rotary_cos},
+                                     {"rotary_sin", x.rotary_sin, p.rotary_sin},
+                                     {"d_o", x.d_o, p.d_o},
+                                     {"d_lse", x.d_lse, p.d_lse},
+                                     {"dq", x.dq, p.dq},
+                                     {"dk", x.dk, p.dk},
+                                     {"dv", x.dv, p.dv},
+                                     {"d_bias", x.d_bias, p.d_bias},
+                                     {"d_sinks", x.d_sinks, p.d_sinks},
+                                     {"q_descale", x.q_descale, p.q_descale},
+                                     {"k_descale", x.k_descale, p.k_descale},
+                                     {"v_descale", x.v_descale, p.v_descale}});
 }
 
 }  // namespace mica

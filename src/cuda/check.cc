@@ -24,33 +24,7 @@ mica_status check_address(const Driver& driver, const char* name, const void* ad
 }
 
 mica_status check_addresses(const Driver& driver, const Problem& p, const mica_bindings& x) {
-  struct Bound {
-    const char* name;
-    const void* address;
-    const Tensor& tensor;
-  };
-  const Bound bound[] = {{"q", x.q, p.q},
-                         {"k", x.k, p.k},
-                         {"v", x.v, p.v},
-                         {"o", x.o, p.o},
-                         {"lse", x.lse, p.lse},
-                         {"probs", x.probs, p.probs},
-                         {"boolean_mask", x.boolean_mask, p.boolean},
-                         {"bias", x.bias, p.bias},
-                         {"alibi", x.alibi, p.alibi},
-                         {"sinks", x.sinks, p.sinks},
-                         {"k_new", x.k_new, p.k_new},
-                         {"v_new", x.v_new, p.v_new},
-                         {"rotary_cos", x.rotary_cos, p.rotary_cos},
-                         {"rotary_sin", x.rotary_sin, p.rotary_sin},
-                         {"d_o", x.d_o, p.d_o},
-                         {"d_lse", x.d_lse, p.d_lse},
-                         {"dq", x.dq, p.dq},
-                         {"dk", x.dk, p.dk},
-                         {"dv", x.dv, p.dv},
-                         {"d_bias", x.d_bias, p.d_bias},
-                         {"d_sinks", x.d_sinks, p.d_sinks}};
-  for (const Bound& b : bound)
+  for (const BoundTensor& b : bound_tensors(p, x))
     if (b.tensor.dtype != MICA_NONE)
       if (const mica_status status = check_address(driver, b.name, b.address); status != MICA_OK) return status;
   if (p.dropout > 0 && p.rng_from_memory) return check_address(driver, "rng_state", x.rng_state);

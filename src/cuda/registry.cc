@@ -19,7 +19,7 @@ constexpr i32 kMiddleKeys = 1025;
 
 // One function per kernel file.
 constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
-  return {forward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+  return {forward_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, false};
 }
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
   const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
@@ -34,7 +34,7 @@ constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_wide_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
 constexpr KernelTraits traits_of_forward_wide_sm80(const KernelRow& r) {
-  return {forward_wide_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+  return {forward_wide_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
 }
 constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
   constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
@@ -55,13 +55,13 @@ constexpr KernelTraits traits_of_mla_tma_sm90(const KernelRow& r) {
   return traits;
 }
 constexpr KernelTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
-  return {forward_fp32_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v), true};
+  return {forward_fp32_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v).bytes, true};
 }
 constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
-  return {decode_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+  return {decode_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
 }
 constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {
-  return {backward_sm80_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+  return {backward_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, false};
 }
 constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
   return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
@@ -95,13 +95,13 @@ constexpr KernelTraits traits_of_backward_columns_sm90(const KernelRow& r) {
           kLeastQueries};
 }
 constexpr KernelTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
-  return {backward_sliced_sm80_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)), false,
+  return {backward_sliced_sm80_layout(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)).bytes, false,
           64 * r.stages};
 }
 constexpr KernelTraits traits_of_backward_prepare(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_backward_finish(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_backward_bias(const KernelRow& r) {
-  return {backward_bias_smem_bytes(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype))};
+  return {backward_bias_layout(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)).bytes};
 }
 constexpr KernelTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_append(const KernelRow&) { return {}; }

@@ -156,7 +156,8 @@ void judge_imports(const doctor::PythonInstall& python, KernelInstalled& out) {
     if (item.error.empty()) continue;
     const doctor::Explanation explanation = doctor::explain(item.error, &target);
     if (explanation.verdicts.empty())
-      out.verdicts.push_back(make_verdict("IMPORT_FAILED", item.module, support::printable(item.error)));
+      out.verdicts.push_back(
+          make_verdict({.code = "IMPORT_FAILED", .subject = item.module, .message = support::printable(item.error)}));
     else
       out.verdicts.push_back(explanation.verdicts[0]);
     out.verdicts.back().subject = item.module;
@@ -184,10 +185,13 @@ KernelInstalled install_kernel(const doctor::Outlook& outlook, const KernelReque
     throw std::runtime_error("--python " + python.program + " cannot be asked: " + probe_said.why_not);
   const KernelProbe probe = parse_kernel_probe(probe_said.answer);
   if (!probe.has_ipykernel) {
-    out.verdicts.push_back(make_verdict("JUPYTER_NO_IPYKERNEL", python.program, support::printable(probe.error),
-                                        "A Python becomes a kernel of Jupyter by the package ipykernel, which is not "
-                                        "installed in this one. Nothing was written.",
-                                        ipykernel_command(outlook, python)));
+    out.verdicts.push_back(
+        make_verdict({.code = "JUPYTER_NO_IPYKERNEL",
+                      .subject = python.program,
+                      .message = support::printable(probe.error),
+                      .cause = "A Python becomes a kernel of Jupyter by the package ipykernel, which is not "
+                               "installed in this one. Nothing was written.",
+                      .fix = ipykernel_command(outlook, python)}));
     return out;
   }
 
@@ -211,10 +215,13 @@ KernelInstalled install_kernel(const doctor::Outlook& outlook, const KernelReque
     std::vector<std::string> evidence;
     for (const std::string& line : out.answer.words) evidence.push_back(support::printable(line));
     out.verdicts.push_back(make_verdict(
-        "JUPYTER_KERNEL_DEAD", out.name, support::printable(out.answer.error),
-        "The kernel was registered and started, and did not answer. The registration was taken back.",
-        "its own last lines are below; mica doctor --python " + python.program + " judges what is installed there",
-        evidence));
+        {.code = "JUPYTER_KERNEL_DEAD",
+         .subject = out.name,
+         .message = support::printable(out.answer.error),
+         .cause = "The kernel was registered and started, and did not answer. The registration was taken back.",
+         .fix =
+             "its own last lines are below; mica doctor --python " + python.program + " judges what is installed there",
+         .evidence = evidence}));
     return out;
   }
   judge_imports(python, out);

@@ -122,18 +122,24 @@ class Reader {
     const std::string file = kernel.folder + "/kernel.json";
     if (!files_.is_folder(kernel.folder) || (!files_.resolve(file) && files_.link(file).empty())) return std::nullopt;
     if (!is_kernel_name(name))
-      kernel.verdicts.push_back(make_verdict("JUPYTER_KERNEL_SPEC", kernel.folder, "Jupyter does not list this kernel",
-                                             "The name of its folder has characters other than letters, digits, "
-                                             "dots, dashes and underscores.",
-                                             "give the folder another name"));
+      kernel.verdicts.push_back(
+          make_verdict({.code = "JUPYTER_KERNEL_SPEC",
+                        .subject = kernel.folder,
+                        .message = "Jupyter does not list this kernel",
+                        .cause = "The name of its folder has characters other than letters, digits, "
+                                 "dots, dashes and underscores.",
+                        .fix = "give the folder another name"}));
     const auto text = files_.read(file);
     try {
       if (!text) throw std::runtime_error("it cannot be read, or is larger than 1 MiB");
       kernel.spec = doctor::parse_kernel_spec(*text);
     } catch (const std::exception& e) {
-      kernel.verdicts.push_back(
-          make_verdict("JUPYTER_KERNEL_SPEC", file, e.what(), "Jupyter cannot start a kernel from this file.",
-                       "rm -r " + shell_quoted(kernel.folder) + ", and register it again with mica jupyter install"));
+      kernel.verdicts.push_back(make_verdict(
+          {.code = "JUPYTER_KERNEL_SPEC",
+           .subject = file,
+           .message = e.what(),
+           .cause = "Jupyter cannot start a kernel from this file.",
+           .fix = "rm -r " + shell_quoted(kernel.folder) + ", and register it again with mica jupyter install"}));
       return kernel;
     }
     find_interpreter(kernel, place);
@@ -143,7 +149,12 @@ class Reader {
 
   void stale(Kernel& kernel, const std::string& message, const std::string& cause, const std::string& fix) {
     kernel.stale = true;
-    kernel.verdicts.push_back(make_verdict("JUPYTER_KERNEL_STALE", kernel.name, message, cause, fix, {kernel.folder}));
+    kernel.verdicts.push_back(make_verdict({.code = "JUPYTER_KERNEL_STALE",
+                                            .subject = kernel.name,
+                                            .message = message,
+                                            .cause = cause,
+                                            .fix = fix,
+                                            .evidence = {kernel.folder}}));
   }
 
   void find_interpreter(Kernel& kernel, const Place& place) {
@@ -156,13 +167,16 @@ class Reader {
         if (kernel.program.empty() && !place.prefix.empty() && files_.is_executable(place.prefix + name))
           kernel.program = place.prefix + name;
       if (kernel.program.empty()) {
-        kernel.verdicts.push_back(make_verdict(
-            "JUPYTER_PYTHON_VARIES", kernel.name, "argv[0] is " + word + ": the Python of whatever Jupyter starts it",
-            "Jupyter replaces this word by the Python that it runs in itself, so the kernel is another one in each "
-            "environment.",
-            "mica jupyter install --python PATH --name " + shell_quoted(kernel.name) +
-                " --display-name NAME --replace names one Python",
-            {kernel.folder + "/kernel.json"}));
+        kernel.verdicts.push_back(
+            make_verdict({.code = "JUPYTER_PYTHON_VARIES",
+                          .subject = kernel.name,
+                          .message = "argv[0] is " + word + ": the Python of whatever Jupyter starts it",
+                          .cause = "Jupyter replaces this word by the Python that it runs in itself, so the kernel is "
+                                   "another one in each "
+                                   "environment.",
+                          .fix = "mica jupyter install --python PATH --name " + shell_quoted(kernel.name) +
+                                 " --display-name NAME --replace names one Python",
+                          .evidence = {kernel.folder + "/kernel.json"}}));
         return;
       }
     } else if (word.find('/') == word.npos) {
@@ -215,10 +229,13 @@ class Reader {
       }
     }
     if (support::lower(kernel.spec->language) == "python" || kernel.spec->language.empty())
-      kernel.verdicts.push_back(make_verdict(
-          "CANNOT_TELL", kernel.name, "starts through " + support::printable(kernel.program),
-          "No word of its command line is the path of a Python, so what it can load cannot be told from its files.", "",
-          {support::printable(support::joined(kernel.spec->argv, " "))}));
+      kernel.verdicts.push_back(
+          make_verdict({.code = "CANNOT_TELL",
+                        .subject = kernel.name,
+                        .message = "starts through " + support::printable(kernel.program),
+                        .cause = "No word of its command line is the path of a Python, so what it can load cannot be "
+                                 "told from its files.",
+                        .evidence = {support::printable(support::joined(kernel.spec->argv, " "))}}));
   }
 
   bool has_module(const PythonInstall& python, const std::string& module, const doctor::KernelSpec& spec) const {
@@ -240,9 +257,11 @@ class Reader {
       const bool is_word = is_kernel_name(module);
       if (is_word && !has_module(*kernel.python, module, spec))
         kernel.verdicts.push_back(make_verdict(
-            "JUPYTER_NO_IPYKERNEL", kernel.name, kernel.program + ": No module named " + module,
-            "The Python is there, and the package that makes it a kernel is not installed in it (any more).",
-            ipykernel_command(survey_.outlook, *kernel.python)));
+            {.code = "JUPYTER_NO_IPYKERNEL",
+             .subject = kernel.name,
+             .message = kernel.program + ": No module named " + module,
+             .cause = "The Python is there, and the package that makes it a kernel is not installed in it (any more).",
+             .fix = ipykernel_command(survey_.outlook, *kernel.python)}));
     }
     std::string library_path;
     if (const auto found = spec.env.find("LD_LIBRARY_PATH"); found != spec.env.end())
@@ -264,10 +283,13 @@ class Reader {
       if (kernel.scope.starts_with("environment ")) continue;
       const auto [winner, is_first] = winners.emplace(kernel.name, kernel.folder);
       if (!is_first)
-        kernel.verdicts.push_back(make_verdict("JUPYTER_KERNEL_SHADOWED", kernel.name,
-                                               "hidden by " + support::printable(winner->second),
-                                               "Two kernels have one name; Jupyter shows the one it finds first.",
-                                               "remove one of the two folders", {kernel.folder}));
+        kernel.verdicts.push_back(
+            make_verdict({.code = "JUPYTER_KERNEL_SHADOWED",
+                          .subject = kernel.name,
+                          .message = "hidden by " + support::printable(winner->second),
+                          .cause = "Two kernels have one name; Jupyter shows the one it finds first.",
+                          .fix = "remove one of the two folders",
+                          .evidence = {kernel.folder}}));
     }
   }
 

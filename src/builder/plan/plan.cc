@@ -38,10 +38,9 @@ class Planner {
   }
 
  private:
-  void refuse(doctor::VerdictCode code, std::string message, std::string cause, std::string fix,
-              std::vector<std::string> evidence = {}) {
-    plan_.verdicts.push_back(make_verdict(code, in_.package.empty() ? "the build" : in_.package, std::move(message),
-                                          std::move(cause), std::move(fix), std::move(evidence)));
+  void refuse(doctor::VerdictParts parts) {
+    parts.subject = in_.package.empty() ? "the build" : in_.package;
+    plan_.verdicts.push_back(make_verdict(std::move(parts)));
   }
   void decide(std::string what, std::string value, std::string why) {
     plan_.decisions.push_back({std::move(what), std::move(value), std::move(why)});
@@ -50,8 +49,10 @@ class Planner {
 
   void check_torch() {
     if (in_.here.torch) return;
-    refuse("TORCH_MISSING", "this Python has no torch", "The extension is compiled against torch's own headers.",
-           "install the torch that it shall run with, or name the Python that has it: --python PATH");
+    refuse({.code = "TORCH_MISSING",
+            .message = "this Python has no torch",
+            .cause = "The extension is compiled against torch's own headers.",
+            .fix = "install the torch that it shall run with, or name the Python that has it: --python PATH"});
   }
 
   // The wheel is made with the Python and torch here: they must be those of the target.
@@ -59,9 +60,10 @@ class Planner {
     if (!in_.here.torch || !in_.here.python) return;
     const auto same = [&](const char* what, const std::string& here, const std::string& there) {
       if (there.empty() || here == there) return;
-      refuse("CANNOT_TELL", std::string(what) + " here is " + here + ", in " + in_.target.name + " " + there,
-             "A wheel fits the " + std::string(what) + " that it was built with.",
-             "build with the target's " + std::string(what) + ": --python PATH");
+      refuse({.code = "CANNOT_TELL",
+              .message = std::string(what) + " here is " + here + ", in " + in_.target.name + " " + there,
+              .cause = "A wheel fits the " + std::string(what) + " that it was built with.",
+              .fix = "build with the target's " + std::string(what) + ": --python PATH"});
       plan_.verdicts.back().severity = doctor::Severity::kError;
     };
     same("machine", in_.here.machine, in_.target.machine);
@@ -88,9 +90,10 @@ class Planner {
   bool needs_cuda() {
     const bool torch_has_cuda = !torch().cuda_version.empty();
     if (plan_.recipe->needs_cuda && !torch_has_cuda) {
-      refuse("BUILD_CUDA_MAJOR_MISMATCH", "torch " + torch().version + " is a build for the CPU",
-             in_.package + " is CUDA code and needs a torch that was built with CUDA.",
-             "install torch with CUDA, or name the Python that has it: --python PATH");
+      refuse({.code = "BUILD_CUDA_MAJOR_MISMATCH",
+              .message = "torch " + torch().version + " is a build for the CPU",
+              .cause = in_.package + " is CUDA code and needs a torch that was built with CUDA.",
+              .fix = "install torch with CUDA, or name the Python that has it: --python PATH"});
       return true;
     }
     if (plan_.recipe->needs_cuda) return true;
@@ -125,18 +128,23 @@ class Planner {
       for (const auto& gpu : seen) plan_.architectures.push_back({{gpu.major * 10 + gpu.minor, 0}, false});
     }
     if (plan_.architectures.empty()) {
-      refuse("BUILD_NO_ARCH", "no GPU is known for " + in_.target.name, "GPU code is compiled for one kind of GPU.",
-             "say which: --arch 9.0 (H100, H200), --arch 8.0 (A100); or --target FILE, written on the GPU node by mica "
-             "doctor --export FILE");
+      refuse({.code = "BUILD_NO_ARCH",
+              .message = "no GPU is known for " + in_.target.name,
+              .cause = "GPU code is compiled for one kind of GPU.",
+              .fix = "say which: --arch 9.0 (H100, H200), --arch 8.0 (A100); or --target FILE, written on the GPU node "
+                     "by mica "
+                     "doctor --export FILE"});
       return;
     }
     std::vector<std::string> names;
     for (const Architecture& a : plan_.architectures) {
       names.push_back(dotted(a.arch));
       if (a.arch.sm < plan_.recipe->lowest_sm)
-        refuse("GPU_TOO_OLD", in_.package + " does not support GPUs of " + a.arch.capability().text(),
-               "Its kernels need " + doctor::GpuArch{plan_.recipe->lowest_sm, 0}.capability().text() + " or later.",
-               "Mica itself runs from 8.0 on (mica info)");
+        refuse({.code = "GPU_TOO_OLD",
+                .message = in_.package + " does not support GPUs of " + a.arch.capability().text(),
+                .cause = "Its kernels need " + doctor::GpuArch{plan_.recipe->lowest_sm, 0}.capability().text() +
+                         " or later.",
+                .fix = "Mica itself runs from 8.0 on (mica info)"});
     }
     decide("architectures", support::joined(names, ", "),
            in_.architectures == "auto" ? "the GPUs of " + in_.target.name : "asked for");
@@ -167,14 +175,21 @@ class Planner {
       const std::string install = "install a CUDA toolkit " + std::to_string(wanted.major_part()) + ".x (best " +
                                   wanted.text() + ") and let CUDA_HOME name its folder";
       if (in_.toolkits.empty())
-        refuse("BUILD_NVCC_MISSING", "no nvcc is here", "torch brings CUDA's libraries, but not its compiler.",
-               install);
+        refuse({.code = "BUILD_NVCC_MISSING",
+                .message = "no nvcc is here",
+                .cause = "torch brings CUDA's libraries, but not its compiler.",
+                .fix = install});
       else if (too_old)
-        refuse("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "no nvcc here knows the architectures asked for", "", install,
-               evidence);
+        refuse({.code = "BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+                .message = "no nvcc here knows the architectures asked for",
+                .fix = install,
+                .evidence = evidence});
       else
-        refuse("BUILD_CUDA_MAJOR_MISMATCH", "no nvcc here is of torch's CUDA " + wanted.text(),
-               "nvcc and torch must be of the same major version.", install, evidence);
+        refuse({.code = "BUILD_CUDA_MAJOR_MISMATCH",
+                .message = "no nvcc here is of torch's CUDA " + wanted.text(),
+                .cause = "nvcc and torch must be of the same major version.",
+                .fix = install,
+                .evidence = evidence});
       return;
     }
     plan_.toolkit = *best;
@@ -205,13 +220,14 @@ class Planner {
              evidence.empty() ? "the default" : "the default does not suit: " + evidence[0]);
       return;
     }
-    refuse("BUILD_HOST_COMPILER", evidence.empty() ? "no g++ is here" : "no g++ here suits", "",
-           plan_.cuda && plan_.toolkit.most_gcc
-               ? "install g++-" + std::to_string(std::min(plan_.toolkit.most_gcc, 12)) +
-                     " (Debian and Ubuntu: apt-get "
-                     "install g++-12)"
-               : "install g++ (Debian and Ubuntu: apt-get install g++)",
-           evidence);
+    refuse({.code = "BUILD_HOST_COMPILER",
+            .message = evidence.empty() ? "no g++ is here" : "no g++ here suits",
+            .fix = plan_.cuda && plan_.toolkit.most_gcc
+                       ? "install g++-" + std::to_string(std::min(plan_.toolkit.most_gcc, 12)) +
+                             " (Debian and Ubuntu: apt-get "
+                             "install g++-12)"
+                       : "install g++ (Debian and Ubuntu: apt-get install g++)",
+            .evidence = evidence});
   }
 
   void choose_parallelism() {
@@ -236,9 +252,11 @@ class Planner {
                  ? "fewer files than cores, and several architectures"
                  : "more jobs use the cores better than threads, and can be fewer if memory runs out");
     if (!choice.warning.empty()) {
-      plan_.verdicts.push_back(make_verdict("BUILD_OOM", "memory", choice.warning,
-                                            "A compiler that is killed is started again with fewer jobs.",
-                                            "more memory (docker -m, sbatch --mem)"));
+      plan_.verdicts.push_back(make_verdict({.code = "BUILD_OOM",
+                                             .subject = "memory",
+                                             .message = choice.warning,
+                                             .cause = "A compiler that is killed is started again with fewer jobs.",
+                                             .fix = "more memory (docker -m, sbatch --mem)"}));
       plan_.verdicts.back().severity = doctor::Severity::kWarning;
     }
   }

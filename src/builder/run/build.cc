@@ -211,9 +211,12 @@ class Build {
     if (killed && !(why.cause_found && why.verdicts[0].code == doctor::Code::BUILD_OOM))
       out_.verdicts.insert(
           out_.verdicts.begin(),
-          doctor::make_verdict("BUILD_OOM", b_.source.package, "a compiler was killed",
-                               "Memory ran out with one job: " + gigabytes(ended.peak_bytes) + " were taken at most.",
-                               "more memory (docker -m, sbatch --mem), then the same command again"));
+          doctor::make_verdict(
+              {.code = "BUILD_OOM",
+               .subject = b_.source.package,
+               .message = "a compiler was killed",
+               .cause = "Memory ran out with one job: " + gigabytes(ended.peak_bytes) + " were taken at most.",
+               .fix = "more memory (docker -m, sbatch --mem), then the same command again"}));
     out_.error = error_line(text);
     if (out_.error.empty() && !out_.verdicts.empty()) out_.error = out_.verdicts[0].message;
     if (out_.error.empty()) out_.error = "the build ended with exit code " + std::to_string(ended.exit_code);

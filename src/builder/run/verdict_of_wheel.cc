@@ -51,21 +51,27 @@ WheelVerdict judge_built_wheel(const std::string& path, const PreparedBuild& b) 
   const std::vector<const char*>& wanted = b.plan.recipe->modules;
   for (const char* module : wanted)
     if (std::find(out.modules.begin(), out.modules.end(), module) == out.modules.end())
-      out.verdicts.push_back(make_verdict("WHEEL_NO_EXTENSION", name, std::string("it holds no module ") + module,
-                                          "The build ended well and left out what matters.",
-                                          "look into the log for what setup.py skipped"));
+      out.verdicts.push_back(make_verdict({.code = "WHEEL_NO_EXTENSION",
+                                           .subject = name,
+                                           .message = std::string("it holds no module ") + module,
+                                           .cause = "The build ended well and left out what matters.",
+                                           .fix = "look into the log for what setup.py skipped"}));
   if (out.modules.empty() && wanted.empty() && b.inputs.cuda_files > 0)
-    out.verdicts.push_back(make_verdict("WHEEL_NO_EXTENSION", name, "it holds no compiled module",
-                                        "The source has " +
-                                            support::counted(std::size_t(b.inputs.cuda_files), ".cu file") +
-                                            ", and setup.py left them out.",
-                                        "look into the log for what setup.py skipped"));
+    out.verdicts.push_back(
+        make_verdict({.code = "WHEEL_NO_EXTENSION",
+                      .subject = name,
+                      .message = "it holds no compiled module",
+                      .cause = "The source has " + support::counted(std::size_t(b.inputs.cuda_files), ".cu file") +
+                               ", and setup.py left them out.",
+                      .fix = "look into the log for what setup.py skipped"}));
   if (!b.plan.cuda || out.modules.empty()) return out;
   for (const Architecture& a : b.plan.architectures)
     if (!has_code_for(*inspection.wheel, a.arch))
-      out.verdicts.push_back(make_verdict("GPU_NO_CODE", name, "it holds no code for " + a.arch.text(),
-                                          "setup.py compiles for architectures of its own choice.",
-                                          "see the nvcc lines in the log"));
+      out.verdicts.push_back(make_verdict({.code = "GPU_NO_CODE",
+                                           .subject = name,
+                                           .message = "it holds no code for " + a.arch.text(),
+                                           .cause = "setup.py compiles for architectures of its own choice.",
+                                           .fix = "see the nvcc lines in the log"}));
   return out;
 }
 

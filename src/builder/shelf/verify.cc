@@ -26,17 +26,21 @@ using doctor::make_verdict;
 std::vector<doctor::Verdict> check_record(const std::string& shelf, const ShelfEntry& entry) {
   const std::vector<Provenance> known = provenances_of(shelf, entry.wheel);
   if (known.empty())
-    return {make_verdict("SHARE_UNRECORDED", entry.wheel, "nothing records where this wheel comes from",
-                         "It was copied here by hand, or its record was removed.",
-                         "mica publish " + entry.wheel + " " + shelf + " from a copy you trust")};
+    return {make_verdict({.code = "SHARE_UNRECORDED",
+                          .subject = entry.wheel,
+                          .message = "nothing records where this wheel comes from",
+                          .cause = "It was copied here by hand, or its record was removed.",
+                          .fix = "mica publish " + entry.wheel + " " + shelf + " from a copy you trust"})};
   for (const Provenance& provenance : known)
     if (provenance.sha256 == entry.sha256) return {};
-  return {make_verdict("SHARE_ALTERED", entry.wheel, "its bytes are not those that were published",
-                       "The file was changed, cut short or replaced after it was published.",
-                       "remove it and publish it again from a copy you trust",
-                       {"recorded  " + known[0].sha256 + ", " + std::to_string(known[0].size) + " bytes, by " +
-                            support::printable(known[0].published_by),
-                        "now       " + entry.sha256 + ", " + std::to_string(entry.size) + " bytes"})};
+  return {make_verdict({.code = "SHARE_ALTERED",
+                        .subject = entry.wheel,
+                        .message = "its bytes are not those that were published",
+                        .cause = "The file was changed, cut short or replaced after it was published.",
+                        .fix = "remove it and publish it again from a copy you trust",
+                        .evidence = {"recorded  " + known[0].sha256 + ", " + std::to_string(known[0].size) +
+                                         " bytes, by " + support::printable(known[0].published_by),
+                                     "now       " + entry.sha256 + ", " + std::to_string(entry.size) + " bytes"}})};
 }
 
 bool in_index(const std::string& shelf, const ShelfEntry& entry) {
@@ -66,7 +70,7 @@ ShelfEntry look_at(const std::string& shelf, const std::string& wheel, const Jud
       entry.verdicts.push_back(std::move(verdict));
     }
   } catch (const support::ReadError& e) {
-    entry.verdicts.push_back(make_verdict("WHEEL_ARCHIVE", wheel, e.what()));
+    entry.verdicts.push_back(make_verdict({.code = "WHEEL_ARCHIVE", .subject = wheel, .message = e.what()}));
   }
   return entry;
 }
@@ -101,16 +105,23 @@ ShelfReport verify(const std::string& folder, const Judge& judge, bool quarantin
   for (const ShelfEntry& entry : report.entries)
     if (entry.quarantined.empty() && !entry.sha256.empty() && !in_index(folder, entry)) missing.push_back(entry.wheel);
   if (!missing.empty())
-    report.verdicts.push_back(make_verdict(
-        "SHARE_INDEX_STALE", folder + "/simple", support::counted(missing.size(), "wheel") + " not listed as it is now",
-        "pip --index-url does not see it, or sees another hash.", "mica publish --reindex " + folder, missing));
+    report.verdicts.push_back(
+        make_verdict({.code = "SHARE_INDEX_STALE",
+                      .subject = folder + "/simple",
+                      .message = support::counted(missing.size(), "wheel") + " not listed as it is now",
+                      .cause = "pip --index-url does not see it, or sees another hash.",
+                      .fix = "mica publish --reindex " + folder,
+                      .evidence = missing}));
   std::vector<std::string> leftovers = file_names(folder, ".tmp");
   std::erase_if(leftovers, [](const std::string& name) { return !is_temporary_name(name); });
   if (!leftovers.empty())
-    report.verdicts.push_back(
-        make_verdict("SHARE_LEFTOVER", folder, support::counted(leftovers.size(), "unfinished file") + " there",
-                     "A publisher is at work on it now, or was interrupted; installers do not see such a file.",
-                     "if nobody is publishing: rm " + folder + "/.*.tmp", leftovers));
+    report.verdicts.push_back(make_verdict(
+        {.code = "SHARE_LEFTOVER",
+         .subject = folder,
+         .message = support::counted(leftovers.size(), "unfinished file") + " there",
+         .cause = "A publisher is at work on it now, or was interrupted; installers do not see such a file.",
+         .fix = "if nobody is publishing: rm " + folder + "/.*.tmp",
+         .evidence = leftovers}));
   return report;
 }
 

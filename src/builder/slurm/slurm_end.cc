@@ -56,13 +56,19 @@ constexpr Waiting kWaiting[] = {
 std::vector<Verdict> explain_waiting(const Job& job, const JobStatus& status) {
   for (const Waiting& known : kWaiting)
     if (status.reason.starts_with(known.reason)) {
-      Verdict verdict =
-          make_verdict("JOB_WAITS", "job " + job.id, status.state + " (" + status.reason + ")", known.cause, known.fix);
+      Verdict verdict = make_verdict({.code = "JOB_WAITS",
+                                      .subject = "job " + job.id,
+                                      .message = status.state + " (" + status.reason + ")",
+                                      .cause = known.cause,
+                                      .fix = known.fix});
       if (known.for_ever) verdict.severity = doctor::Severity::kWarning;
       return {verdict};
     }
-  return {make_verdict("JOB_WAITS", "job " + job.id, status.state + " (" + status.reason + ")",
-                       "Slurm gives this reason for not starting it yet.", "scontrol show job " + job.id)};
+  return {make_verdict({.code = "JOB_WAITS",
+                        .subject = "job " + job.id,
+                        .message = status.state + " (" + status.reason + ")",
+                        .cause = "Slurm gives this reason for not starting it yet.",
+                        .fix = "scontrol show job " + job.id})};
 }
 
 // Slurm's own lines of the log.
@@ -127,48 +133,76 @@ std::vector<Verdict> explain_job(const Job& job, const JobStatus& status) {
   const std::string subject = "job " + job.id;
   if (status.phase == JobPhase::kQueued) return explain_waiting(job, status);
   if (status.phase == JobPhase::kUnknown)
-    return {make_verdict("CANNOT_TELL", subject, status.problem, "Slurm did not say where the job stands.",
-                         "squeue --me; the job goes on meanwhile, if it was taken")};
+    return {make_verdict({.code = "CANNOT_TELL",
+                          .subject = subject,
+                          .message = status.problem,
+                          .cause = "Slurm did not say where the job stands.",
+                          .fix = "squeue --me; the job goes on meanwhile, if it was taken"})};
   if (status.phase == JobPhase::kRunning || status.end == JobEnd::kSuccess) return {};
   const uint64_t asked = asked_memory_bytes(job.request);
   const std::vector<std::string> words = words_of_slurm(status);
   const std::string log = job.log();
   switch (status.end) {
     case JobEnd::kMemory:
-      return {make_verdict("JOB_OUT_OF_MEMORY", subject, said(status),
-                           support::counted(std::size_t(job.request.jobs), "compiler") +
-                               " at once took more than the " + (asked ? gigabytes(asked) : "memory") +
-                               " that the job had.",
-                           "the same command with --mem and more, or with fewer --jobs", words)};
+      return {make_verdict({.code = "JOB_OUT_OF_MEMORY",
+                            .subject = subject,
+                            .message = said(status),
+                            .cause = support::counted(std::size_t(job.request.jobs), "compiler") +
+                                     " at once took more than the " + (asked ? gigabytes(asked) : "memory") +
+                                     " that the job had.",
+                            .fix = "the same command with --mem and more, or with fewer --jobs",
+                            .evidence = words})};
     case JobEnd::kTime:
-      return {make_verdict("JOB_OUT_OF_TIME", subject, said(status),
-                           "The time that was asked for" +
-                               (job.request.wishes.time.empty() ? std::string(" by the partition's default")
-                                                                : " (" + job.request.wishes.time + ")") +
-                               " is over.",
-                           "the same command with --time and more; it goes on from the files already built", words)};
+      return {make_verdict({.code = "JOB_OUT_OF_TIME",
+                            .subject = subject,
+                            .message = said(status),
+                            .cause = "The time that was asked for" +
+                                     (job.request.wishes.time.empty() ? std::string(" by the partition's default")
+                                                                      : " (" + job.request.wishes.time + ")") +
+                                     " is over.",
+                            .fix = "the same command with --time and more; it goes on from the files already built",
+                            .evidence = words})};
     case JobEnd::kNode:
-      return {make_verdict("JOB_NODE_FAILED", subject, said(status), "The node failed; the build had no part in it.",
-                           "the same command again; it goes on from the files already built", words)};
+      return {make_verdict({.code = "JOB_NODE_FAILED",
+                            .subject = subject,
+                            .message = said(status),
+                            .cause = "The node failed; the build had no part in it.",
+                            .fix = "the same command again; it goes on from the files already built",
+                            .evidence = words})};
     case JobEnd::kPreempted:
-      return {make_verdict("JOB_NODE_FAILED", subject, said(status), "A job of higher priority took the node.",
-                           "the same command again; it goes on from the files already built", words)};
+      return {make_verdict({.code = "JOB_NODE_FAILED",
+                            .subject = subject,
+                            .message = said(status),
+                            .cause = "A job of higher priority took the node.",
+                            .fix = "the same command again; it goes on from the files already built",
+                            .evidence = words})};
     case JobEnd::kCancelled:
-      return {make_verdict("JOB_CANCELLED", subject, said(status), "Someone ended it with scancel.",
-                           "the same command again; it goes on from the files already built", words)};
+      return {make_verdict({.code = "JOB_CANCELLED",
+                            .subject = subject,
+                            .message = said(status),
+                            .cause = "Someone ended it with scancel.",
+                            .fix = "the same command again; it goes on from the files already built",
+                            .evidence = words})};
     case JobEnd::kForgotten:
-      return {make_verdict("CANNOT_TELL", subject, said(status),
-                           "The job is over, and neither its script nor its log says how it ended: it was killed, or "
-                           "its node went away.",
-                           "read " + shell_quoted(log), status.log)};
+      return {make_verdict(
+          {.code = "CANNOT_TELL",
+           .subject = subject,
+           .message = said(status),
+           .cause = "The job is over, and neither its script nor its log says how it ended: it was killed, or "
+                    "its node went away.",
+           .fix = "read " + shell_quoted(log),
+           .evidence = status.log})};
     default: break;
   }
   const std::string reason = said_by_build(status);
   std::vector<Verdict> out = {make_verdict(
-      "JOB_FAILED", subject,
-      said(status) + (status.exit_code >= 0 ? ", exit code " + std::to_string(status.exit_code) : std::string()),
-      reason.empty() ? "The command in the job failed." : "The build was " + reason, "read " + shell_quoted(log),
-      words)};
+      {.code = "JOB_FAILED",
+       .subject = subject,
+       .message =
+           said(status) + (status.exit_code >= 0 ? ", exit code " + std::to_string(status.exit_code) : std::string()),
+       .cause = reason.empty() ? "The command in the job failed." : "The build was " + reason,
+       .fix = "read " + shell_quoted(log),
+       .evidence = words})};
   // The log may hold the reason.
   const doctor::Explanation explanation = doctor::explain(whole_log(job));
   if (explanation.cause_found) out.insert(out.end(), explanation.verdicts.begin(), explanation.verdicts.begin() + 1);

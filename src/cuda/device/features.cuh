@@ -24,9 +24,7 @@ struct FeatureState {
   template <class Params>
   MICA_DEVICE void begin(const Params& p, i32 batch, i32 head) {
     if (has(p, kFeatureAlibi)) slope_log2 = p.alibi[batch * p.alibi_stride_batch + head * p.alibi_stride_head] * kLog2E;
-    if (has(p, kFeatureDropout))
-      key = p.dropout.rng_state ? philox_key(p.dropout.rng_state[0], p.dropout.rng_state[1])
-                                : philox_key(p.dropout.seed, p.dropout.offset);
+    if (has(p, kFeatureDropout)) key = philox_key(p.dropout);
   }
 
   // Calls function(element) for every score of the fragment.

@@ -260,9 +260,12 @@ struct BackwardBias {
     warp_row = warp % kRowGroups * kRows;
     warp_key = warp / kRowGroups * kKeys;
     smem_q = shared_address(smem);
-    smem_k = smem_q + tile_q * Tile::kRowBytes;
-    smem_d_o = smem_k + tile_k * Tile::kRowBytes;
-    smem_v = smem_d_o + tile_q * Tile::kRowBytes;
+    constexpr BackwardBiasLayout kAt =
+        backward_bias_layout(tile_q, tile_k, width, dtype_bytes(ElementTraits<Element>::kDtype));
+    static_assert(kAt.k == tile_q * Tile::kRowBytes && kAt.d_o - kAt.k == tile_k * Tile::kRowBytes);
+    smem_k = smem_q + kAt.k;
+    smem_d_o = smem_q + kAt.d_o;
+    smem_v = smem_q + kAt.v;
     zero(sum);
     const i32 tiles_row = ceil_div(params.rows, tile_q), tiles_key = ceil_div(params.keys, tile_k);
     i32 index = blockIdx.x;

@@ -119,26 +119,24 @@ struct BackwardSlicedSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> 
     held_k = held_v = -1;
 
     smem_k = shared_address(smem);
-    smem_q = smem_k + tile_k * Tile::kRowBytes;
-    smem_v = smem_q + tile_q * Tile::kRowBytes;
-    smem_do = smem_v + tile_k * Tile::kRowBytes;
-    smem_p = smem_do + tile_q * Tile::kRowBytes;
-    smem_ds = smem_p + tile_k * PTile::kRowBytes;
-    this->stats = reinterpret_cast<float*>(smem + (smem_ds - smem_k) + tile_k * PTile::kRowBytes);
+    constexpr BackwardSlicedSm80Layout kAt =
+        backward_sliced_sm80_layout(tile_q, tile_k, width, dtype_bytes(ElementTraits<Element>::kDtype));
+    static_assert(kAt.q == tile_k * Tile::kRowBytes && kAt.ds - kAt.p == tile_k * PTile::kRowBytes);
+    smem_q = smem_k + kAt.q;
+    smem_v = smem_k + kAt.v;
+    smem_do = smem_k + kAt.d_o;
+    smem_p = smem_k + kAt.p;
+    smem_ds = smem_k + kAt.ds;
+    this->stats = reinterpret_cast<float*>(smem + kAt.stats);
     zero(dk);
     zero(dv);
     const TileRange tiles = this->query_tiles();
     if (tiles.begin < tiles.end) walk(tiles);
 
-    if (p.dk.data) {
-      if (key_begin == 0 && slice == 0) this->clear_leftpad(p.dk, p.dk_dtype, p.dim_qk);
-      this->store_keys(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, key_group * 32,
-                       slice * width + column_group * kColumns);
-    }
-    if (p.dv.data) {
-      if (key_begin == 0 && slice == 0) this->clear_leftpad(p.dv, p.dv_dtype, p.dim_v);
-      this->store_keys(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, key_group * 32, slice * width + column_group * kColumns);
-    }
+    const i32 column = slice * width + column_group * kColumns;
+    const bool is_first = slice == 0;
+    this->store_gradient(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, key_group * 32, column, is_first);
+    this->store_gradient(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, key_group * 32, column, is_first);
   }
 
   // The query tiles of every head of the group.

@@ -99,12 +99,15 @@ struct BackwardSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> {
     if (!this->locate(blockIdx.x)) return;
 
     smem_k = shared_address(smem);
-    smem_v = smem_k + tile_k * QTile::kRowBytes;
-    smem_q = smem_v + tile_k * VTile::kRowBytes;
-    smem_do = smem_q + stages * tile_q * QTile::kRowBytes;
-    smem_p = smem_do + stages * tile_q * VTile::kRowBytes;
-    smem_ds = smem_p + tile_k * PTile::kRowBytes;
-    this->stats = reinterpret_cast<float*>(smem + (smem_ds - smem_k) + tile_k * PTile::kRowBytes);
+    constexpr BackwardSm80Layout kAt = backward_sm80_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+    static_assert(kAt.v == tile_k * QTile::kRowBytes && kAt.q - kAt.v == tile_k * VTile::kRowBytes);
+    static_assert(kAt.p - kAt.d_o == stages * tile_q * VTile::kRowBytes && kAt.ds - kAt.p == tile_k * PTile::kRowBytes);
+    smem_v = smem_k + kAt.v;
+    smem_q = smem_k + kAt.q;
+    smem_do = smem_k + kAt.d_o;
+    smem_p = smem_k + kAt.p;
+    smem_ds = smem_k + kAt.ds;
+    this->stats = reinterpret_cast<float*>(smem + kAt.stats);
     zero(dk);
     zero(dv);
 
@@ -156,14 +159,8 @@ struct BackwardSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> {
 
   // dK and dV; keys that are not in use get zeros.
   MICA_DEVICE void finish() const {
-    if (p.dk.data) {
-      if (key_begin == 0) this->clear_leftpad(p.dk, p.dk_dtype, p.dim_qk);
-      this->store_keys(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, key_group * 32, column_group * kColumnsQK);
-    }
-    if (p.dv.data) {
-      if (key_begin == 0) this->clear_leftpad(p.dv, p.dv_dtype, p.dim_v);
-      this->store_keys(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, key_group * 32, column_group * kColumnsV);
-    }
+    this->store_gradient(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, key_group * 32, column_group * kColumnsQK);
+    this->store_gradient(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, key_group * 32, column_group * kColumnsV);
   }
 };
 

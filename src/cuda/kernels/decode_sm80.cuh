@@ -18,8 +18,9 @@ struct DecodeSm80 {
   using Tile = PackedRows<Element, full>;
   using Parts = typename Tile::template Parts<warps, tile_q, decode_part_stride(dim_v)>;
   static constexpr int kThreads = 32 * warps;
-  static constexpr int kKBytes = tile_k * KTile::kRowBytes;
-  static constexpr int kStageBytes = kKBytes + tile_k * VTile::kRowBytes;
+  static constexpr DecodeSm80Layout kAt = decode_sm80_layout(tile_q, tile_k, dim_qk, dim_v, warps, stages);
+  static_assert(kAt.stage_v == tile_k * KTile::kRowBytes);
+  static_assert(kAt.stage_bytes - kAt.stage_v == tile_k * VTile::kRowBytes);
   static_assert(tile_q == 16 && (tile_k == 16 || tile_k == 32) && stages >= 2);
   static_assert(32 % KTile::kChunks == 0 && 32 % VTile::kChunks == 0 && KTile::kWide && VTile::kWide);
 
@@ -95,16 +96,16 @@ struct DecodeSm80 {
 
   MICA_DEVICE void load(i32 tile, i32 stage, i32 end) {
     if (tile < end) {
-      const u32 shared = ring + stage * kStageBytes;
+      const u32 shared = ring + stage * kAt.stage_bytes;
       if (rows.has(kFeaturePaged)) {
         const i64 k_row = paged_row_offset(p.sequences, ahead, p.k.stride_batch, p.k.stride_row);
         const i64 v_row = paged_row_offset(p.sequences, ahead, p.v.stride_batch, p.v.stride_row);
         look_ahead(tile + warps);
         load_paged<dim_qk>(shared, k_base, k_row, tile, p.dim_qk);
-        load_paged<dim_v>(shared + kKBytes, v_base, v_row, tile, p.dim_v);
+        load_paged<dim_v>(shared + kAt.stage_v, v_base, v_row, tile, p.dim_v);
       } else {
         load_dense<dim_qk>(shared, k_base, p.k.stride_row, tile, p.dim_qk);
-        load_dense<dim_v>(shared + kKBytes, v_base, p.v.stride_row, tile, p.dim_v);
+        load_dense<dim_v>(shared + kAt.stage_v, v_base, p.v.stride_row, tile, p.dim_v);
       }
     }
     cp_async_commit();  // an empty group too: the waits count groups
@@ -134,7 +135,7 @@ struct DecodeSm80 {
 
   MICA_DEVICE void gemm_qk(Scores& scores, i32 stage) {
     zero(scores);
-    const u32 k_address = k_lane + stage * kStageBytes;
+    const u32 k_address = k_lane + stage * kAt.stage_bytes;
 #pragma unroll
     for (int step = 0; step < dim_qk / 16; ++step)
 #pragma unroll
@@ -147,7 +148,7 @@ struct DecodeSm80 {
   }
 
   MICA_DEVICE void gemm_pv(const Scores& probabilities, i32 stage) {
-    const u32 v_address = v_lane + stage * kStageBytes;
+    const u32 v_address = v_lane + stage * kAt.stage_bytes;
 #pragma unroll
     for (int step = 0; step < tile_k / 16; ++step) {
       u32 a[4];
@@ -188,9 +189,9 @@ struct DecodeSm80 {
   MICA_DEVICE void run(u8* smem) {
     if (!rows.locate(tile_q)) return;
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    ring = shared_address(smem) + warp * stages * kStageBytes;
+    ring = shared_address(smem) + warp * kAt.ring_bytes;
     k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    v_lane = ring + kKBytes + VTile::offset(lane % 16, lane / 16);
+    v_lane = ring + kAt.stage_v + VTile::offset(lane % 16, lane / 16);
     k_base = rows.key_base(p.k);
     v_base = rows.key_base(p.v);
     rows.begin_rows(0);

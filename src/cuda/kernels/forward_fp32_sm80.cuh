@@ -184,8 +184,10 @@ struct ForwardFp32Sm80 {
     const i32 first_column = warp / kRowWarps * kColumns;
     first_row = warp % kRowWarps * (16 * kMBlocks);
     smem_q = shared_address(smem);
-    smem_k = smem_q + tile_q * QTile::kRowBytes;
-    v_tile = reinterpret_cast<float*>(smem + (tile_q + tile_k) * QTile::kRowBytes);
+    constexpr ForwardFp32Sm80Layout kAt = forward_fp32_sm80_layout(tile_q, tile_k, dim_qk, dim_v);
+    static_assert(kAt.k == tile_q * QTile::kRowBytes && kAt.v - kAt.k == tile_k * QTile::kRowBytes);
+    smem_k = smem_q + kAt.k;
+    v_tile = reinterpret_cast<float*>(smem + kAt.v);
     q_lane = smem_q + QTile::offset(first_row + lane % 16, lane / 16);
     k_lane = smem_k + QTile::offset(lane % 8, lane / 8);
     v_thread = v_tile + 2 * (lane % 4) * kVStride + first_column + lane / 4;

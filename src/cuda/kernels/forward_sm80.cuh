@@ -323,10 +323,14 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     row_begin = tile_row + row_group * 16 * kM;
 
     const u32 smem_q = shared_address(smem);
-    smem_k = smem_q + tile_q * 2 * (dim_qk > dim_v ? dim_qk : dim_v);
-    smem_v = smem_k + kStages * tile_k * QTile::kRowBytes;
-    smem_p = smem_v + kStages * tile_k * VTile::kRowBytes;
-    row_exchange = reinterpret_cast<float*>(smem + (smem_p - smem_q) + tile_q * PTile::kRowBytes);
+    constexpr ForwardSm80Layout kAt = forward_sm80_layout(tile_q, tile_k, dim_qk, dim_v, kStages);
+    static_assert(kAt.v - kAt.k == kStages * tile_k * QTile::kRowBytes);
+    static_assert(kAt.p - kAt.v == kStages * tile_k * VTile::kRowBytes);
+    static_assert(kColumnGroups == 1 || kAt.row_exchange - kAt.p == tile_q * PTile::kRowBytes);
+    smem_k = smem_q + kAt.k;
+    smem_v = smem_q + kAt.v;
+    smem_p = smem_q + kAt.p;
+    row_exchange = reinterpret_cast<float*>(smem + kAt.row_exchange);
     q_address = smem_q + QTile::offset(row_group * 16 * kM + lane % 16, lane / 16);
     k_lane = smem_k + QTile::offset(column_group * kKeys + lane % 8 + lane / 16 * 8, lane / 8 % 2);
     v_lane = smem_v + VTile::offset(lane % 16, column_group * (kColumns / 8) + lane / 16);

@@ -198,8 +198,11 @@ struct ForwardWideSm80 {
     first_column = warp / kRowWarps % kColumnWarps * kColumns;
     first_key = group * kGroupKeys;
     smem_q = shared_address(smem);
-    smem_k = smem_q + tile_q * QTile::kRowBytes;
-    smem_v = smem_k + stages * kKBytes;
+    constexpr ForwardWideSm80Layout kAt = forward_wide_sm80_layout(tile_q, tile_k, dim_qk, dim_v, warps, stages);
+    static_assert(kAt.k == tile_q * QTile::kRowBytes && kAt.v - kAt.k == stages * kKBytes);
+    static_assert(kAt.bytes - kAt.v >= stages * tile_k * VTile::kRowBytes);
+    smem_k = smem_q + kAt.k;
+    smem_v = smem_q + kAt.v;
     q_lane = smem_q + QTile::offset(first_row + lane % 16, lane / 16);
     k_lane = smem_k + QTile::offset(first_key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
     v_lane = smem_v + VTile::offset(first_key + lane % 16, lane / 16) + first_column * 2;

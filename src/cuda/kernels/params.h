@@ -8,6 +8,7 @@
 #include "core/schedule.h"
 #include "core/score.h"
 #include "core/sequence.h"
+#include "cuda/kernels/parts/layouts_sm80.h"
 #include "cuda/kernels/parts/tensor_map.h"
 
 namespace mica {
@@ -35,6 +36,9 @@ struct DropoutArg {
   float rescale;         // 1 / (1 - probability)
   DropoutPlace place;
 };
+MICA_HD PhiloxKey philox_key(const DropoutArg& d) {
+  return d.rng_state ? philox_key(d.rng_state[0], d.rng_state[1]) : philox_key(d.seed, d.offset);
+}
 
 struct BandArg {
   i32 bottom_right, shift, window_left, window_right;
@@ -55,7 +59,7 @@ enum Feature : u32 {
   kFeatureApartCells = 1024,  // dropout at a place in a larger call that does not keep cells together (keeps_cells)
 };
 
-// The words of the variant column of kernels.def: the features that a row serves.
+// The words of .served in kernels.def: the features that a row has.
 namespace serves {
 constexpr u32 PLAIN = 0;
 constexpr u32 SOFTCAP = kFeatureSoftcap;
@@ -214,23 +218,6 @@ struct BackwardBiasParams {
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
-// Bytes of dynamic shared memory of backward_bias: `width` columns of Q, K, dO, V; at the end the tile of dBias in the
-// same room, its rows padded so that four of them lie in different banks.
-MICA_HD constexpr i32 backward_bias_stride(i32 tile_k) { return tile_k + 8; }
-MICA_HD constexpr i32 backward_bias_smem_bytes(i32 tile_q, i32 tile_k, i32 width, i32 element_bytes) {
-  return max_of((tile_q + tile_k) * 2 * width * element_bytes, tile_q * backward_bias_stride(tile_k) * 4);
-}
-
-// Bytes of dynamic shared memory of backward_sliced_sm80: a slice of K, Q, V and dO; P and dS; statistics.
-MICA_HD constexpr i32 backward_sliced_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 width, i32 element_bytes) {
-  return (tile_k + tile_q) * 2 * width * element_bytes + 2 * tile_k * tile_q * element_bytes + 2 * tile_q * 4;
-}
-
-// Bytes of dynamic shared memory of backward_sm80: K, V; stages of Q and dO; P and dS; statistics of two query tiles.
-MICA_HD constexpr i32 backward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + 2 * 2 * tile_q * 4;
-}
-
 // Bytes of dynamic shared memory of backward_sm90: K, V; stages of Q and dO; two tiles of dS; dQ; two barriers for dQ
 // and each stage; for each stage the statistics of its queries and what its pairs bring: a 16-bit bias (or mask) with
 // PAIRS, with dropout a bit.
@@ -289,18 +276,6 @@ struct AppendParams {
   i32 batch, heads_q, heads_k, dim_qk, dim_v, dtype;
 };
 
-// How many warps of forward_sm80 share the columns of a row; more than one pass P through shared memory.
-MICA_HD constexpr i32 forward_sm80_column_groups(i32 tile_k, i32 dim_v) { return dim_v > 128 && tile_k >= 64 ? 2 : 1; }
-
-// Bytes of dynamic shared memory of forward_sm80: Q, then `stages` of K and of V; O leaves through Q's room. Where
-// warps share rows: P, and one float per row and column group.
-MICA_HD constexpr i32 forward_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  const i32 q = tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2;
-  const i32 groups = forward_sm80_column_groups(tile_k, dim_v);
-  const i32 shared_p = groups > 1 ? tile_q * tile_k * 2 + groups * tile_q * 4 : 0;
-  return q + stages * tile_k * (dim_qk + dim_v) * 2 + shared_p;
-}
-
 // Most bytes of dynamic shared memory that each of some blocks on an SM of Hopper can have; 1 KB of it is the system's.
 MICA_HD constexpr i32 hopper_smem_bytes(i32 blocks) { return 228 * 1024 / blocks / 128 * 128 - 1024; }
 
@@ -341,38 +316,17 @@ MICA_HD constexpr i32 forward_wide_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 d
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /
 // heads. A tile takes `decode_queries` queries of up to tile_q heads; larger groups take `decode_head_tiles` tiles.
 // Grid: decode_head_tiles * heads_k * num_splits * (tiles_q * batch, or packed_tile_count when q is packed), with
-// tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says.
+// tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. forward_wide_sm80 and
+// forward_fp32_sm80 have the same grid.
 MICA_HD constexpr i32 decode_queries(i32 tile_q, i32 group) { return group < tile_q ? tile_q / group : 1; }
 MICA_HD constexpr i32 decode_head_tiles(i32 tile_q, i32 group) { return ceil_div(group, tile_q); }
-
-// Floats between two rows of a partial result in shared memory: four rows of 16-byte accesses lie in different banks.
-MICA_HD constexpr i32 decode_part_stride(i32 dim_v) { return dim_v + 8; }
-
-// Bytes of dynamic shared memory of decode_sm80: a ring of K and V tiles per warp; at the end, in the same room, the
-// partial result of each warp: O, then maximum and sum per row.
-MICA_HD constexpr i32 decode_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps, i32 stages) {
-  const i32 rings = warps * stages * tile_k * (dim_qk + dim_v) * 2;
-  const i32 parts = warps * tile_q * (decode_part_stride(dim_v) + 2) * 4;
-  return rings > parts ? rings : parts;
-}
-
-// forward_wide_sm80 has the grid of decode. Q, then `stages` of K and of V; at the end, in the same room, the partial
-// results of the groups of warps that share out the keys (a warp owns 16 rows and 256 columns of V).
-MICA_HD constexpr i32 forward_wide_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps,
-                                                   i32 stages) {
-  const i32 tiles = tile_q * dim_qk * 2 + stages * tile_k * (dim_qk + dim_v) * 2;
-  const i32 groups = warps / (tile_q / 16 * (dim_v / 256));
-  const i32 parts = groups * tile_q * (decode_part_stride(dim_v) + 2) * 4;
-  return tiles > parts ? tiles : parts;
-}
 
 // decode_sm90 has the grid of decode. Q; `stages` of K and of V for each of the warpgroups that share out the keys; two
 // barriers a stage. At the end the partial results in the same room.
 MICA_HD constexpr i32 decode_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps, i32 stages) {
   const i32 groups = warps / 4 - 1;
   const i32 tiles = tile_q * dim_qk * 2 + groups * stages * (tile_k * (dim_qk + dim_v) * 2 + 2 * 2 * 8);
-  const i32 parts = groups * tile_q * (decode_part_stride(dim_v) + 2) * 4;
-  return tiles > parts ? tiles : parts;
+  return max_of(tiles, decode_parts_bytes(groups, tile_q, dim_v));
 }
 
 // mla_sm90 has the grid of decode. Q, then `stages` of K, a tile of P, and for each stage a barrier for every two
@@ -383,15 +337,6 @@ MICA_HD constexpr i32 mla_sm90_barrier_bytes(i32 dim_v, i32 stages) {
 MICA_HD constexpr i32 mla_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   return (tile_q + stages * tile_k) * dim_qk * 2 + tile_q * tile_k * 2 + mla_sm90_barrier_bytes(dim_v, stages) +
          3 * tile_q * 4;
-}
-
-// forward_fp32_sm80 has the grid of decode. Q, then K and V; at the end the result in the same room. Rows of V are
-// padded so that the four keys and eight columns that a warp reads at once lie in different banks.
-MICA_HD constexpr i32 forward_fp32_v_stride(i32 dim_v) { return dim_v + 4; }
-MICA_HD constexpr i32 forward_fp32_sm80_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v) {
-  const i32 tiles = (tile_q + tile_k) * dim_qk * 4 + tile_k * forward_fp32_v_stride(dim_v) * 4;
-  const i32 parts = tile_q * (decode_part_stride(dim_v) + 2) * 4;
-  return tiles > parts ? tiles : parts;
 }
 
 }  // namespace mica

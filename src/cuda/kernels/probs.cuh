@@ -105,8 +105,7 @@ MICA_DEVICE void write_probs(const ProbsParams& params, DoubleState (&shared)[wa
   if (!inside) return;
 
   const double reference = reference_of<DoubleMath>(state.max), scale = normalizer<DoubleMath>(state);
-  const PhiloxKey key = p.dropout.rng_state ? philox_key(p.dropout.rng_state[0], p.dropout.rng_state[1])
-                                            : philox_key(p.dropout.seed, p.dropout.offset);
+  const PhiloxKey key = philox_key(p.dropout);
   for (i32 column = lane; column < params.keys; column += 32) {
     const float value = float(exp2(probs.score(column) - reference) * scale);
     params.probs[b * params.stride_batch + head * params.stride_head + row * params.stride_row +

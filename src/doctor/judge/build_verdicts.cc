@@ -44,10 +44,9 @@ class Builder {
   }
 
  private:
-  Verdict& say(VerdictCode code, std::string message, std::string cause, std::string fix,
-               std::vector<std::string> evidence = {}) {
-    verdicts_.push_back(
-        make_verdict(code, python_.program, std::move(message), std::move(cause), std::move(fix), std::move(evidence)));
+  Verdict& say(VerdictParts parts) {
+    parts.subject = python_.program;
+    verdicts_.push_back(make_verdict(std::move(parts)));
     return verdicts_.back();
   }
 
@@ -57,19 +56,22 @@ class Builder {
     for (const char* module : {"packaging", "setuptools", "wheel", "torch", "psutil"})
       if (!python_.package(module) && !(std::string(module) == "torch" && python_.torch)) missing.push_back(module);
     if (missing.empty()) return;
-    say("BUILD_ISOLATION", "ModuleNotFoundError: No module named '" + missing[0] + "'",
-        "setup.py imports " + joined(missing, ", ") + ", and this Python does not have " +
-            (missing.size() == 1 ? "it" : "them") + "; with build isolation, it would not be seen even if it had.",
-        pip_of(python_) + " install " + joined(missing, " ") + " ninja && " + pip_of(python_) +
-            " install flash-attn --no-build-isolation");
+    say({.code = "BUILD_ISOLATION",
+         .message = "ModuleNotFoundError: No module named '" + missing[0] + "'",
+         .cause = "setup.py imports " + joined(missing, ", ") + ", and this Python does not have " +
+                  (missing.size() == 1 ? "it" : "them") +
+                  "; with build isolation, it would not be seen even if it had.",
+         .fix = pip_of(python_) + " install " + joined(missing, " ") + " ninja && " + pip_of(python_) +
+                " install flash-attn --no-build-isolation"});
   }
 
   void judge_nvcc() {
     if (python_.torch && python_.torch->cuda_version.empty()) {
-      say("BUILD_NVCC_MISSING", std::string("OSError: ") + kNoCudaHome,
-          "torch " + python_.torch->version +
-              " is a build for the CPU: it does not look for CUDA, whatever CUDA_HOME says.",
-          pip_of(python_) + " install a torch with CUDA");
+      say({.code = "BUILD_NVCC_MISSING",
+           .message = std::string("OSError: ") + kNoCudaHome,
+           .cause = "torch " + python_.torch->version +
+                    " is a build for the CPU: it does not look for CUDA, whatever CUDA_HOME says.",
+           .fix = pip_of(python_) + " install a torch with CUDA"});
       return;
     }
     if (!toolkit_ || toolkit_->nvcc.empty()) {
@@ -83,16 +85,21 @@ class Builder {
                                                    if (!t.nvcc.empty()) return t.folder;
                                                  return std::string();
                                                }();
-      say("BUILD_NVCC_MISSING", std::string("OSError: ") + kNoCudaHome,
-          "No nvcc is found by CUDA_HOME, on PATH or in /usr/local/cuda; PyTorch's own CUDA libraries do not bring it.",
-          fix, others);
+      say({.code = "BUILD_NVCC_MISSING",
+           .message = std::string("OSError: ") + kNoCudaHome,
+           .cause = "No nvcc is found by CUDA_HOME, on PATH or in /usr/local/cuda; PyTorch's own CUDA libraries do not "
+                    "bring it.",
+           .fix = fix,
+           .evidence = others});
       return;
     }
     const Version& nvcc = toolkit_->version;
     if (nvcc.known() && nvcc < parse_version("11.7"))
-      say("BUILD_NVCC_TOO_OLD", "FlashAttention is only supported on CUDA 11.7 and above",
-          "The nvcc that a build takes is " + nvcc.text() + ".", newer_toolkit(parse_version("12.0")),
-          {toolkit_->nvcc + " is " + nvcc.text()});
+      say({.code = "BUILD_NVCC_TOO_OLD",
+           .message = "FlashAttention is only supported on CUDA 11.7 and above",
+           .cause = "The nvcc that a build takes is " + nvcc.text() + ".",
+           .fix = newer_toolkit(parse_version("12.0")),
+           .evidence = {toolkit_->nvcc + " is " + nvcc.text()}});
     judge_cuda_of_torch(nvcc);
     judge_archs(nvcc);
   }
@@ -104,11 +111,14 @@ class Builder {
         toolkit_->nvcc + " is " + nvcc.text(),
         "torch " + python_.torch->version + " is for CUDA " + (torch.known() ? torch.text() : "none")};
     if (!why_cuda_differs(nvcc, torch).empty()) {
-      say("BUILD_CUDA_MAJOR_MISMATCH",
-          "The detected CUDA version (" + std::to_string(nvcc.major_part()) + "." + std::to_string(nvcc.minor_part()) +
-              ") mismatches the version that was used to compile PyTorch (" + torch.text() +
-              "). Please make sure to use the same CUDA versions.",
-          "nvcc and PyTorch must be of the same CUDA major version.", same_major_toolkit(torch), evidence);
+      say({.code = "BUILD_CUDA_MAJOR_MISMATCH",
+           .message = "The detected CUDA version (" + std::to_string(nvcc.major_part()) + "." +
+                      std::to_string(nvcc.minor_part()) +
+                      ") mismatches the version that was used to compile PyTorch (" + torch.text() +
+                      "). Please make sure to use the same CUDA versions.",
+           .cause = "nvcc and PyTorch must be of the same CUDA major version.",
+           .fix = same_major_toolkit(torch),
+           .evidence = evidence});
     }
   }
 
@@ -120,23 +130,29 @@ class Builder {
       const std::string why = known ? why_nvcc_cannot(nvcc, {known->sm, 0}) : "";
       if (why.empty()) continue;
       const std::string other_nvcc = nvcc < known->first ? ", or " + newer_toolkit(known->first) : "";
-      say("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "nvcc fatal   : Unsupported gpu architecture 'compute_" + word + "'",
-          "FLASH_ATTN_CUDA_ARCHS asks for " + word + ", but " + why + ".",
-          "export FLASH_ATTN_CUDA_ARCHS=\"80;90\"" + other_nvcc, {toolkit_->nvcc + " is " + nvcc.text()});
+      say({.code = "BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+           .message = "nvcc fatal   : Unsupported gpu architecture 'compute_" + word + "'",
+           .cause = "FLASH_ATTN_CUDA_ARCHS asks for " + word + ", but " + why + ".",
+           .fix = "export FLASH_ATTN_CUDA_ARCHS=\"80;90\"" + other_nvcc,
+           .evidence = {toolkit_->nvcc + " is " + nvcc.text()}});
       return;
     }
     if (set.empty() && !why_nvcc_cannot(nvcc, {120, 0}).empty())
-      say("BUILD_ARCH_UNSUPPORTED_BY_NVCC", "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
-          "flash-attn's newest sources always ask for compute_120, which nvcc knows from CUDA 12.8 on; releases up to "
-          "2.8.3 do not.",
-          "FLASH_ATTN_CUDA_ARCHS=\"80;90\" " + pip_of(python_) + " install flash-attn --no-build-isolation",
-          {toolkit_->nvcc + " is " + nvcc.text()})
+      say({.code = "BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+           .message = "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+           .cause = "flash-attn's newest sources always ask for compute_120, which nvcc knows from CUDA 12.8 on; "
+                    "releases up to "
+                    "2.8.3 do not.",
+           .fix = "FLASH_ATTN_CUDA_ARCHS=\"80;90\" " + pip_of(python_) + " install flash-attn --no-build-isolation",
+           .evidence = {toolkit_->nvcc + " is " + nvcc.text()}})
           .severity = Severity::kWarning;
     for (const FoundGpu& gpu : survey_.gpus)
       if (gpu.capability && *gpu.capability < ComputeCapability{8, 0}) {
-        say("GPU_TOO_OLD", "FlashAttention only supports Ampere GPUs or newer.",
-            "The GPU here is of compute capability " + gpu.capability->text() + ".", "use attn_implementation=\"sdpa\"",
-            {gpu.place + " " + gpu.name});
+        say({.code = "GPU_TOO_OLD",
+             .message = "FlashAttention only supports Ampere GPUs or newer.",
+             .cause = "The GPU here is of compute capability " + gpu.capability->text() + ".",
+             .fix = "use attn_implementation=\"sdpa\"",
+             .evidence = {gpu.place + " " + gpu.name}});
         return;
       }
   }
@@ -146,8 +162,10 @@ class Builder {
     for (const Compiler& c : survey_.compilers)
       if (c.is_first) first = &c;
     if (!first) {
-      say("BUILD_HOST_COMPILER", "error: command 'g++' failed: No such file or directory", "There is no g++ on PATH.",
-          "apt-get install -y g++ (or: conda install -c conda-forge gxx_linux-64)");
+      say({.code = "BUILD_HOST_COMPILER",
+           .message = "error: command 'g++' failed: No such file or directory",
+           .cause = "There is no g++ on PATH.",
+           .fix = "apt-get install -y g++ (or: conda install -c conda-forge gxx_linux-64)"});
       return;
     }
     const int most = toolkit_ ? toolkit_->most_gcc : 0;
@@ -160,19 +178,22 @@ class Builder {
       if (suits(c) && c.name.rfind("g++", 0) == 0)
         fix = "export CXX=" + c.path + " NVCC_PREPEND_FLAGS='-ccbin " + c.path + "'";
     if (is_gcc_too_old(first->version)) {
-      say("BUILD_HOST_COMPILER",
-          "#error \"You're trying to build PyTorch with a too old version of GCC. We need GCC " +
-              std::to_string(kLeastGcc) + " or later.\"",
-          "torch's headers need g++ " + std::to_string(kLeastGcc) + " or later, and the first one on PATH is " +
-              first->version.text() + ".",
-          fix, {first->path + " is " + first->version.text()});
+      say({.code = "BUILD_HOST_COMPILER",
+           .message = "#error \"You're trying to build PyTorch with a too old version of GCC. We need GCC " +
+                      std::to_string(kLeastGcc) + " or later.\"",
+           .cause = "torch's headers need g++ " + std::to_string(kLeastGcc) +
+                    " or later, and the first one on PATH is " + first->version.text() + ".",
+           .fix = fix,
+           .evidence = {first->path + " is " + first->version.text()}});
       return;
     }
-    say("BUILD_HOST_COMPILER",
-        "#error -- unsupported GNU version! gcc versions later than " + std::to_string(most) + " are not supported!",
-        "nvcc " + toolkit_->version.text() + " takes g++ up to " + std::to_string(most) +
-            ", and the first one on PATH is " + first->version.text() + ".",
-        fix, {first->path + " is " + first->version.text()});
+    say({.code = "BUILD_HOST_COMPILER",
+         .message = "#error -- unsupported GNU version! gcc versions later than " + std::to_string(most) +
+                    " are not supported!",
+         .cause = "nvcc " + toolkit_->version.text() + " takes g++ up to " + std::to_string(most) +
+                  ", and the first one on PATH is " + first->version.text() + ".",
+         .fix = fix,
+         .evidence = {first->path + " is " + first->version.text()}});
   }
 
   void judge_headers() {
@@ -180,10 +201,12 @@ class Builder {
         "python3." + std::to_string(python_.facts.version.minor_part()) + (python_.facts.free_threaded ? "t" : "");
     const std::string header = python_.base_prefix + "/include/" + name + "/Python.h";
     if (survey_.outlook.files.is_file(header)) return;
-    say("BUILD_HEADERS_MISSING", "fatal error: Python.h: No such file or directory",
-        "Python's header files are not installed.",
-        python_.base_prefix == "/usr" ? "apt-get install -y " + name + "-dev" : "install a Python with its headers",
-        {header + " does not exist"});
+    say({.code = "BUILD_HEADERS_MISSING",
+         .message = "fatal error: Python.h: No such file or directory",
+         .cause = "Python's header files are not installed.",
+         .fix = python_.base_prefix == "/usr" ? "apt-get install -y " + name + "-dev"
+                                              : "install a Python with its headers",
+         .evidence = {header + " does not exist"}});
   }
 
   void judge_memory() {
@@ -194,31 +217,36 @@ class Builder {
     if (survey_.host.memory_limit_bytes)
       evidence.push_back("the limit of the control group is " + format_bytes(*survey_.host.memory_limit_bytes) +
                          ", the machine has " + format_bytes(survey_.host.memory_bytes));
-    say("BUILD_OOM", "Killed",
-        "A build would start " + counted(std::size_t(plan.jobs), "job") + " of " +
-            counted(std::size_t(plan.threads), "nvcc thread") +
-            " each, about 5 GB per thread: " + format_bytes(plan.peak_bytes) +
-            ". setup.py looks at the memory of the whole machine, not at the limit of a "
-            "container or job.",
-        "MAX_JOBS=" + std::to_string(fitting.jobs) + " NVCC_THREADS=" + std::to_string(fitting.threads) + " " +
-            pip_of(python_) + " install flash-attn --no-build-isolation",
-        evidence);
+    say({.code = "BUILD_OOM",
+         .message = "Killed",
+         .cause = "A build would start " + counted(std::size_t(plan.jobs), "job") + " of " +
+                  counted(std::size_t(plan.threads), "nvcc thread") +
+                  " each, about 5 GB per thread: " + format_bytes(plan.peak_bytes) +
+                  ". setup.py looks at the memory of the whole machine, not at the limit of a "
+                  "container or job.",
+         .fix = "MAX_JOBS=" + std::to_string(fitting.jobs) + " NVCC_THREADS=" + std::to_string(fitting.threads) + " " +
+                pip_of(python_) + " install flash-attn --no-build-isolation",
+         .evidence = evidence});
   }
 
   void judge_ninja() {
     const std::string folder = folder_name(python_.program);
     if (!survey_.ninja.empty() || python_.package("ninja") || survey_.outlook.files.is_executable(folder + "/ninja"))
       return;
-    say("BUILD_NO_NINJA", "Attempted to use ninja as the BuildExtension backend but we could not find ninja.",
-        "Without ninja the 72 files are compiled one after the other, for hours.", pip_of(python_) + " install ninja");
+    say({.code = "BUILD_NO_NINJA",
+         .message = "Attempted to use ninja as the BuildExtension backend but we could not find ninja.",
+         .cause = "Without ninja the 72 files are compiled one after the other, for hours.",
+         .fix = pip_of(python_) + " install ninja"});
   }
 
   void judge_disk() {
     if (survey_.host.disks.empty() || survey_.host.disks[0].free_bytes >= kDiskBytes) return;
     const DiskSpace& disk = survey_.host.disks[0];
-    say("DISK_FULL", "OSError: [Errno 28] No space left on device", "A build takes several GB in the temporary folder.",
-        "TMPDIR=/path/with/space " + pip_of(python_) + " install flash-attn --no-build-isolation",
-        {disk.folder + " has " + format_bytes(disk.free_bytes) + " left"})
+    say({.code = "DISK_FULL",
+         .message = "OSError: [Errno 28] No space left on device",
+         .cause = "A build takes several GB in the temporary folder.",
+         .fix = "TMPDIR=/path/with/space " + pip_of(python_) + " install flash-attn --no-build-isolation",
+         .evidence = {disk.folder + " has " + format_bytes(disk.free_bytes) + " left"}})
         .severity = Severity::kWarning;
   }
 
@@ -227,17 +255,19 @@ class Builder {
     if (name.empty()) return;
     const int cuda = parse_version(python_.torch->cuda_version).major_part();
     if (cuda >= 13) {
-      say("URL_GUESS_WRONG_CUDA", "setup.py of 2.8.3 looks for " + name,
-          "It knows CUDA 11 and 12 only, and takes 12 for this torch's " + std::to_string(cuda) +
-              ": if that wheel exists, it will miss libcudart.so.12.",
-          "FLASH_ATTENTION_FORCE_BUILD=TRUE " + pip_of(python_) + " install flash-attn --no-build-isolation");
+      say({.code = "URL_GUESS_WRONG_CUDA",
+           .message = "setup.py of 2.8.3 looks for " + name,
+           .cause = "It knows CUDA 11 and 12 only, and takes 12 for this torch's " + std::to_string(cuda) +
+                    ": if that wheel exists, it will miss libcudart.so.12.",
+           .fix = "FLASH_ATTENTION_FORCE_BUILD=TRUE " + pip_of(python_) + " install flash-attn --no-build-isolation"});
       return;
     }
     for (const AttentionWheel& wheel : published_wheels())
       if (wheel.file == name) return;
-    say("URL_GUESS_404", "Precompiled wheel not found. Building from source...",
-        "setup.py looks for " + name + ", which is not among the published ones.",
-        "mica pick shows the nearest one; else the build takes an hour or more");
+    say({.code = "URL_GUESS_404",
+         .message = "Precompiled wheel not found. Building from source...",
+         .cause = "setup.py looks for " + name + ", which is not among the published ones.",
+         .fix = "mica pick shows the nearest one; else the build takes an hour or more"});
   }
 
   std::string newer_toolkit(const Version& least) const {

@@ -109,13 +109,14 @@ void judge_missing_module(const Survey& survey, const PythonInstall& python, con
     if (base_name(path).rfind("flash_attn_2_cuda.", 0) == 0) return;
   for (const std::string& name : files.list(package.site))
     if (name == "flash_attn_2_cuda.py" || name.rfind("flash_attn_2_cuda.", 0) == 0) return;
-  out.push_back(
-      make_verdict("MODULE_MISSING", package.name + " " + package.version,
-                   "ModuleNotFoundError: No module named 'flash_attn_2_cuda'",
-                   "The Python files of flash-attn are installed, its compiled module is not: it was built with "
-                   "FLASH_ATTENTION_SKIP_CUDA_BUILD, or the wheel was a py3-none-any one.",
-                   pip_of(python) + " uninstall -y flash-attn, then install the wheel that mica pick names",
-                   {package.site + "/flash_attn/flash_attn_interface.py imports it"}));
+  out.push_back(make_verdict(
+      {.code = "MODULE_MISSING",
+       .subject = package.name + " " + package.version,
+       .message = "ModuleNotFoundError: No module named 'flash_attn_2_cuda'",
+       .cause = "The Python files of flash-attn are installed, its compiled module is not: it was built with "
+                "FLASH_ATTENTION_SKIP_CUDA_BUILD, or the wheel was a py3-none-any one.",
+       .fix = pip_of(python) + " uninstall -y flash-attn, then install the wheel that mica pick names",
+       .evidence = {package.site + "/flash_attn/flash_attn_interface.py imports it"}}));
 }
 
 // An extension module that an installer put there and that is there no more.
@@ -126,13 +127,14 @@ void judge_gone(const Survey& survey, const PythonInstall& python, const Install
   const std::set<std::string> reached = graph.reached();
   for (const std::string& path : found.gone) {
     const std::string module = module_of_path(path);
-    out.push_back(make_verdict("MODULE_MISSING", package.name + " " + package.version,
-                               "ModuleNotFoundError: No module named '" + printable(module) + "'",
-                               "RECORD lists " + printable(path) +
-                                   ", and the file is not there: it was removed, or its "
-                                   "copying was cut off.",
-                               pip_of(python) + " install --force-reinstall --no-deps " + package.name,
-                               {printable(package.site) + "/" + printable(path) + " does not exist"}));
+    out.push_back(make_verdict({.code = "MODULE_MISSING",
+                                .subject = package.name + " " + package.version,
+                                .message = "ModuleNotFoundError: No module named '" + printable(module) + "'",
+                                .cause = "RECORD lists " + printable(path) +
+                                         ", and the file is not there: it was removed, or its "
+                                         "copying was cut off.",
+                                .fix = pip_of(python) + " install --force-reinstall --no-deps " + package.name,
+                                .evidence = {printable(package.site) + "/" + printable(path) + " does not exist"}}));
     if (!graph.empty() && !reached.count(module)) out.back().severity = Severity::kWarning;
     if (out.size() > 20) return;
   }
@@ -143,12 +145,13 @@ void judge_cute(const PythonInstall& python, const InstalledPackage& package, co
   const InstalledPackage* newer = python.package("flash-attn-4");
   if (!is_attention(package) || !newer || !found.has_cute) return;
   out.push_back(make_verdict(
-      "FLASH_ATTN_STALE_CUTE", package.name + " " + package.version,
-      "AttributeError: module 'cutlass.cute' has no attribute 'ThrMma'",
-      "This flash-attn brings an old flash_attn/cute, into which flash-attn-4 " + newer->version +
-          " is installed too: which files win depends on the order of installation.",
-      pip_of(python) + " uninstall -y flash-attn flash-attn-4 && " + pip_of(python) + " install flash-attn-4",
-      {"RECORD of " + package.dist_info + " lists flash_attn/cute/"}));
+      {.code = "FLASH_ATTN_STALE_CUTE",
+       .subject = package.name + " " + package.version,
+       .message = "AttributeError: module 'cutlass.cute' has no attribute 'ThrMma'",
+       .cause = "This flash-attn brings an old flash_attn/cute, into which flash-attn-4 " + newer->version +
+                " is installed too: which files win depends on the order of installation.",
+       .fix = pip_of(python) + " uninstall -y flash-attn flash-attn-4 && " + pip_of(python) + " install flash-attn-4",
+       .evidence = {"RECORD of " + package.dist_info + " lists flash_attn/cute/"}}));
 }
 
 void judge_torch_and_driver(const Survey& survey, const PythonInstall& python, std::vector<Judged>& out) {
@@ -159,16 +162,21 @@ void judge_torch_and_driver(const Survey& survey, const PythonInstall& python, s
   const Version& driver = survey.driver.version;
   if (least.known() && driver.known() && driver < least && survey.driver.compatibility.empty())
     judged.verdicts.push_back(
-        make_verdict("DRIVER_TOO_OLD", judged.subject, "CUDA driver version is insufficient for CUDA runtime version",
-                     "CUDA " + std::to_string(cuda.major_part()) + " needs a driver of " + least.text() +
-                         " or later; here it is " + driver.text() + ".",
-                     "update the driver, or install a torch for an older CUDA: " + pip_of(python) +
-                         " install torch --index-url https://download.pytorch.org/whl/cu126",
-                     {survey.driver.found_in + " says " + driver.text()}));
+        make_verdict({.code = "DRIVER_TOO_OLD",
+                      .subject = judged.subject,
+                      .message = "CUDA driver version is insufficient for CUDA runtime version",
+                      .cause = "CUDA " + std::to_string(cuda.major_part()) + " needs a driver of " + least.text() +
+                               " or later; here it is " + driver.text() + ".",
+                      .fix = "update the driver, or install a torch for an older CUDA: " + pip_of(python) +
+                             " install torch --index-url https://download.pytorch.org/whl/cu126",
+                      .evidence = {survey.driver.found_in + " says " + driver.text()}}));
   if (cuda.known() && !driver.known() && survey.driver.library.empty()) {
-    judged.verdicts.push_back(make_verdict("DRIVER_MISSING", judged.subject, "torch.cuda.is_available() is False here",
-                                           "torch has CUDA " + cuda.text() + ", and this machine has no NVIDIA driver.",
-                                           "run it where there is a GPU; in a container: docker run --gpus all ..."));
+    judged.verdicts.push_back(
+        make_verdict({.code = "DRIVER_MISSING",
+                      .subject = judged.subject,
+                      .message = "torch.cuda.is_available() is False here",
+                      .cause = "torch has CUDA " + cuda.text() + ", and this machine has no NVIDIA driver.",
+                      .fix = "run it where there is a GPU; in a container: docker run --gpus all ..."}));
     judged.verdicts.back().severity = Severity::kNote;
   }
   if (!judged.verdicts.empty()) out.push_back(std::move(judged));
@@ -180,11 +188,14 @@ void judge_copied_folder(const Survey& survey, const PythonInstall& python, std:
   for (const std::string& site : python.facts.site_packages) {
     if (!survey.outlook.files.is_file(site + "/flash_attn/__init__.py")) continue;
     Judged judged{"flash_attn", python.program, {}};
-    judged.verdicts.push_back(make_verdict(
-        "FLASH_ATTN_NOT_SEEN", "flash_attn", "the package flash_attn seems to be not installed",
-        "The folder is there, but without the metadata that an installer writes, by which transformers looks for it.",
-        "remove the folder, and " + pip_of(python) + " install the wheel that mica pick names",
-        {site + "/flash_attn has no flash_attn-*.dist-info beside it"}));
+    judged.verdicts.push_back(
+        make_verdict({.code = "FLASH_ATTN_NOT_SEEN",
+                      .subject = "flash_attn",
+                      .message = "the package flash_attn seems to be not installed",
+                      .cause = "The folder is there, but without the metadata that an installer writes, by which "
+                               "transformers looks for it.",
+                      .fix = "remove the folder, and " + pip_of(python) + " install the wheel that mica pick names",
+                      .evidence = {site + "/flash_attn has no flash_attn-*.dist-info beside it"}}));
     out.push_back(std::move(judged));
     return;
   }
@@ -200,9 +211,11 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
   judge_gone(survey, python, package, found, judged.verdicts);
   judge_cute(python, package, found, judged.verdicts);
   if (found.needs_torch && !python.torch) {
-    judged.verdicts.push_back(
-        make_verdict("TORCH_MISSING", judged.subject, "ModuleNotFoundError: No module named 'torch'",
-                     "The package needs torch, and this Python has none.", pip_of(python) + " install torch"));
+    judged.verdicts.push_back(make_verdict({.code = "TORCH_MISSING",
+                                            .subject = judged.subject,
+                                            .message = "ModuleNotFoundError: No module named 'torch'",
+                                            .cause = "The package needs torch, and this Python has none.",
+                                            .fix = pip_of(python) + " install torch"}));
     return judged;
   }
   Inspection inspection;
@@ -220,7 +233,7 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
       binary->path = path;  // as the target sees it
       inspection.binaries.push_back(std::move(*binary));
     } catch (const ReadError& e) {
-      judged.verdicts.push_back(make_verdict("CANNOT_TELL", path, e.what()));
+      judged.verdicts.push_back(make_verdict({.code = "CANNOT_TELL", .subject = path, .message = e.what()}));
     }
   }
   if (python.torch)

@@ -20,13 +20,14 @@ void judge_python(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
   const std::string wanted = "PyInit_" + module.module;
   const auto& found = facts.python.init_functions;
   if (named && std::find(found.begin(), found.end(), wanted) == found.end()) {
-    Verdict verdict =
-        make_verdict("SO_NO_PYINIT", printable(binary.path),
-                     "dynamic module does not define module export function (" + printable(wanted) + ")",
-                     found.empty() ? "It is named like a Python module and exports none."
-                                   : "The file was renamed: it is the module " + printable(found[0].substr(7)) + ".",
-                     found.empty() ? "load it with ctypes or torch.ops.load_library, if that is what it is for"
-                                   : "give it the name " + printable(found[0].substr(7)) + " back");
+    Verdict verdict = make_verdict(
+        {.code = "SO_NO_PYINIT",
+         .subject = printable(binary.path),
+         .message = "dynamic module does not define module export function (" + printable(wanted) + ")",
+         .cause = found.empty() ? "It is named like a Python module and exports none."
+                                : "The file was renamed: it is the module " + printable(found[0].substr(7)) + ".",
+         .fix = found.empty() ? "load it with ctypes or torch.ops.load_library, if that is what it is for"
+                              : "give it the name " + printable(found[0].substr(7)) + " back"});
     for (std::size_t i = 0; i < found.size() && i < 3; ++i)
       verdict.evidence.push_back("exports " + printable(found[i]));
     // Without any symbol of Python it is a library for ctypes under a module's name.
@@ -38,11 +39,13 @@ void judge_python(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
     for (std::size_t i = 0; i < facts.python.beyond.size() && i < 5; ++i)
       evidence.push_back("imports " + printable(facts.python.beyond[i]));
     out.push_back(make_verdict(
-        "PY_ABI3_VIOLATION", printable(binary.path),
-        "named abi3 and imports " + counted(facts.python.beyond.size(), "symbol") + " outside the stable ABI",
-        "It was not built with Py_LIMITED_API; it works only with the Python it was built with, if at all.",
-        "build it with -DPy_LIMITED_API=0x03090000 and without pybind11's full API, or name it for one Python",
-        evidence));
+        {.code = "PY_ABI3_VIOLATION",
+         .subject = printable(binary.path),
+         .message =
+             "named abi3 and imports " + counted(facts.python.beyond.size(), "symbol") + " outside the stable ABI",
+         .cause = "It was not built with Py_LIMITED_API; it works only with the Python it was built with, if at all.",
+         .fix = "build it with -DPy_LIMITED_API=0x03090000 and without pybind11's full API, or name it for one Python",
+         .evidence = evidence}));
   }
 }
 
@@ -52,25 +55,31 @@ void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
   if (binary.cubin || binary.bare_fatbin) return;
   judge_python(binary, facts, out);
   if (facts.cxx_abi.torch_symbols > 0 && facts.cxx_abi.abi == CxxAbi::kMixed)
-    out.push_back(make_verdict(
-        "TORCH_CXX11_ABI", printable(binary.path), "imports symbols of torch in both C++ ABIs: no torch has both",
-        "Parts of it were compiled with _GLIBCXX_USE_CXX11_ABI=0 and parts with 1.",
-        "build all of it with the value that torch.compiled_with_cxx11_abi() gives",
-        {"old: " + printable(facts.cxx_abi.old_symbols[0]), "new: " + printable(facts.cxx_abi.new_symbols[0])}));
+    out.push_back(make_verdict({.code = "TORCH_CXX11_ABI",
+                                .subject = printable(binary.path),
+                                .message = "imports symbols of torch in both C++ ABIs: no torch has both",
+                                .cause = "Parts of it were compiled with _GLIBCXX_USE_CXX11_ABI=0 and parts with 1.",
+                                .fix = "build all of it with the value that torch.compiled_with_cxx11_abi() gives",
+                                .evidence = {"old: " + printable(facts.cxx_abi.old_symbols[0]),
+                                             "new: " + printable(facts.cxx_abi.new_symbols[0])}}));
   if (facts.torch.contradictory())
-    out.push_back(make_verdict(
-        "TORCH_SIGNATURE", printable(binary.path),
-        "needs torch " + facts.torch.first.text() + " or later and torch " + facts.torch.last.text() + " or before",
-        "Parts of it were compiled for different releases of torch: no torch has all symbols.",
-        "clean the build folder and build it again",
-        {printable(facts.torch.first_symbol), printable(facts.torch.last_symbol)}));
+    out.push_back(
+        make_verdict({.code = "TORCH_SIGNATURE",
+                      .subject = printable(binary.path),
+                      .message = "needs torch " + facts.torch.first.text() + " or later and torch " +
+                                 facts.torch.last.text() + " or before",
+                      .cause = "Parts of it were compiled for different releases of torch: no torch has all symbols.",
+                      .fix = "clean the build folder and build it again",
+                      .evidence = {printable(facts.torch.first_symbol), printable(facts.torch.last_symbol)}}));
   if (binary.elf.executable_stack && binary.elf.type == ET_DYN)
-    out.push_back(make_verdict("EXECUTABLE_STACK", printable(binary.path),
-                               "cannot enable executable stack as shared object requires: Invalid argument",
-                               "A part of it (usually assembler without a .note.GNU-stack section) asks for an "
+    out.push_back(
+        make_verdict({.code = "EXECUTABLE_STACK",
+                      .subject = printable(binary.path),
+                      .message = "cannot enable executable stack as shared object requires: Invalid argument",
+                      .cause = "A part of it (usually assembler without a .note.GNU-stack section) asks for an "
                                "executable stack; glibc 2.41 and later, and hardened kernels, refuse to load it.",
-                               "patchelf --clear-execstack " + printable(base_name(binary.path)),
-                               {"PT_GNU_STACK is RWE"}));
+                      .fix = "patchelf --clear-execstack " + printable(base_name(binary.path)),
+                      .evidence = {"PT_GNU_STACK is RWE"}}));
   bool specific = false, family = false;
   for (const GpuGroup& group : facts.gpu.groups)
     for (const FatbinEntry& entry : group.entries) {
@@ -87,11 +96,15 @@ void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
   };
   if (specific)
     out.push_back(make_verdict(
-        "GPU_ARCH_SPECIFIC_A", printable(binary.path), archs_with('a') + " runs on exactly that GPU generation",
-        "Code with the suffix a is not carried over to later GPUs, not even of the same major version."));
+        {.code = "GPU_ARCH_SPECIFIC_A",
+         .subject = printable(binary.path),
+         .message = archs_with('a') + " runs on exactly that GPU generation",
+         .cause = "Code with the suffix a is not carried over to later GPUs, not even of the same major version."}));
   if (family)
-    out.push_back(make_verdict("GPU_FAMILY_F", printable(binary.path), archs_with('f') + " runs within its family",
-                               "Code with the suffix f runs on later GPUs of the same family only."));
+    out.push_back(make_verdict({.code = "GPU_FAMILY_F",
+                                .subject = printable(binary.path),
+                                .message = archs_with('f') + " runs within its family",
+                                .cause = "Code with the suffix f runs on later GPUs of the same family only."}));
 }
 
 }  // namespace doctor

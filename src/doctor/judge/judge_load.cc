@@ -53,8 +53,12 @@ class LoadJudge {
 
  private:
   Verdict make(VerdictCode code, std::string cause, std::string fix, std::vector<std::string> evidence = {}) const {
-    return make_verdict(code, subject_, import_error(result_.message), std::move(cause), std::move(fix),
-                        std::move(evidence));
+    return make_verdict({.code = code,
+                         .subject = subject_,
+                         .message = import_error(result_.message),
+                         .cause = std::move(cause),
+                         .fix = std::move(fix),
+                         .evidence = std::move(evidence)});
   }
 
   std::string torch_text() const { return target_.torch ? "torch " + target_.torch->version : "no torch"; }
@@ -66,8 +70,10 @@ class LoadJudge {
     std::vector<std::string> evidence;
     for (const auto& [name, path] : result_.loaded)
       if (evidence.size() < 8) evidence.push_back(printable(name) + " => " + printable(path));
-    return make_verdict("LOADS", subject_, "loads" + (target_.name.empty() ? "" : " in " + target_.name), "", "",
-                        evidence);
+    return make_verdict({.code = "LOADS",
+                         .subject = subject_,
+                         .message = "loads" + (target_.name.empty() ? "" : " in " + target_.name),
+                         .evidence = evidence});
   }
 
   Verdict machine() const {
@@ -267,17 +273,22 @@ void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environm
   if (facts.module.naming == ModuleNaming::kAbi3) {
     if (python.free_threaded)
       out.push_back(make_verdict(
-          "SO_SOABI", printable(binary.path),
-          "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
-          "Free-threaded Python does not load modules of the stable ABI; here is " + here + ".",
-          "use a Python with the GIL, or a wheel for cp3" + std::to_string(python.version.minor_part()) + "t"));
+          {.code = "SO_SOABI",
+           .subject = printable(binary.path),
+           .message = "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
+           .cause = "Free-threaded Python does not load modules of the stable ABI; here is " + here + ".",
+           .fix =
+               "use a Python with the GIL, or a wheel for cp3" + std::to_string(python.version.minor_part()) + "t"}));
     else if (facts.python.limited.known() && python.version.known() &&
              facts.python.limited > Version{{python.version.major_part(), python.version.minor_part()}})
-      out.push_back(make_verdict("PY_ABI3_VIOLATION", printable(binary.path),
-                                 "uses " + printable(facts.python.limited_symbol) +
-                                     ", which the stable ABI has from Python " + facts.python.limited.text() + " on",
-                                 "Here is " + here + ".", "use Python " + facts.python.limited.text() + " or later",
-                                 {printable(facts.python.limited_symbol)}));
+      out.push_back(
+          make_verdict({.code = "PY_ABI3_VIOLATION",
+                        .subject = printable(binary.path),
+                        .message = "uses " + printable(facts.python.limited_symbol) +
+                                   ", which the stable ABI has from Python " + facts.python.limited.text() + " on",
+                        .cause = "Here is " + here + ".",
+                        .fix = "use Python " + facts.python.limited.text() + " or later",
+                        .evidence = {printable(facts.python.limited_symbol)}}));
     return;
   }
   const bool same = python.soabi.empty()
@@ -285,14 +296,15 @@ void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environm
                               facts.module.free_threaded == python.free_threaded
                         : facts.module.soabi == python.soabi;
   if (same) return;
-  out.push_back(make_verdict("SO_SOABI", printable(binary.path),
-                             "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
-                             "The file is for " + printable(facts.module.soabi) + ", " + here + " looks for " +
-                                 (python.soabi.empty() ? "another suffix" : python.soabi) + ".",
-                             "install the package with this Python: " +
-                                 (python.executable.empty() ? std::string("python") : python.executable) +
-                                 " -m pip install ...",
-                             {printable(facts.module.soabi)}));
+  out.push_back(make_verdict(
+      {.code = "SO_SOABI",
+       .subject = printable(binary.path),
+       .message = "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
+       .cause = "The file is for " + printable(facts.module.soabi) + ", " + here + " looks for " +
+                (python.soabi.empty() ? "another suffix" : python.soabi) + ".",
+       .fix = "install the package with this Python: " +
+              (python.executable.empty() ? std::string("python") : python.executable) + " -m pip install ...",
+       .evidence = {printable(facts.module.soabi)}}));
 }
 
 }  // namespace

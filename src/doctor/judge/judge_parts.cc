@@ -203,13 +203,16 @@ class PartsJudge {
       return;
     }
     if (said->failure == LoadFailure::kNone && is_of_old_numpy(i)) {
-      out_.back() = make_verdict(
-          "NUMPY_ABI", printable(binaries_[i].path), "ImportError: numpy.core.multiarray failed to import",
-          "It was compiled with the headers of NumPy 1.x (A module that was compiled using NumPy 1.x cannot be run in "
-          "NumPy " +
-              target_.python->numpy.text() + "); here is NumPy " + target_.python->numpy.text() + ".",
-          "a newer release of the package, or python -m pip install 'numpy<2'",
-          {"it imports numpy.core._multiarray_umath, and numpy._core nowhere"});
+      out_.back() = make_verdict({.code = "NUMPY_ABI",
+                                  .subject = printable(binaries_[i].path),
+                                  .message = "ImportError: numpy.core.multiarray failed to import",
+                                  .cause = "It was compiled with the headers of NumPy 1.x (A module that was compiled "
+                                           "using NumPy 1.x cannot be run in "
+                                           "NumPy " +
+                                           target_.python->numpy.text() + "); here is NumPy " +
+                                           target_.python->numpy.text() + ".",
+                                  .fix = "a newer release of the package, or python -m pip install 'numpy<2'",
+                                  .evidence = {"it imports numpy.core._multiarray_umath, and numpy._core nowhere"}});
       said->failure = LoadFailure::kVersionMissing;
     }
     if (said->failure == LoadFailure::kNeededMissing && !first.empty()) {
@@ -224,11 +227,13 @@ class PartsJudge {
   void add_missing_variant(const std::string& family) {
     const std::string& here = target_.torch->version;
     const std::string file = family + "_pytorch_" + here.substr(0, here.find('+')) + ".so";
-    out_.push_back(
-        make_verdict("VARIANT_MISSING", printable(file), "FileNotFoundError: Cannot find " + printable(file),
-                     "The package has this library once for each release of torch, and none for torch " + here + ".",
-                     "a release of the package that is for this torch, or one of the torches that it has "
-                     "them for, in an environment of its own"));
+    out_.push_back(make_verdict(
+        {.code = "VARIANT_MISSING",
+         .subject = printable(file),
+         .message = "FileNotFoundError: Cannot find " + printable(file),
+         .cause = "The package has this library once for each release of torch, and none for torch " + here + ".",
+         .fix = "a release of the package that is for this torch, or one of the torches that it has "
+                "them for, in an environment of its own"}));
     // DGL opens GraphBolt whenever it is imported, the others when they are asked for.
     if (!base_name(family).starts_with("libgraphbolt")) out_.back().severity = Severity::kWarning;
   }

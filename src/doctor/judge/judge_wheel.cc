@@ -53,10 +53,12 @@ std::size_t host_binaries(const Wheel& wheel) {
 
 void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
   if (!wheel.name) {
-    out.push_back(
-        make_verdict("WHEEL_NAME", wheel.file_name, "'" + printable(wheel.file_name) + "' is not the name of a wheel",
-                     "Installers go by the file name: {name}-{version}[-{build}]-{python}-{abi}-{platform}.whl.",
-                     "give the file its original name back"));
+    out.push_back(make_verdict(
+        {.code = "WHEEL_NAME",
+         .subject = wheel.file_name,
+         .message = "'" + printable(wheel.file_name) + "' is not the name of a wheel",
+         .cause = "Installers go by the file name: {name}-{version}[-{build}]-{python}-{abi}-{platform}.whl.",
+         .fix = "give the file its original name back"}));
     return;
   }
   if (wheel.dist_info.empty() || wheel.metadata.first("Version").empty() ||
@@ -64,9 +66,11 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
     const char* missing = wheel.dist_info.empty()                   ? "there is no .dist-info folder"
                           : wheel.metadata.first("Version").empty() ? "METADATA is missing or has no Version"
                                                                     : "WHEEL is missing or has no Wheel-Version";
-    out.push_back(make_verdict("WHEEL_METADATA", wheel.file_name, missing,
-                               "Without these an installer refuses the wheel.",
-                               "build the wheel again with a build backend"));
+    out.push_back(make_verdict({.code = "WHEEL_METADATA",
+                                .subject = wheel.file_name,
+                                .message = missing,
+                                .cause = "Without these an installer refuses the wheel.",
+                                .fix = "build the wheel again with a build backend"}));
     return;
   }
   const std::string file_version = wheel.name->version, version = wheel.metadata.first("Version");
@@ -74,24 +78,28 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
   const std::vector<std::string> evidence = {"file name: " + printable(file_name) + " " + printable(file_version),
                                              "METADATA: " + printable(name) + " " + printable(version)};
   if (normal_name(file_name) != normal_name(name)) {
-    Verdict verdict =
-        make_verdict("WHEEL_VERSION_MISMATCH", wheel.file_name,
-                     "the file is called " + printable(file_name) + ", METADATA calls it " + printable(name),
-                     "The file was renamed.", "give the file its original name back", evidence);
+    Verdict verdict = make_verdict(
+        {.code = "WHEEL_VERSION_MISMATCH",
+         .subject = wheel.file_name,
+         .message = "the file is called " + printable(file_name) + ", METADATA calls it " + printable(name),
+         .cause = "The file was renamed.",
+         .fix = "give the file its original name back",
+         .evidence = evidence});
     verdict.severity = Severity::kError;
     out.push_back(std::move(verdict));
   } else if (normal_version(file_version) != normal_version(version)) {
     const bool only_local =
         normal_version(file_version).substr(0, normal_version(file_version).find('+')) == normal_version(version);
-    out.push_back(
-        make_verdict("WHEEL_VERSION_MISMATCH", wheel.file_name,
-                     "the file says version " + printable(file_version) + ", METADATA says " + printable(version),
-                     only_local ? "The build renamed the file and left METADATA alone. Installing the file itself "
-                                  "works; a requirement of that exact version, or an index, makes pip refuse it."
-                                : "The file was renamed; pip refuses it with 'inconsistent version'.",
-                     only_local ? "pip install ./" + wheel.file_name + "   (the file, not name==version)"
-                                : "give the file its original name back",
-                     evidence));
+    out.push_back(make_verdict(
+        {.code = "WHEEL_VERSION_MISMATCH",
+         .subject = wheel.file_name,
+         .message = "the file says version " + printable(file_version) + ", METADATA says " + printable(version),
+         .cause = only_local ? "The build renamed the file and left METADATA alone. Installing the file itself "
+                               "works; a requirement of that exact version, or an index, makes pip refuse it."
+                             : "The file was renamed; pip refuses it with 'inconsistent version'.",
+         .fix = only_local ? "pip install ./" + wheel.file_name + "   (the file, not name==version)"
+                           : "give the file its original name back",
+         .evidence = evidence}));
   }
   const std::string folder = printable(wheel.dist_info);
   const std::string expected = normal_name(name) + "-" + normal_version(version);
@@ -101,10 +109,12 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
                                 : normal_name(folder.substr(0, dash)) + "-" +
                                       normal_version(folder.substr(dash + 1, folder.size() - 10 - dash - 1));
   if (found != expected)
-    out.push_back(
-        make_verdict("WHEEL_METADATA", wheel.file_name,
-                     "the folder " + folder + " does not belong to " + printable(name) + " " + printable(version),
-                     "pip looks for {name}-{version}.dist-info.", "build the wheel again with a build backend"));
+    out.push_back(make_verdict(
+        {.code = "WHEEL_METADATA",
+         .subject = wheel.file_name,
+         .message = "the folder " + folder + " does not belong to " + printable(name) + " " + printable(version),
+         .cause = "pip looks for {name}-{version}.dist-info.",
+         .fix = "build the wheel again with a build backend"}));
 }
 
 void judge_tags(const Wheel& wheel, std::vector<Verdict>& out) {
@@ -115,10 +125,11 @@ void judge_tags(const Wheel& wheel, std::vector<Verdict>& out) {
       by_wheel.insert(parsed->tags.begin(), parsed->tags.end());
   if (!by_wheel.empty() && by_name != by_wheel)
     out.push_back(make_verdict(
-        "WHEEL_TAG_MISMATCH", wheel.file_name,
-        "the file name promises " + tag_list(by_name) + ", WHEEL promises " + tag_list(by_wheel),
-        "Installers decide by the file name, other tools by WHEEL; the file was renamed or retagged by hand.",
-        "python -m wheel tags --remove ...   (it changes both)"));
+        {.code = "WHEEL_TAG_MISMATCH",
+         .subject = wheel.file_name,
+         .message = "the file name promises " + tag_list(by_name) + ", WHEEL promises " + tag_list(by_wheel),
+         .cause = "Installers decide by the file name, other tools by WHEEL; the file was renamed or retagged by hand.",
+         .fix = "python -m wheel tags --remove ...   (it changes both)"}));
 }
 
 void judge_contents(const Wheel& wheel, std::vector<Verdict>& out) {
@@ -132,29 +143,36 @@ void judge_contents(const Wheel& wheel, std::vector<Verdict>& out) {
       missing = missing.empty() ? module : missing;
   if (!missing.empty() && binaries == 0) {
     out.push_back(make_verdict(
-        "WHEEL_NO_EXTENSION", wheel.file_name, "No module named '" + printable(missing) + "'",
-        "Its Python files import the compiled module " + printable(missing) +
-            ", and the wheel holds no compiled file at all: it was built where no CUDA was found, or with "
-            "FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE.",
-        "install a wheel that was built with CUDA (mica pick), or build one: FLASH_ATTENTION_FORCE_BUILD=TRUE pip "
-        "install --no-build-isolation " +
-            printable(wheel.name->distribution),
-        {"import " + printable(missing), "0 compiled files among " + std::to_string(wheel.entries.size())}));
+        {.code = "WHEEL_NO_EXTENSION",
+         .subject = wheel.file_name,
+         .message = "No module named '" + printable(missing) + "'",
+         .cause = "Its Python files import the compiled module " + printable(missing) +
+                  ", and the wheel holds no compiled file at all: it was built where no CUDA was found, or with "
+                  "FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE.",
+         .fix =
+             "install a wheel that was built with CUDA (mica pick), or build one: FLASH_ATTENTION_FORCE_BUILD=TRUE pip "
+             "install --no-build-isolation " +
+             printable(wheel.name->distribution),
+         .evidence = {"import " + printable(missing),
+                      "0 compiled files among " + std::to_string(wheel.entries.size())}}));
   } else if (!tagged_pure && binaries == 0 && wheel.binaries.empty() && !wheel.entries.empty()) {
-    Verdict verdict = make_verdict(
-        "WHEEL_NO_EXTENSION", wheel.file_name,
-        "the tags promise compiled code for " + printable(wheel.name->platform) + ", and the wheel holds none",
-        "Either the tag is wrong or the build lost its extension.",
-        "build it again and look for the extension in the build log",
-        {"0 compiled files among " + std::to_string(wheel.entries.size())});
+    Verdict verdict = make_verdict({.code = "WHEEL_NO_EXTENSION",
+                                    .subject = wheel.file_name,
+                                    .message = "the tags promise compiled code for " + printable(wheel.name->platform) +
+                                               ", and the wheel holds none",
+                                    .cause = "Either the tag is wrong or the build lost its extension.",
+                                    .fix = "build it again and look for the extension in the build log",
+                                    .evidence = {"0 compiled files among " + std::to_string(wheel.entries.size())}});
     verdict.severity = Severity::kWarning;
     out.push_back(std::move(verdict));
   }
   if (tagged_pure && binaries > 0)
-    out.push_back(make_verdict("WHEEL_TAG_VS_ELF", wheel.file_name,
-                               "tagged for any platform, and holds " + counted(binaries, "compiled file"),
-                               "pip will install it on machines where it cannot load.",
-                               "build it again with platform tags", {printable(wheel.binaries.front().path)}));
+    out.push_back(make_verdict({.code = "WHEEL_TAG_VS_ELF",
+                                .subject = wheel.file_name,
+                                .message = "tagged for any platform, and holds " + counted(binaries, "compiled file"),
+                                .cause = "pip will install it on machines where it cannot load.",
+                                .fix = "build it again with platform tags",
+                                .evidence = {printable(wheel.binaries.front().path)}}));
 }
 
 // What the version's label says of torch (cu12torch2.8cxx11abiTRUE), against what the symbols show.
@@ -179,12 +197,14 @@ void judge_label(const Wheel& wheel, std::vector<Verdict>& out) {
       evidence = facts.torch.last_symbol;
     }
     if (shows.empty()) continue;
-    out.push_back(make_verdict("WHEEL_LABEL", wheel.file_name,
-                               "the name says " + printable(wheel.name->version) + ", its symbols show " + shows,
-                               "The label is only a name that somebody gave; the loader goes by the symbols.",
-                               "rely on the symbols: mica doctor " + printable(wheel.file_name) +
-                                   " judges by them; ask whoever built it for one that is what it says",
-                               {printable(binary.path), printable(evidence)}));
+    out.push_back(
+        make_verdict({.code = "WHEEL_LABEL",
+                      .subject = wheel.file_name,
+                      .message = "the name says " + printable(wheel.name->version) + ", its symbols show " + shows,
+                      .cause = "The label is only a name that somebody gave; the loader goes by the symbols.",
+                      .fix = "rely on the symbols: mica doctor " + printable(wheel.file_name) +
+                             " judges by them; ask whoever built it for one that is what it says",
+                      .evidence = {printable(binary.path), printable(evidence)}}));
     return;
   }
 }
@@ -197,8 +217,12 @@ void judge_promises(const Wheel& wheel, std::vector<Verdict>& out) {
   const auto add = [&](const Binary& binary, const std::string& kind, std::string message, std::string cause,
                        std::string fix, std::vector<std::string> evidence, Severity severity = Severity::kError) {
     if (++reported[kind] > kMaxOfAKind) return;
-    out.push_back(make_verdict("WHEEL_TAG_VS_ELF", wheel.file_name + ": " + printable(binary.path), std::move(message),
-                               std::move(cause), std::move(fix), std::move(evidence)));
+    out.push_back(make_verdict({.code = "WHEEL_TAG_VS_ELF",
+                                .subject = wheel.file_name + ": " + printable(binary.path),
+                                .message = std::move(message),
+                                .cause = std::move(cause),
+                                .fix = std::move(fix),
+                                .evidence = std::move(evidence)}));
     out.back().severity = severity;
   };
   for (const Binary& binary : wheel.binaries) {
@@ -272,15 +296,22 @@ void judge_record(const Wheel& wheel, std::vector<Verdict>& out) {
     if (lines.empty()) return;
     const std::string first = lines[0] + (lines.size() > 1 ? " (and " + counted(lines.size() - 1, "other") + ")" : "");
     if (lines.size() > 10) lines.resize(10);
-    Verdict verdict = make_verdict("RECORD_BAD", wheel.file_name, first,
-                                   "The contents were changed after the wheel was built, or it was packed by hand.",
-                                   "download it again, or pack it with: python -m wheel pack", lines);
+    Verdict verdict =
+        make_verdict({.code = "RECORD_BAD",
+                      .subject = wheel.file_name,
+                      .message = first,
+                      .cause = "The contents were changed after the wheel was built, or it was packed by hand.",
+                      .fix = "download it again, or pack it with: python -m wheel pack",
+                      .evidence = lines});
     verdict.severity = severity;
     out.push_back(std::move(verdict));
   };
   if (wheel.record.empty()) {
-    out.push_back(make_verdict("RECORD_BAD", wheel.file_name, "there is no RECORD",
-                               "Installers need the list of files.", "pack it with: python -m wheel pack"));
+    out.push_back(make_verdict({.code = "RECORD_BAD",
+                                .subject = wheel.file_name,
+                                .message = "there is no RECORD",
+                                .cause = "Installers need the list of files.",
+                                .fix = "pack it with: python -m wheel pack"}));
     return;
   }
   report(bad, Severity::kError);
@@ -296,13 +327,15 @@ void judge_requirements(const Wheel& wheel, std::vector<Verdict>& out) {
     const Requirement parsed = parse_requirement(requirement);
     if (normal_name(parsed.name) != "torch") continue;
     if (parsed.is_pinned() || !parsed.url.empty() || parsed.version.find('~') != parsed.version.npos) continue;
-    out.push_back(make_verdict("WHEEL_REQUIRES_TORCH_UNPINNED", wheel.file_name,
-                               "Requires-Dist: " + printable(requirement),
-                               "It uses torch's C++ interface, which changes with every release, and allows any torch: "
+    out.push_back(
+        make_verdict({.code = "WHEEL_REQUIRES_TORCH_UNPINNED",
+                      .subject = wheel.file_name,
+                      .message = "Requires-Dist: " + printable(requirement),
+                      .cause = "It uses torch's C++ interface, which changes with every release, and allows any torch: "
                                "an installer that also upgrades torch breaks it.",
-                               "pip install --no-deps ./" + wheel.file_name,
-                               {printable(user->path) + " imports " +
-                                counted(cxx_abi_of_imports(user->elf).torch_symbols, "symbol") + " of torch"}));
+                      .fix = "pip install --no-deps ./" + wheel.file_name,
+                      .evidence = {printable(user->path) + " imports " +
+                                   counted(cxx_abi_of_imports(user->elf).torch_symbols, "symbol") + " of torch"}}));
   }
 }
 
@@ -317,14 +350,16 @@ void judge_torch_range(const Wheel& wheel, const TorchFacts& torch, std::vector<
     const std::string& range = parsed.version;
     if (!here.known() || range.empty() || parsed.is_pinned() || satisfies(torch.version, range)) continue;
     out.push_back(make_verdict(
-        "WHEEL_REQUIRES_TORCH", wheel.file_name,
-        printable(normalised_package(wheel.metadata.first("Name"))) + " " + printable(wheel.metadata.first("Version")) +
-            " has requirement torch" + printable(range) + ", but you have torch " + printable(torch.version) + ".",
-        "METADATA excludes this torch: the package may ask for what it has not, and an installer "
-        "replaces it.",
-        "take a release of the package that allows torch " + here.text() +
-            ", or a new environment with pip install 'torch" + printable(range) + "'",
-        {"Requires-Dist: " + printable(requirement)}));
+        {.code = "WHEEL_REQUIRES_TORCH",
+         .subject = wheel.file_name,
+         .message = printable(normalised_package(wheel.metadata.first("Name"))) + " " +
+                    printable(wheel.metadata.first("Version")) + " has requirement torch" + printable(range) +
+                    ", but you have torch " + printable(torch.version) + ".",
+         .cause = "METADATA excludes this torch: the package may ask for what it has not, and an installer "
+                  "replaces it.",
+         .fix = "take a release of the package that allows torch " + here.text() +
+                ", or a new environment with pip install 'torch" + printable(range) + "'",
+         .evidence = {"Requires-Dist: " + printable(requirement)}}));
   }
 }
 
@@ -359,27 +394,36 @@ void judge_wheel(const Wheel& wheel, const Environment& target, std::vector<Verd
     const std::string python = target.python->version.text() + (target.python->free_threaded ? "t" : "");
     if (std::none_of(tags.begin(), tags.end(),
                      [&](const WheelTag& tag) { return python_accepts(tag, *target.python); }))
-      out.push_back(make_verdict("WHEEL_TAG_PYTHON", wheel.file_name, "ERROR: " + not_supported,
-                                 "The wheel is for " + printable(wheel.name->python) + "-" +
-                                     printable(wheel.name->abi) + ", the Python here is " + python + ".",
-                                 "take the wheel for cp3" + std::to_string(target.python->version.minor_part()) +
-                                     ", or use a Python that the wheel is for",
-                                 {"tags: " + printable(wheel.name->python) + "-" + printable(wheel.name->abi)}));
+      out.push_back(
+          make_verdict({.code = "WHEEL_TAG_PYTHON",
+                        .subject = wheel.file_name,
+                        .message = "ERROR: " + not_supported,
+                        .cause = "The wheel is for " + printable(wheel.name->python) + "-" +
+                                 printable(wheel.name->abi) + ", the Python here is " + python + ".",
+                        .fix = "take the wheel for cp3" + std::to_string(target.python->version.minor_part()) +
+                               ", or use a Python that the wheel is for",
+                        .evidence = {"tags: " + printable(wheel.name->python) + "-" + printable(wheel.name->abi)}}));
     const std::string requires_python = wheel.metadata.first("Requires-Python");
     if (!requires_python.empty() && !satisfies(target.python->version.text(), requires_python))
-      out.push_back(make_verdict(
-          "WHEEL_REQUIRES_PYTHON", wheel.file_name,
-          "ERROR: Package '" + printable(wheel.metadata.first("Name")) + "' requires a different Python: " +
-              target.python->version.text() + " not in '" + printable(requires_python) + "'",
-          "METADATA excludes this Python.", "use another Python, or another release of the package",
-          {"Requires-Python: " + printable(requires_python)}));
+      out.push_back(make_verdict({.code = "WHEEL_REQUIRES_PYTHON",
+                                  .subject = wheel.file_name,
+                                  .message = "ERROR: Package '" + printable(wheel.metadata.first("Name")) +
+                                             "' requires a different Python: " + target.python->version.text() +
+                                             " not in '" + printable(requires_python) + "'",
+                                  .cause = "METADATA excludes this Python.",
+                                  .fix = "use another Python, or another release of the package",
+                                  .evidence = {"Requires-Python: " + printable(requires_python)}}));
   }
   if (target.torch) judge_torch_range(wheel, *target.torch, out);
   if (std::none_of(tags.begin(), tags.end(), [&](const WheelTag& tag) { return platform_accepts(tag, target); }))
-    out.push_back(make_verdict("WHEEL_TAG_PLATFORM", wheel.file_name, "ERROR: " + not_supported,
-                               "The wheel is for " + printable(wheel.name->platform) + ", this is " + target.machine +
-                                   " with " + target.libc + " " + target.libc_version.text() + ".",
-                               "take the wheel for " + target.machine, {"tag: " + printable(wheel.name->platform)}));
+    out.push_back(
+        make_verdict({.code = "WHEEL_TAG_PLATFORM",
+                      .subject = wheel.file_name,
+                      .message = "ERROR: " + not_supported,
+                      .cause = "The wheel is for " + printable(wheel.name->platform) + ", this is " + target.machine +
+                               " with " + target.libc + " " + target.libc_version.text() + ".",
+                      .fix = "take the wheel for " + target.machine,
+                      .evidence = {"tag: " + printable(wheel.name->platform)}}));
 }
 
 }  // namespace doctor

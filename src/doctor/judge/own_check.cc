@@ -47,15 +47,17 @@ void judge_own_check(const std::string& package, const std::string& version, con
   if (theirs.major_part() == ours.major_part() && (!to_the_minor || theirs.minor_part() == ours.minor_part())) return;
   const std::string name = is_audio ? "TorchAudio" : printable(package);
   out.push_back(make_verdict(
-      "CUDA_MAJOR", package + " " + printable(version),
-      "RuntimeError: Detected that PyTorch and " + name +
-          " were compiled with different CUDA versions. PyTorch has CUDA version " + ours.text() + " whereas " + name +
-          " has CUDA version " + theirs.text() + ".",
-      "The package compares the two itself when it is imported, and stops.",
-      is_graph ? pip + " install --force-reinstall --no-deps --no-index " + package +
-                     " -f https://data.pyg.org/whl/torch-" + torch.version + ".html"
-               : pip + " install --force-reinstall torch torchvision torchaudio in one command, from one index",
-      {label.known() ? "its version says cu" + theirs.text() : "its GPU code was compiled by CUDA " + theirs.text()}));
+      {.code = "CUDA_MAJOR",
+       .subject = package + " " + printable(version),
+       .message = "RuntimeError: Detected that PyTorch and " + name +
+                  " were compiled with different CUDA versions. PyTorch has CUDA version " + ours.text() + " whereas " +
+                  name + " has CUDA version " + theirs.text() + ".",
+       .cause = "The package compares the two itself when it is imported, and stops.",
+       .fix = is_graph ? pip + " install --force-reinstall --no-deps --no-index " + package +
+                             " -f https://data.pyg.org/whl/torch-" + torch.version + ".html"
+                       : pip + " install --force-reinstall torch torchvision torchaudio in one command, from one index",
+       .evidence = {label.known() ? "its version says cu" + theirs.text()
+                                  : "its GPU code was compiled by CUDA " + theirs.text()}}));
 }
 
 }  // namespace doctor

@@ -123,22 +123,27 @@ std::pair<Version, int> order_of(const std::string& version) {
 
 void add_verdicts(const PickTarget& target, Pick& pick) {
   if (!pick.unknown.empty()) {
-    pick.verdicts.push_back(make_verdict("CANNOT_TELL", "", "not known of the target: " + joined(pick.unknown, ", "),
-                                         "Which wheel fits depends on them.",
-                                         "give them (--python, --torch, --cuda, --abi, --machine), or --python PATH of "
-                                         "an environment with torch"));
+    pick.verdicts.push_back(
+        make_verdict({.code = "CANNOT_TELL",
+                      .message = "not known of the target: " + joined(pick.unknown, ", "),
+                      .cause = "Which wheel fits depends on them.",
+                      .fix = "give them (--python, --torch, --cuda, --abi, --machine), or --python PATH of "
+                             "an environment with torch"}));
     return;
   }
   if (pick.candidates.empty()) {
-    pick.verdicts.push_back(make_verdict("PICK_NEAREST", "", "no wheel of flash-attn was given to choose from"));
+    pick.verdicts.push_back(
+        make_verdict({.code = "PICK_NEAREST", .message = "no wheel of flash-attn was given to choose from"}));
     pick.verdicts.back().severity = Severity::kError;
     return;
   }
   const Candidate& best = pick.candidates[0];
   const std::string place = best.wheel.url.empty() ? best.wheel.file : best.wheel.url;
   if (best.differences.empty()) {
-    pick.verdicts.push_back(make_verdict("PICK_MATCH", best.wheel.file, "fits this target", "",
-                                         target.interpreter + " -m pip install --no-deps '" + place + "'"));
+    pick.verdicts.push_back(make_verdict({.code = "PICK_MATCH",
+                                          .subject = best.wheel.file,
+                                          .message = "fits this target",
+                                          .fix = target.interpreter + " -m pip install --no-deps '" + place + "'"}));
     return;
   }
   for (std::size_t i = 0; i < std::min<std::size_t>(3, pick.candidates.size()); ++i) {
@@ -156,9 +161,11 @@ void add_verdicts(const PickTarget& target, Pick& pick) {
         " -m pip install mica_attention-*.whl flash_attn-*+mica*.whl\n"
         "2. a build for this torch: mica build flash-attn (--dry-run says whether it can work here, and for how long)\n"
         "3. in a new environment: ";
-    Verdict verdict = make_verdict("PICK_NEAREST", c.wheel.file, "differs in " + joined(what, ", "),
-                                   i ? "" : "No wheel of the list fits this target.",
-                                   (i ? "" : serves) + joined(how, i ? "\n" : ", "));
+    Verdict verdict = make_verdict({.code = "PICK_NEAREST",
+                                    .subject = c.wheel.file,
+                                    .message = "differs in " + joined(what, ", "),
+                                    .cause = i ? "" : "No wheel of the list fits this target.",
+                                    .fix = (i ? "" : serves) + joined(how, i ? "\n" : ", ")});
     if (i == 0) verdict.severity = Severity::kError;
     pick.verdicts.push_back(std::move(verdict));
   }

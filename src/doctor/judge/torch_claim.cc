@@ -32,11 +32,14 @@ void doubt(const TorchClaim& claim, const Environment& target, Verdict& verdict)
   const std::string made_for =
       std::to_string(claim.torch.major_part()) + "." + std::to_string(claim.torch.minor_part());
   verdict = make_verdict(
-      "TORCH_OTHER_RELEASE", verdict.subject,
-      "all its symbols are found, but it was made for torch " + made_for + ", and here is " + target.torch->version,
-      "Classes of another release can be laid out differently: it may work, or crash when it is loaded or used.",
-      "install the release that was made for this torch, or python -m pip install 'torch==" + made_for + ".*'",
-      {claim.source});
+      {.code = "TORCH_OTHER_RELEASE",
+       .subject = verdict.subject,
+       .message = "all its symbols are found, but it was made for torch " + made_for + ", and here is " +
+                  target.torch->version,
+       .cause =
+           "Classes of another release can be laid out differently: it may work, or crash when it is loaded or used.",
+       .fix = "install the release that was made for this torch, or python -m pip install 'torch==" + made_for + ".*'",
+       .evidence = {claim.source}});
 }
 
 }  // namespace doctor

@@ -48,8 +48,11 @@ std::vector<ByteRange> container_ranges(const ElfFile& elf, uint64_t size) {
 void add_problems(const std::string& path, VerdictCode code, const std::vector<std::string>& texts,
                   std::vector<Verdict>& problems) {
   for (const std::string& text : texts)
-    problems.push_back(make_verdict(code, path, text, "The file was cut off or changed after it was made.",
-                                    "download or build it again"));
+    problems.push_back(make_verdict({.code = code,
+                                     .subject = path,
+                                     .message = text,
+                                     .cause = "The file was cut off or changed after it was made.",
+                                     .fix = "download or build it again"}));
 }
 
 // The parts of a binary that do not depend on where its bytes come from.
@@ -79,12 +82,15 @@ bool is_extension_name(std::string_view path) {
 Verdict no_library(const std::string& path, uint64_t size) {
   const bool is_short = size < sizeof(Elf64_Ehdr);
   return make_verdict(
-      "ELF_DAMAGED", printable(path),
-      "ImportError: " + printable(path) + (is_short ? ": file too short" : ": invalid ELF header"),
-      is_short ? "The file has " + counted(size, "byte") + ": a copy or a download ended before it had begun."
+      {.code = "ELF_DAMAGED",
+       .subject = printable(path),
+       .message = "ImportError: " + printable(path) + (is_short ? ": file too short" : ": invalid ELF header"),
+       .cause =
+           is_short
+               ? "The file has " + counted(size, "byte") + ": a copy or a download ended before it had begun."
                : "It is named like a compiled module and holds something else: a pointer of Git LFS, an error page.",
-      "install the package again: python -m pip install --force-reinstall --no-deps --no-cache-dir PACKAGE",
-      {std::to_string(size) + " bytes"});
+       .fix = "install the package again: python -m pip install --force-reinstall --no-deps --no-cache-dir PACKAGE",
+       .evidence = {std::to_string(size) + " bytes"}});
 }
 
 void NumpyProbe::feed(std::span<const uint8_t> piece) {

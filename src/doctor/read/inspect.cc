@@ -38,14 +38,16 @@ void read_folder(Inspection& out, const Progress& progress, const Stopwatch& sto
        it != end && !error; it.increment(error)) {
     stopwatch.check();
     if (++files > kMaxFolderFiles) {
-      out.problems.push_back(
-          make_verdict("CANNOT_TELL", out.path, "more than 200000 files: only the first were looked at"));
+      out.problems.push_back(make_verdict({.code = "CANNOT_TELL",
+                                           .subject = out.path,
+                                           .message = "more than 200000 files: only the first were looked at"}));
       break;
     }
     if (it->is_symlink(error)) continue;
     if (it->is_directory(error) && access(it->path().c_str(), R_OK | X_OK) != 0)
-      out.problems.push_back(make_verdict("CANNOT_TELL", it->path().string(),
-                                          "the folder cannot be read: what is in it was not looked at"));
+      out.problems.push_back(make_verdict({.code = "CANNOT_TELL",
+                                           .subject = it->path().string(),
+                                           .message = "the folder cannot be read: what is in it was not looked at"}));
     if (!it->is_regular_file(error)) continue;
     if (may_be_binary(it->path())) paths.push_back(it->path().string());
   }
@@ -57,7 +59,7 @@ void read_folder(Inspection& out, const Progress& progress, const Stopwatch& sto
     try {
       if (auto binary = read_binary(paths[i], out.problems)) out.binaries.push_back(std::move(*binary));
     } catch (const ReadError& e) {
-      out.problems.push_back(make_verdict("CANNOT_TELL", paths[i], e.what()));
+      out.problems.push_back(make_verdict({.code = "CANNOT_TELL", .subject = paths[i], .message = e.what()}));
     }
   }
 }
@@ -89,8 +91,11 @@ Inspection inspect(const std::string& path, const Progress& progress, const Read
       out.wheel->file_name = base_name(path);
       out.wheel->size = source.size();
       out.wheel->name = parse_wheel_name(path);
-      out.wheel->problems.push_back(make_verdict("WHEEL_ARCHIVE", out.wheel->file_name, printable(e.what()),
-                                                 "The file is not a complete zip archive.", "download it again"));
+      out.wheel->problems.push_back(make_verdict({.code = "WHEEL_ARCHIVE",
+                                                  .subject = out.wheel->file_name,
+                                                  .message = printable(e.what()),
+                                                  .cause = "The file is not a complete zip archive.",
+                                                  .fix = "download it again"}));
     }
     return out;
   }

@@ -38,17 +38,22 @@ class WheelReader {
     std::vector<std::string> problems;
     wheel_.record = parse_record(record_, &problems);
     for (const std::string& text : problems)
-      wheel_.problems.push_back(make_verdict("RECORD_BAD", wheel_.file_name, text, "RECORD cannot be read as a table.",
-                                             "ask whoever built it to build it again"));
+      wheel_.problems.push_back(make_verdict({.code = "RECORD_BAD",
+                                              .subject = wheel_.file_name,
+                                              .message = text,
+                                              .cause = "RECORD cannot be read as a table.",
+                                              .fix = "ask whoever built it to build it again"}));
     wheel_.imports.assign(imports_.begin(), imports_.end());
   }
 
  private:
   void problem(const std::string& text) {
     wheel_.problems.push_back(
-        make_verdict("WHEEL_ARCHIVE", wheel_.file_name, text,
-                     "Installers refuse such an archive, or unpack it to something else than was meant.",
-                     "download it again; if it stays so, it was made by a broken or hostile tool"));
+        make_verdict({.code = "WHEEL_ARCHIVE",
+                      .subject = wheel_.file_name,
+                      .message = text,
+                      .cause = "Installers refuse such an archive, or unpack it to something else than was meant.",
+                      .fix = "download it again; if it stays so, it was made by a broken or hostile tool"}));
   }
 
   void find_dist_info() {

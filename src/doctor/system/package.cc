@@ -120,7 +120,8 @@ Inspection inspect_package(const Files& files, const InstalledPackage& package, 
         wheel.problems.push_back(no_library(row.path, uint64_t(status.st_size)));
       }
     } catch (const ReadError& e) {
-      wheel.problems.push_back(make_verdict("CANNOT_TELL", printable(row.path), printable(e.what())));
+      wheel.problems.push_back(
+          make_verdict({.code = "CANNOT_TELL", .subject = printable(row.path), .message = printable(e.what())}));
     }
   }
   return out;

@@ -32,15 +32,14 @@ const char* severity_name(Severity severity) {
   return "note";
 }
 
-Verdict make_verdict(VerdictCode code, std::string subject, std::string message, std::string cause, std::string fix,
-                     std::vector<std::string> evidence) {
-  return {.code = code,
-          .severity = verdict_kind(code).severity,
-          .subject = std::move(subject),
-          .message = std::move(message),
-          .cause = std::move(cause),
-          .fix = std::move(fix),
-          .evidence = std::move(evidence)};
+Verdict make_verdict(VerdictParts parts) {
+  return {.code = parts.code,
+          .severity = verdict_kind(parts.code).severity,
+          .subject = std::move(parts.subject),
+          .message = std::move(parts.message),
+          .cause = std::move(parts.cause),
+          .fix = std::move(parts.fix),
+          .evidence = std::move(parts.evidence)};
 }
 
 // Names of files in it are hostile input, and a terminal obeys escape sequences.

@@ -24,9 +24,14 @@ struct Verdict {
 
 const char* severity_name(Severity severity);  // "error", "warning", "note"
 
-// A verdict with its code's usual severity.
-Verdict make_verdict(VerdictCode code, std::string subject, std::string message, std::string cause = "",
-                     std::string fix = "", std::vector<std::string> evidence = {});
+// A verdict without its severity. What it does not have is left out.
+struct VerdictParts {
+  VerdictCode code;
+  std::string subject = {}, message = {}, cause = {}, fix = {};
+  std::vector<std::string> evidence = {};
+};
+// With its code's usual severity.
+Verdict make_verdict(VerdictParts parts);
 
 // For a person: "error GLIBC_TOO_OLD  subject: message", then cause, fix and evidence, indented.
 std::string verdict_text(const Verdict& verdict, bool colour);

@@ -264,8 +264,8 @@ TEST_F(Shelf, APretenderIsSetAsideOnlyWhenAsked) {
   const char* name = "flash_attn-2.8.3-py3-none-any.whl";
   publish(request(wheel(name, "empty")));
   const Judge judge = [](const std::string& path) {
-    return std::vector<doctor::Verdict>{
-        doctor::make_verdict("WHEEL_NO_EXTENSION", path, "imports flash_attn_2_cuda and holds no binary")};
+    return std::vector<doctor::Verdict>{doctor::make_verdict(
+        {.code = "WHEEL_NO_EXTENSION", .subject = path, .message = "imports flash_attn_2_cuda and holds no binary"})};
   };
   EXPECT_TRUE(verify(shelf_, judge, false).entries[0].pretender);
   EXPECT_TRUE(fs::exists(shelf_ + "/" + name));

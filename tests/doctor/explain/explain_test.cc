@@ -415,7 +415,12 @@ TEST(Explain, HostileTextIsReadOnce) {
 }
 
 TEST(VerdictText, NeverSpeaksToTheTerminal) {
-  const Verdict verdict = make_verdict("CANNOT_TELL", "a\x1b[2J.so", "b\nc", "one\ntwo\x07", "d\re", {"\x9bm"});
+  const Verdict verdict = make_verdict({.code = "CANNOT_TELL",
+                                        .subject = "a\x1b[2J.so",
+                                        .message = "b\nc",
+                                        .cause = "one\ntwo\x07",
+                                        .fix = "d\re",
+                                        .evidence = {"\x9bm"}});
   EXPECT_EQ(verdict_text(verdict, false),
             std::string(severity_name(verdict.severity)) +
                 " CANNOT_TELL  a\\x1b[2J.so: b\\x0ac\n  cause     one\n            two\\x07\n  fix       d\\x0de\n"

@@ -390,7 +390,12 @@ TEST(Judge, ContainersAreJudgedOneByOne) {
 }
 
 TEST(Judge, TextForPeopleAndTerminals) {
-  const Verdict verdict = doctor::make_verdict("NEEDED_MISSING", "x.so", "gone", "why", "do this", {"a", "b"});
+  const Verdict verdict = doctor::make_verdict({.code = "NEEDED_MISSING",
+                                                .subject = "x.so",
+                                                .message = "gone",
+                                                .cause = "why",
+                                                .fix = "do this",
+                                                .evidence = {"a", "b"}});
   EXPECT_EQ(doctor::verdict_text(verdict, false),
             "error NEEDED_MISSING  x.so: gone\n  cause     why\n  fix       do this\n  evidence  a\n            b\n");
   EXPECT_NE(doctor::verdict_text(verdict, true).find("\033["), std::string::npos);

@@ -368,7 +368,8 @@ TEST(Report, HoldsNoMarkupOfOthers) {
   make_system(system, kNewError);
   system.write("/etc/os-release", "PRETTY_NAME=\"<script>alert(1)</script>\"\n");
   const Survey found = survey(system.outlook());
-  const std::vector<Judged> judged = {{"<img alt=x>", "", {make_verdict("LOADS", "<b>", "\"quoted\" & 'more'")}}};
+  const std::vector<Judged> judged = {
+      {"<img alt=x>", "", {make_verdict({.code = "LOADS", .subject = "<b>", .message = "\"quoted\" & 'more'"})}}};
   const std::string page = report_html("a < b", describe(found), judged);
   for (const char* bad : {"<script", "<img", "<b>\"", "a < b"}) EXPECT_EQ(page.find(bad), std::string::npos) << bad;
   EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
@@ -378,7 +379,11 @@ TEST(Report, HoldsNoMarkupOfOthers) {
 
 TEST(Report, SaysOnceWhatIsTheSameAndErrorsFirst) {
   const auto verdict = [](const char* file, const char* cause, Severity severity) {
-    Verdict out = make_verdict("NEEDED_MISSING", file, std::string("ImportError: ") + file, cause, "install it");
+    Verdict out = make_verdict({.code = "NEEDED_MISSING",
+                                .subject = file,
+                                .message = std::string("ImportError: ") + file,
+                                .cause = cause,
+                                .fix = "install it"});
     out.severity = severity;
     return out;
   };

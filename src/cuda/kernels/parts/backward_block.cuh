@@ -219,6 +219,14 @@ struct BackwardBlock {
     if (threadIdx.x == 0) add_release(p.dq_turns + turn, 1);
   }
 
+  // A warp's part of dK or dV, where that is wanted; the first slice of columns clears the left padding.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_gradient(const RowsArg& t, i32 dtype, i32 dim, const float (&x)[m_blocks][n_blocks][4],
+                                  float scale, i32 first_row, i32 first_column, bool is_first_slice = true) const {
+    if (!t.data) return;
+    if (key_begin == 0 && is_first_slice) clear_leftpad(t, dtype, dim);
+    store_keys(t, dtype, dim, x, scale, first_row, first_column);
+  }
   // Keys in the left padding are not in use: zeros.
   template <int threads = kThreads>
   MICA_DEVICE void clear_leftpad(const RowsArg& t, i32 dtype, i32 dim) const {

@@ -83,9 +83,7 @@ struct PackedRows {
       if (has(kFeatureAlibi))
         slope_log2[half] = p.alibi[batch_index * p.alibi_stride_batch + r.head * p.alibi_stride_head] * kLog2E;
     }
-    if (has(kFeatureDropout))
-      key = p.dropout.rng_state ? philox_key(p.dropout.rng_state[0], p.dropout.rng_state[1])
-                                : philox_key(p.dropout.seed, p.dropout.offset);
+    if (has(kFeatureDropout)) key = philox_key(p.dropout);
   }
 
   // The first element of a row of q.
