@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from .. import _abi, _tensors
+from ._join import Part
 from ._pieces import Group, Piece
+from ._sum import Sum
 
 
 class Call(NamedTuple):
@@ -99,9 +101,8 @@ def _inputs(group: Group, alibi: Optional[Tensor], rng_state: Optional[Tensor], 
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, group: Group, call: Call, alibi: Optional[Tensor],
-            rng_state: Optional[Tensor]) -> Tuple[int, int, Tensor, Tensor]:
-    """Begin and end of the rows, their o and lse. On a CPU o is fp32; on a GPU it has q's type, which its fast kernels
-    write."""
+            rng_state: Optional[Tensor]) -> Part:
+    """Of the group's rows. On a CPU o is fp32; on a GPU it has q's type, which its fast kernels write."""
     rows = rows_of(group, q.device, q.shape[1], k.shape[1])
     slopes = Slopes(alibi, group)
     some_q, some_k, some_v = q[:, rows.begin:rows.end], k[:, rows.key_begin:rows.key_end], v[:, rows.key_begin:
@@ -114,32 +115,24 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: Group, call: Call, alibi: Op
         lse.fill_(-float("inf"))
     _tensors.forward(*rows.packed(some_q, some_k, some_v), out=rows.packed(o)[0], lse=rows.packed(lse)[0],
                      **rows.vectors, **_inputs(group, slopes.alibi, rng_state, call))
-    return rows.begin, rows.end, o, lse if slopes.moved is None else lse - slopes.moved
-
-
-class Gradients(NamedTuple):
-    rows: Rows
-    dq: Optional[Tensor]
-    dk: Optional[Tensor]
-    dv: Optional[Tensor]
+    return Part(rows.begin, rows.end, o, lse if slopes.moved is None else lse - slopes.moved)
 
 
 def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, d_lse: Optional[Tensor],
              group: Group, call: Call, alibi: Optional[Tensor], rng_state: Optional[Tensor],
-             needs: Tuple[bool, bool, bool]) -> Gradients:
-    """In fp32, of o and lse of the whole: with those a piece's probabilities are those of the whole softmax."""
+             sums: Tuple[Sum, Sum, Sum]) -> None:
+    """Adds the group's gradients of q, k and v to the sums. o and lse are those of the whole: with them a piece's
+    probabilities are those of the whole softmax."""
     rows = rows_of(group, q.device, q.shape[1], k.shape[1])
     slopes = Slopes(alibi, group)
     mine, keys = slice(rows.begin, rows.end), slice(rows.key_begin, rows.key_end)
     some_lse = lse[:, :, mine] if slopes.moved is None else lse[:, :, mine] + slopes.moved
-    outputs: Dict[str, Any] = {}
-    make = torch.zeros if rows.vectors else torch.empty
-    for name, like, need in zip(("dq", "dk", "dv"), (q[:, mine], k[:, keys], v[:, keys]), needs):
-        outputs[name] = make(like.shape, dtype=torch.float32, device=q.device) if need else False
+    stretches = ((rows.begin, rows.end), (rows.key_begin, rows.key_end), (rows.key_begin, rows.key_end))
+    rooms = [one.room(begin, end, bool(rows.vectors)) for one, (begin, end) in zip(sums, stretches)]
     inputs = rows.packed(d_o[:, mine], q[:, mine], k[:, keys], v[:, keys], o[:, mine], some_lse)
+    wanted = rows.packed(*(False if room is None else room for room in rooms))
     _tensors.backward(*inputs, d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],
-                      **{name: rows.packed(tensor)[0] for name, tensor in outputs.items()}, **rows.vectors,
+                      **dict(zip(("dq", "dk", "dv"), wanted)), **rows.vectors,
                       **_inputs(group, slopes.alibi, rng_state, call))
-    return Gradients(rows, *(None if tensor is False else tensor for tensor in outputs.values()))
-
-
+    for one, (begin, end), room in zip(sums, stretches, rooms):
+        one.add(begin, end, room)

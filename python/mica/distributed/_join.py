@@ -5,13 +5,13 @@ Each part has o, the average of its values by its own probabilities, and lse, th
 by; in the whole its weight is exp(lse) over the sum of all. The whole is kept in fp32.
 """
 
-from functools import lru_cache
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 INFINITY = float("inf")
+MOST_PARTS = 5  # that the kernel joins at once
 
 
 def by_rows(of_heads: Tensor) -> Tensor:
@@ -24,63 +24,87 @@ def share_of_second(lse: Tensor, lse_second: Tensor) -> Tensor:
     return torch.nan_to_num(torch.sigmoid(lse_second - lse), nan=0.0)
 
 
-@lru_cache(maxsize=None)
-def _fused(device: torch.device) -> Optional[Callable]:
-    """o + share * (part - o) as one kernel that PyTorch compiles on the GPU, reading the part in its own type: half the
-    traffic of a conversion and a lerp. None where this PyTorch cannot, or does something else."""
+class Part(NamedTuple):
+    """Of rows [begin, end): o (batch, rows, heads, dim_v) and lse (batch, heads, rows), both contiguous."""
+    begin: int
+    end: int
+    o: Tensor
+    lse: Tensor
+
+
+_kernels: Dict[torch.device, Optional[Callable]] = {}
+
+
+def _kernel(device: torch.device) -> Optional[Callable]:
+    """Joins several parts in one pass on a GPU; None where it cannot be had: no Triton, no compiler for it, or the first
+    call comes while a graph is captured."""
+    if device.type != "cuda" or device in _kernels or torch.cuda.is_current_stream_capturing():
+        return _kernels.get(device)
+    _kernels[device] = None
     try:
-        join: Callable = torch.cuda.jiterator._create_jit_fn(
-            "template <typename T> T join(T o, T part, T share) { return o + share * (part - o); }")
-        o, part = torch.zeros(1, 2, 2, 3, device=device), torch.ones(1, 2, 2, 3, device=device, dtype=torch.bfloat16)
-        share = torch.full((1, 2, 2), 0.25, device=device).transpose(1, 2).unsqueeze(-1)
-        made = join(o, part, share)
-        return join if made.dtype is torch.float32 and bool((made == 0.25).all()) else None
-    except Exception:  # a prototype of PyTorch's: whatever it raises, there is another way
-        return None
-
-
-def _join_values(o: Tensor, part: Tensor, share: Tensor) -> Tensor:
-    """In fp32; may write into o."""
-    if o.is_cuda and part.dtype is not torch.float32 and not torch.cuda.is_current_stream_capturing():
-        fused = _fused(o.device)
-        if fused is not None:
-            return fused(o, part, share)
-    return o.lerp_(part.to(torch.float32), share)
+        from ._join_kernel import join
+        o, lse = torch.ones((1, 1, 1, 16), device=device), torch.zeros((1, 1, 1), device=device)
+        join([Part(0, 1, o, lse), Part(0, 1, 2 * o, lse)], None, o, lse)
+        if bool((o == 1.5).all()):
+            _kernels[device] = join
+    except Exception:  # a compiler at work: whatever it raises, there is another way
+        pass
+    return _kernels[device]
 
 
 class Joined:
-    """The running whole of a rank's rows: o (batch, rows, heads, dim_v) in fp32 and lse (batch, heads, rows). Stretches
-    of rows are kept apart until the end."""
+    """The whole of a rank's rows, of parts that come one after the other.
 
-    def __init__(self, shape: Tuple[int, ...], device: torch.device) -> None:
-        self._shape, self._device = shape, device
-        self._parts: Dict[Tuple[int, int], Tuple[Tensor, Tensor]] = {}
+    With a kernel that joins several parts, on a GPU, parts wait for it in their own type. Else there is a running whole
+    in fp32 for each stretch of rows."""
 
-    def add(self, begin: int, end: int, o: Tensor, lse: Tensor) -> None:
-        """A partial result of rows [begin, end), which may be written into."""
-        before = self._parts.get((begin, end))
-        if before is None:
-            self._parts[begin, end] = o.to(torch.float32), lse
+    def __init__(self, shape: Tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+        """shape: (batch, rows, heads, dim_v), of the whole; dtype: of its o."""
+        self._shape, self._device, self._dtype = shape, device, dtype
+        self._kernel = _kernel(device)
+        self._parts: List[Part] = []
+
+    def add(self, part: Part) -> None:
+        """It may be written into."""
+        if self._kernel is not None:
+            if len(self._parts) == MOST_PARTS:
+                self._parts = [self._join(torch.float32, None)]
+            self._parts.append(part)
             return
-        whole_o, whole_lse = before
-        share = by_rows(share_of_second(whole_lse, lse))
-        self._parts[begin, end] = _join_values(whole_o, o, share), torch.logaddexp(whole_lse, lse)
+        for at, before in enumerate(self._parts):
+            if before[:2] == part[:2]:
+                share = by_rows(share_of_second(before.lse, part.lse))
+                self._parts[at] = part._replace(o=before.o.lerp_(part.o.to(torch.float32), share),
+                                                lse=torch.logaddexp(before.lse, part.lse))
+                return
+        self._parts.append(part._replace(o=part.o.to(torch.float32)))
 
     def result(self, sinks: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
         """The whole. A sink is a key per head whose value is 0."""
-        o, lse = self._whole()
+        is_whole = len(self._parts) == 1 and self._parts[0][:2] == (0, self._shape[1])
+        if self._kernel is not None and self._parts and not (is_whole and sinks is None):
+            return self._join(self._dtype, sinks)[2:]
+        o, lse = self._parts[0][2:] if is_whole else self._whole()
         if sinks is not None:
             sink = sinks.to(torch.float32)[None, :, None].expand_as(lse)
             o, lse = o * by_rows(share_of_second(sink, lse)), torch.logaddexp(lse, sink)
-        return o, lse
+        return o.to(self._dtype), lse
+
+    def _empty(self, dtype: torch.dtype) -> Part:
+        batch, rows, heads, _ = self._shape
+        return Part(0, rows, torch.empty(self._shape, dtype=dtype, device=self._device),
+                    torch.empty((batch, heads, rows), dtype=torch.float32, device=self._device))
+
+    def _join(self, dtype: torch.dtype, sinks: Optional[Tensor]) -> Part:
+        made = self._empty(dtype)
+        assert self._kernel is not None
+        self._kernel(self._parts, None if sinks is None else sinks.contiguous(), made.o, made.lse)
+        return made
 
     def _whole(self) -> Tuple[Tensor, Tensor]:
-        batch, rows, heads, _ = self._shape
-        if len(self._parts) == 1 and (0, rows) in self._parts:
-            return self._parts[0, rows]
-        o = torch.zeros(self._shape, dtype=torch.float32, device=self._device)
-        lse = torch.full((batch, heads, rows), -INFINITY, dtype=torch.float32, device=self._device)
-        for (begin, end), (part, part_lse) in self._parts.items():
+        whole = self._empty(torch.float32)
+        o, lse = whole.o.zero_(), whole.lse.fill_(-INFINITY)
+        for begin, end, part, part_lse in self._parts:
             rows_lse = lse[:, :, begin:end]
             o[:, begin:end].lerp_(part, by_rows(share_of_second(rows_lse, part_lse)))
             rows_lse.copy_(torch.logaddexp(rows_lse, part_lse))

@@ -19,6 +19,7 @@ from ._compute import Call
 from ._join import Joined, sink_gradient
 from ._mail import Letter, Mail
 from ._pieces import Group, Mask, Part, groups_of, pieces_of, sees_any
+from ._sum import Sum
 
 KEYS, GRADIENTS = 1, 2  # tags of letters
 
@@ -40,9 +41,14 @@ def route_of(queries: Tuple[Tuple[Part, ...], ...], keys: Tuple[Tuple[Part, ...]
     for owner in range(size):
         needed = (hop for hop in range(size - 1, 0, -1) if sees_any(queries[(owner + hop) % size], keys[owner], mask))
         hops.append(next(needed, 0))
-    groups = tuple(tuple(groups_of(pieces_of(queries[rank], keys[(rank - step) % size], mask), is_packed, has_alibi,
-                                   has_dropout)) for step in range(size))
-    return Route(groups, tuple(hops), lengths)
+    groups = (groups_of(pieces_of(queries[rank], keys[(rank - step) % size], mask), is_packed, has_alibi, has_dropout)
+              for step in range(size))
+    # The most keys first: the sum of their gradients begins with them.
+    return Route(tuple(tuple(sorted(some, key=_keys_of, reverse=True)) for some in groups), tuple(hops), lengths)
+
+
+def _keys_of(group: Group) -> int:
+    return sum(piece.k.chunk.count for piece in group.pieces)
 
 
 class Travel:
@@ -86,27 +92,14 @@ class Travel:
 def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
             alibi: Optional[Tensor], rng_state: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     """o in q's type and lse, of this rank's rows."""
-    joined = Joined((*q.shape[:-1], v.shape[-1]), q.device)
+    joined = Joined((*q.shape[:-1], v.shape[-1]), q.device, q.dtype)
     travel = Travel(mail, route, k, v)
     for groups in route.groups:
         on_its_way = travel.send_on()
         for group in groups:
-            joined.add(*_compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state))
+            joined.add(_compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state))
         travel.arrive(on_its_way)
-    o, lse = joined.result(sinks)
-    return o.to(q.dtype), lse
-
-
-def _add(whole: Optional[Tensor], like: Tensor, rows: slice, part: Optional[Tensor]) -> Optional[Tensor]:
-    """The sum in fp32 of gradients of `like`."""
-    if part is None:
-        return whole
-    if whole is None and part.shape == like.shape:
-        return part
-    if whole is None:
-        whole = torch.zeros(like.shape, dtype=torch.float32, device=like.device)
-    whole[:, rows] += part
-    return whole
+    return joined.result(sinks)
 
 
 class Homeward:
@@ -159,30 +152,20 @@ def backward(mail: Optional[Mail], route: Route, call: Call, d_o: Tensor, d_lse:
              v: Tensor, o: Tensor, lse: Tensor, alibi: Optional[Tensor], rng_state: Optional[Tensor],
              needs: Tuple[bool, bool, bool]) -> Tuple[Optional[Tensor], ...]:
     """The gradients of q, k and v in fp32, None where not needed."""
-    dq: Optional[Tensor] = None
+    dq = Sum(q, needs[0])
     travel = Travel(mail, route, k, v)
     homeward = Homeward(mail, route, (k, v), needs[1:])
     for step, groups in enumerate(route.groups):
         on_its_way = travel.send_on()
-        mine: List[Optional[Tensor]] = [None, None]
+        dk, dv = Sum(travel.k, needs[1]), Sum(travel.v, needs[2])
         for group in groups:
-            made = _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state, needs)
-            dq = _add(dq, q, slice(made.rows.begin, made.rows.end), made.dq)
-            keys = slice(made.rows.key_begin, made.rows.key_end)
-            mine = [_add(mine[0], travel.k, keys, made.dk), _add(mine[1], travel.v, keys, made.dv)]
+            _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state, (dq, dk, dv))
         before = homeward.so_far()
-        if travel.has(step):
-            for at, (like, need) in enumerate(zip((travel.k, travel.v), needs[1:])):
-                if need and mine[at] is None:
-                    mine[at] = torch.zeros(like.shape, dtype=torch.float32, device=q.device)
-                if need and before[at] is not None:
-                    mine[at] += before[at]
+        mine = [dk.onto(before[0]), dv.onto(before[1])] if travel.has(step) else [None, None]
         homeward.send_on(step, mine)
         travel.arrive(on_its_way)
     homeward.so_far()
-    if needs[0] and dq is None:
-        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-    return dq, homeward.home[0], homeward.home[1]
+    return dq.onto(None), homeward.home[0], homeward.home[1]
 
 
 class Attend(Function):

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tokens a rank holds, which pieces see each other, and how partial results are joined; one process."""
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import joining  # noqa: E402
 from mica.distributed import _layout, _pieces, _ring, _ulysses  # noqa: E402
 from mica.distributed._join import Joined  # noqa: E402
 from mica.errors import InvalidArgument  # noqa: E402
@@ -114,21 +118,15 @@ def test_heads():
 
 
 def test_joining_is_the_softmax_of_all():
-    scores, values = torch.randn(2, 3, 5, 12).double(), torch.randn(2, 12, 3, 4).double()
-    scores[0, 0, 0] = -float("inf")  # a row that sees nothing
-    scores[0, 1, :, :4] = -float("inf")  # nothing in the first part
-    sinks = torch.tensor([0.5, -float("inf"), 2.0])
-    joined = Joined((2, 5, 3, 4), torch.device("cpu"))
-    for begin, end in ((0, 4), (4, 5), (5, 12)):
-        part = scores[..., begin:end]
-        probabilities = torch.nan_to_num(torch.softmax(part, -1))
-        o = torch.einsum("bhqk,bkhd->bqhd", probabilities, values[:, begin:end])
-        joined.add(0, 5, o.float(), torch.logsumexp(part, -1).float())
-    o, lse = joined.result(sinks)
-    with_sink = torch.cat([scores, sinks.double()[None, :, None, None].expand(2, 3, 5, 1)], -1)
-    want = torch.einsum("bhqk,bkhd->bqhd", torch.nan_to_num(torch.softmax(with_sink, -1))[..., :-1], values)
-    assert torch.allclose(o.double(), want, atol=1e-6)
-    assert torch.allclose(lse.double(), torch.logsumexp(with_sink, -1), atol=1e-5)
+    joining.check(Joined((2, 5, 3, 4), torch.device("cpu"), torch.float32))
+
+
+def test_kernel_that_joins():
+    """Triton's interpreter runs it on a CPU."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    made = subprocess.run([sys.executable, joining.__file__], capture_output=True, text=True, timeout=300,
+                          env=dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join(sys.path)))
+    assert made.returncode == 0 and made.stdout == "ok\n", made.stdout + made.stderr
 
 
 def test_unknown_layout_is_named():

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several partial results joined in one pass over memory: a kernel in Triton, which PyTorch for GPUs comes with.
+
+PyTorch's own operators would read and write the fp32 whole for every part. Here the parts are read once, in their own
+type, and the whole is written once.
+"""
+
+from typing import Optional, Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._join import MOST_PARTS, Part
+
+ITEMS = 16  # (row, head) pairs of a program
+
+
+@triton.jit
+def _lse_of(lse, begin, end, batch, row, head, heads: tl.constexpr, inside):  # type: ignore[no-untyped-def]
+    at = (batch * heads + head) * (end - begin) + row - begin
+    return tl.load(lse + at, mask=inside & (row >= begin) & (row < end), other=float("-inf"))
+
+
+@triton.jit
+def _weighted(  # type: ignore[no-untyped-def]
+        o, begin, end, weight, batch, row, head, heads: tl.constexpr, dim: tl.constexpr, column, inside):
+    at = ((batch * (end - begin) + row - begin) * heads + head) * dim
+    is_there = inside & (row >= begin) & (row < end)
+    values = tl.load(o + at[:, None] + column[None, :], mask=is_there[:, None] & (column < dim)[None, :], other=0.0)
+    return weight[:, None] * values.to(tl.float32)
+
+
+# Not compiled anew for other lengths.
+@triton.jit(do_not_specialize=[f"{name}{part}" for name in ("begin", "end") for part in range(MOST_PARTS)] + ["items", "rows"])
+def _join(  # type: ignore[no-untyped-def]
+        o, lse, sinks, o0, lse0, begin0, end0, o1, lse1, begin1, end1, o2, lse2, begin2, end2, o3, lse3, begin3, end3, o4,
+        lse4, begin4, end4, items, rows, heads: tl.constexpr, dim: tl.constexpr, COUNT: tl.constexpr,
+        HAS_SINKS: tl.constexpr, WIDTH: tl.constexpr, ITEMS: tl.constexpr):
+    item = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
+    inside = item < items
+    head, row, batch = item % heads, item // heads % rows, item // heads // rows
+    column = tl.arange(0, WIDTH)
+    l0 = _lse_of(lse0, begin0, end0, batch, row, head, heads, inside)
+    top = l0
+    if COUNT > 1:
+        l1 = _lse_of(lse1, begin1, end1, batch, row, head, heads, inside)
+        top = tl.maximum(top, l1)
+    if COUNT > 2:
+        l2 = _lse_of(lse2, begin2, end2, batch, row, head, heads, inside)
+        top = tl.maximum(top, l2)
+    if COUNT > 3:
+        l3 = _lse_of(lse3, begin3, end3, batch, row, head, heads, inside)
+        top = tl.maximum(top, l3)
+    if COUNT > 4:
+        l4 = _lse_of(lse4, begin4, end4, batch, row, head, heads, inside)
+        top = tl.maximum(top, l4)
+    if HAS_SINKS:
+        sink = tl.load(sinks + head).to(tl.float32)
+        top = tl.maximum(top, sink)
+    top = tl.where(top == float("-inf"), 0.0, top)  # an empty row: every weight is 0
+    weight = tl.exp(l0 - top)
+    total = weight
+    whole = _weighted(o0, begin0, end0, weight, batch, row, head, heads, dim, column, inside)
+    if COUNT > 1:
+        weight = tl.exp(l1 - top)
+        total += weight
+        whole += _weighted(o1, begin1, end1, weight, batch, row, head, heads, dim, column, inside)
+    if COUNT > 2:
+        weight = tl.exp(l2 - top)
+        total += weight
+        whole += _weighted(o2, begin2, end2, weight, batch, row, head, heads, dim, column, inside)
+    if COUNT > 3:
+        weight = tl.exp(l3 - top)
+        total += weight
+        whole += _weighted(o3, begin3, end3, weight, batch, row, head, heads, dim, column, inside)
+    if COUNT > 4:
+        weight = tl.exp(l4 - top)
+        total += weight
+        whole += _weighted(o4, begin4, end4, weight, batch, row, head, heads, dim, column, inside)
+    if HAS_SINKS:
+        total += tl.exp(sink - top)
+    is_empty = total == 0.0
+    whole = whole / tl.where(is_empty, 1.0, total)[:, None]
+    tl.store(o + (item * dim)[:, None] + column[None, :], whole.to(o.dtype.element_ty),
+             mask=inside[:, None] & (column < dim)[None, :])
+    tl.store(lse + (batch * heads + head) * rows + row, tl.where(is_empty, float("-inf"), top + tl.log(total)),
+             mask=inside)
+
+
+def join(parts: Sequence[Part], sinks: Optional[Tensor], o: Tensor, lse: Tensor) -> None:
+    """At most MOST_PARTS of them; o (batch, rows, heads, dim) and lse (batch, heads, rows) of the whole are written."""
+    batch, rows, heads, dim = o.shape
+    items = batch * rows * heads
+    if not items or not dim:
+        return
+    filled = [*parts, *[parts[0]] * (MOST_PARTS - len(parts))]  # those beyond the count are not read
+    arguments = [x for part in filled for x in (part.o, part.lse, part.begin, part.end)]
+    with torch.cuda.device_of(o):
+        _join[(triton.cdiv(items, ITEMS),)](o, lse, lse if sinks is None else sinks, *arguments, items, rows, heads, dim,
+                                            len(parts), sinks is not None, triton.next_power_of_2(dim), ITEMS)
