@@ -134,7 +134,8 @@ class MicaContender:
         a.mask.causal = mica.CAUSAL[case["causal"]]
         if case["window"]:
             a.mask.window_left, a.mask.window_right = case["window"]
-        if (case["window"] or case["alibi"]) and case["causal"] == "none":
+        a.attention_chunk = case["chunk"]
+        if (case["window"] or case["chunk"] or case["alibi"]) and case["causal"] == "none":
             a.mask.diagonal = mica.DIAGONAL_BOTTOM_RIGHT
         a.score.scale, a.score.softcap = case["scale"], case["softcap"]
         a.dropout.probability, x.dropout_seed = case["dropout"], 42
@@ -200,7 +201,7 @@ class TorchContender:
 
     def __init__(self, inputs, device, peer):
         case = inputs.case
-        beyond = [word for word in ("softcap", "alibi", "sinks", "window", "varlen", "paged", "append", "rotary",
+        beyond = [word for word in ("softcap", "alibi", "sinks", "window", "chunk", "varlen", "paged", "append", "rotary",
                                     "deterministic", "batch_invariant") if case[word]]
         if beyond:
             raise ValueError(f"PyTorch has no {beyond[0]}")
@@ -244,7 +245,7 @@ class PackedContender:
     def __init__(self, inputs, device, layout):
         from torch.nn.attention.varlen import varlen_attn
         case = inputs.case
-        beyond = [word for word in ("softcap", "alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
+        beyond = [word for word in ("chunk", "softcap", "alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
                                     "deterministic", "batch_invariant") if case[word]]
         if beyond or case["dim"] != case["dim_v"]:
             raise ValueError(f"varlen_attn has no {beyond[0] if beyond else 'other dimension for v'}")
@@ -339,6 +340,9 @@ def exact_unit(inputs, batch, head_k, chosen):
         left, right = case["window"]
         hidden |= (distance > left) if left >= 0 else False
         hidden |= (distance < -right) if right >= 0 else False
+    if case["chunk"]:
+        position = chosen[:, None] + shift
+        hidden |= position // case["chunk"] != (position - distance) // case["chunk"]
     if inputs.mask is not None:
         hidden |= ~inputs.mask[0, 0, chosen, :keys]
     score = score.masked_fill(hidden, -math.inf)

@@ -11,8 +11,8 @@ import json
 
 DEFAULTS = {
     "pass": "forward", "dtype": "bf16", "device": "cpu", "batch": 1, "seqlen_q": 1024, "seqlen_k": -1, "heads_q": 8,
-    "heads_k": -1, "dim": 64, "dim_v": -1, "causal": "none", "window": [], "scale": 0.0, "softcap": 0.0,
-    "alibi": False, "sinks": False, "bias": False, "mask": False, "dropout": 0.0, "varlen": [], "paged": 0,
+    "heads_k": -1, "dim": 64, "dim_v": -1, "causal": "none", "window": [], "chunk": 0, "scale": 0.0,
+    "softcap": 0.0, "alibi": False, "sinks": False, "bias": False, "mask": False, "dropout": 0.0, "varlen": [], "paged": 0,
     "append": 0, "rotary": 0, "splits": 0, "deterministic": False, "batch_invariant": False, "capacity": 0,
     "latent": False,
 }
@@ -47,29 +47,34 @@ class Case(dict):
             words.append("causal" if self["causal"] == "bottom-right" else "causal-top-left")
         if self["window"]:
             words.append("window{},{}".format(*self["window"]))
+        if self["chunk"]:
+            words.append(f"chunk{self['chunk']}")
         words += [word for word in ("softcap", "alibi", "bias", "mask", "sinks", "dropout") if self[word]]
         words += [f"{word}{self[word]}" for word in ("paged", "append", "rotary", "splits", "capacity") if self[word]]
         words += [word.replace("_", "-") for word in ("deterministic", "batch_invariant") if self[word]]
         return " ".join(words)
 
     def visible_pairs(self):
-        """Pairs (query, key) of one head, over all sequences, that causal and window leave visible."""
+        """Pairs (query, key) of one head, over all sequences, that causal, window and chunks leave visible."""
         if self["varlen"]:
             return sum(self._pairs_of(length, length) for length in self["varlen"])
         return self["batch"] * self._pairs_of(self["seqlen_q"], self["seqlen_k"])
 
     def _pairs_of(self, rows, keys):
-        left, right = self["window"] or (-1, -1)
+        (left, right), chunk = self["window"] or (-1, -1), self["chunk"]
         if self["causal"] != "none":
             right = 0
-        if left < 0 and right < 0:
+        if left < 0 and right < 0 and not chunk:
             return rows * keys
         shift = 0 if self["causal"] == "top-left" else keys - rows
         pairs = 0
         for i in range(rows):
             begin = 0 if left < 0 else min(max(i + shift - left, 0), keys)
             end = keys if right < 0 else min(max(i + shift + right + 1, begin), keys)
-            pairs += end - begin
+            if chunk:
+                first = (i + shift) // chunk * chunk
+                begin, end = max(begin, first), min(end, first + chunk)
+            pairs += max(end - begin, 0)
         return pairs
 
     def flops(self):

@@ -26,9 +26,25 @@ double clamped_sum(double rows, double start, double keys) {
   return (ramp_end - ramp_begin) * (ramp_begin + ramp_end - 1 + 2 * start) / 2 + (rows - ramp_end) * keys;
 }
 
-// Pairs (query, key) of one head that causal and window leave visible.
+// Pairs (query, key) of one head that are visible where there are chunks, row by row.
+double visible_pairs_of_chunks(const ProblemSpec& s, std::int64_t rows, std::int64_t keys) {
+  const std::int64_t shift = s.causal == "top-left" ? 0 : keys - rows;
+  const std::int64_t left = s.window.size() == 2 ? s.window[0] : -1;
+  const std::int64_t right = s.causal != "none" ? 0 : (s.window.size() == 2 ? s.window[1] : -1);
+  double pairs = 0;
+  for (std::int64_t at = shift; at < rows + shift; ++at) {
+    const std::int64_t first = at - (at % s.chunk + s.chunk) % s.chunk;
+    const std::int64_t begin = std::max({std::int64_t(0), first, left < 0 ? first : at - left});
+    const std::int64_t end = std::min({keys, first + s.chunk, right < 0 ? keys : at + right + 1});
+    pairs += double(std::max<std::int64_t>(end - begin, 0));
+  }
+  return pairs;
+}
+
+// Pairs (query, key) of one head that causal, window and chunks leave visible.
 double visible_pairs(const ProblemSpec& s, std::int64_t rows, std::int64_t keys) {
   if (rows <= 0 || keys <= 0) return 0;
+  if (s.chunk > 0) return visible_pairs_of_chunks(s, rows, keys);
   const double shift = s.causal == "top-left" ? 0 : double(keys) - double(rows);
   const std::int64_t left = s.window.size() == 2 ? s.window[0] : -1;
   const std::int64_t right = s.causal != "none" ? 0 : (s.window.size() == 2 ? s.window[1] : -1);
@@ -49,6 +65,7 @@ void check_numbers(const ProblemSpec& s) {
   want(s.dim_v >= -1, "dim_v", s.dim_v, "1 or more, or -1 (as dim)");
   want(s.paged >= 0, "paged", s.paged, "a page size, or 0 (contiguous)");
   want(s.append >= 0, "append", s.append, "0 or more rows");
+  want(s.chunk >= 0 && s.chunk <= MICA_MAX_SEQLEN, "chunk", s.chunk, "0 (no chunks) to 2^29");
   want(s.rotary >= 0 && s.rotary % 2 == 0, "rotary", s.rotary, "an even dimension, or 0 (none)");
   want(s.splits == std::int32_t(s.splits), "splits", s.splits, "0 (choose) to 256");
   for (const std::int64_t length : s.varlen)
@@ -91,6 +108,7 @@ void for_each_field(Spec& s, F f) {
   f("dim_v", s.dim_v, "head dimension of v and o (-1: as dim)");
   f("causal", s.causal, "none, bottom-right or top-left");
   f("window", s.window, "LEFT,RIGHT keys around the diagonal (-1: unlimited)");
+  f("chunk", s.chunk, "positions per chunk, which a row does not see beyond (0: no chunks)");
   f("scale", s.scale, "scale of the scores (0: 1/sqrt(dim))");
   f("softcap", s.softcap, "softcap of the scores (0: none)");
   f("alibi", s.alibi, "ALiBi slopes, one per head");
@@ -187,6 +205,7 @@ std::string problem_name(const ProblemSpec& s) {
   name += " d" + n(s.dim) + (s.value_dim() != s.dim ? "," + n(s.value_dim()) : "");
   if (s.causal != "none") name += s.causal == "top-left" ? " causal-top-left" : " causal";
   if (s.window.size() == 2) name += " window" + n(s.window[0]) + "," + n(s.window[1]);
+  if (s.chunk) name += " chunk" + n(s.chunk);
   if (s.softcap != 0) name += " softcap";
   if (s.alibi) name += " alibi";
   if (s.bias) name += " bias";
@@ -266,7 +285,8 @@ mica_attention describe(const ProblemSpec& s) {
     a.mask.window_left = s.window[0];
     a.mask.window_right = s.window[1];
   }
-  if ((!s.window.empty() || s.alibi) && !a.mask.causal) a.mask.diagonal = MICA_DIAGONAL_BOTTOM_RIGHT;
+  a.attention_chunk = s.chunk;
+  if ((!s.window.empty() || s.chunk || s.alibi) && !a.mask.causal) a.mask.diagonal = MICA_DIAGONAL_BOTTOM_RIGHT;
   const std::int64_t pair_rows = packed ? a.sequences.max_seqlen_q : rows;
   const std::int64_t pair_keys = packed ? a.sequences.max_seqlen_k : keys;
   if (s.mask) a.mask.boolean = layout(MICA_BOOL, {1, 1, pair_rows, pair_keys});

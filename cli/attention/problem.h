@@ -23,6 +23,7 @@ struct ProblemSpec {
   std::int64_t dim = 64, dim_v = -1;            // -1: as dim
   std::string causal = "none";                  // none, bottom-right, top-left
   std::vector<std::int64_t> window;             // left, right; -1: unlimited; empty: none
+  std::int64_t chunk = 0;                       // positions per chunk; 0: no chunks
   double scale = 0, softcap = 0, dropout = 0;
   bool alibi = false, sinks = false, bias = false, mask = false;
   std::vector<std::int64_t> varlen;  // lengths of packed sequences (q and k alike); empty: dense

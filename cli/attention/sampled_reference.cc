@@ -37,7 +37,7 @@ std::vector<double> SampledReference::query(const Sequence& sequence, std::int64
     q[std::size_t(c)] = w_.q_.get(sequence.q_slot, sequence.q_begin + i, head, c);
   const std::int64_t half = s_.rotary / 2;
   if (half == 0) return q;
-  const bool advances = s_.causal != "none" || !s_.window.empty();
+  const bool advances = s_.causal != "none" || !s_.window.empty() || s_.chunk > 0;
   // Rows past the last appended key take the last position there is.
   const std::int64_t position = std::min(sequence.keys - s_.append + (advances ? i : 0), w_.cos_.layout.shape[0] - 1);
   for (std::int64_t c = 0; c < half; ++c) {
@@ -56,6 +56,8 @@ bool SampledReference::visible(const Sequence& sequence, std::int64_t i, std::in
     if (s_.window[0] >= 0 && j < diagonal - s_.window[0]) return false;
     if (s_.window[1] >= 0 && j > diagonal + s_.window[1]) return false;
   }
+  const auto chunk_of = [this](std::int64_t at) { return std::floor(double(at) / double(s_.chunk)); };
+  if (s_.chunk > 0 && chunk_of(diagonal) != chunk_of(j)) return false;
   return !w_.mask_.present() || w_.mask_.host[std::size_t(i * w_.mask_.layout.stride[2] + j)] != 0;
 }
 

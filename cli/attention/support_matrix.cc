@@ -50,6 +50,12 @@ std::vector<Row> rows() {
   const auto window = [](std::int64_t left, std::int64_t right) {
     return spec([=](S& s) { s.window = {left, right}; });
   };
+  const auto chunk = [](std::int64_t positions, const char* causal) {
+    return spec([=](S& s) {
+      s.chunk = positions;
+      s.causal = causal;
+    });
+  };
   const auto lengths = [](std::int64_t q, std::int64_t k) {
     return spec([=](S& s) {
       s.seqlen_q = q;
@@ -99,6 +105,7 @@ std::vector<Row> rows() {
         })}},
       {"causal", "bottom-right or top-left alignment", {causal("bottom-right"), causal("top-left")}},
       {"window", "left and right, each possibly unlimited", {window(16, 16), window(-1, 3), window(16, -1)}},
+      {"chunks", "attention_chunk, as Llama 4's local layers", {chunk(16, "none"), chunk(48, "bottom-right")}},
       {"boolean mask",
        "any broadcast",
        {spec([](S& s) { s.mask = true; }), description([](const S& s, D& d) {

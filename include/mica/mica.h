@@ -51,10 +51,11 @@ typedef struct mica_tensor {
 } mica_tensor;
 
 /* Row i sees key j if  i + shift - window_left <= j <= i + shift + window_right  (shift: see mica_diagonal),
- * j is below the causal diagonal, and the boolean mask, if any, is true at (batch, head, i, j). */
+ * j is below the causal diagonal, the boolean mask, if any, is true at (batch, head, i, j), and i + shift and j are in
+ * the same chunk, if there are chunks (mica_attention.attention_chunk). */
 typedef struct mica_mask {
   int32_t causal;       /* mica_causal */
-  int32_t diagonal;     /* mica_diagonal; must be named when a window or ALiBi comes without causal */
+  int32_t diagonal;     /* mica_diagonal; must be named when a window, chunks or ALiBi come without causal */
   int64_t window_left;  /* keys before the diagonal, inclusive; MICA_UNLIMITED */
   int64_t window_right; /* keys after it, inclusive; MICA_UNLIMITED; causal makes it 0 */
   mica_tensor boolean;  /* MICA_BOOL (batch, hq, sq, sk), true where visible; 1 broadcasts */
@@ -81,7 +82,7 @@ typedef struct mica_sequences {
 } mica_sequences;
 
 /* New keys and values, written into k and v (in place) at seqused_k, then attended to. Rotary turns q and k_new by the
- * position of their slot: q row i by seqused_k + i when causal or windowed, else by seqused_k. */
+ * position of their slot: q row i by seqused_k + i when causal, windowed or chunked, else by seqused_k. */
 typedef struct mica_append {
   mica_tensor k_new; /* (batch, new rows, hk, dim) */
   mica_tensor v_new;
@@ -155,6 +156,10 @@ typedef struct mica_attention {
   mica_gradients gradients;
   mica_place place;
   mica_quantisation quantisation;
+  /* Positions are cut into chunks of so many, from key 0 on (of a piece: from key 0 of the whole), and row i, at
+   * position i + shift, sees the keys of its own chunk alone; 0: no chunks. Without causal, mask.diagonal must be
+   * named. */
+  int64_t attention_chunk;
 } mica_attention;
 
 /* mica_attention a = MICA_ATTENTION_INIT;  no mask, unlimited window, scale 1/sqrt(dim), CPU. */

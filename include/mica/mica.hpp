@@ -256,6 +256,11 @@ class Attention {
     description.mask.diagonal = diagonal;
     return *this;
   }
+  Attention& chunk(std::int64_t positions, mica_diagonal diagonal = MICA_DIAGONAL_FROM_CAUSAL) {
+    description.attention_chunk = positions;
+    if (diagonal != MICA_DIAGONAL_FROM_CAUSAL) description.mask.diagonal = diagonal;
+    return *this;
+  }
   Attention& boolean_mask(ConstTensor mask) { return bind(description.mask.boolean, bindings.boolean_mask, mask); }
 
   // From product to score.

@@ -32,21 +32,6 @@ def _joined(
     return q, k, q.shape[-1] ** -0.5 if scale is None else scale
 
 
-def _chunk_mask(chunk: int, rows: int, keys: int, lengths_q: Any, lengths_k: Any, device: Any) -> Optional[Tensor]:
-    """(batch or 1, 1, rows, keys): a row sees the keys of the chunk that it stands in itself. No chunk, no mask."""
-    if not chunk:
-        return None
-    shift = torch.as_tensor(lengths_k, device=device) - torch.as_tensor(lengths_q, device=device)
-    place = torch.arange(rows, device=device) + shift.reshape(-1, 1)
-    begin = (place - place % chunk).unsqueeze(-1)
-    key = torch.arange(keys, device=device)
-    return ((key >= begin) & (key < begin + chunk)).unsqueeze(1)
-
-
-def _lengths(cu_seqlens: Tensor, used: Optional[Tensor]) -> Tensor:
-    return cu_seqlens[1:] - cu_seqlens[:-1] if used is None else used
-
-
 def _deterministic(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window_size: Any, softcap: float,
                    with_lse: bool, *packed: Any) -> Any:
     """The call whose gradient has the same bits every time, whatever torch's global switch says."""
@@ -79,10 +64,9 @@ def flash_attn_func(
     q, k, scale = _joined(q, k, v, qv, softmax_scale)
     if deterministic and not attention_chunk:
         return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs)
-    rows, keys = q.shape[1], k.shape[1]
     return mica.attention(
-        q, k, v, causal=bool(causal), window=_window(window_size), scale=scale, softcap=softcap, num_splits=num_splits,
-        mask=_chunk_mask(attention_chunk, rows, keys, rows, keys, q.device), return_lse=return_attn_probs,
+        q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
+        num_splits=num_splits, return_lse=return_attn_probs,
     )
 
 
@@ -151,14 +135,10 @@ def flash_attn_varlen_func(
         packed = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs, *packed)
     hints = [length if isinstance(length, int) else None for length in (max_seqlen_q, max_seqlen_k)]
-    mask = None
-    if attention_chunk:
-        lengths = _lengths(cu_seqlens_q, seqused_q), _lengths(cu_seqlens_k, seqused_k)
-        mask = _chunk_mask(attention_chunk, int(max_seqlen_q), int(max_seqlen_k), *lengths, q.device)
     return mica.attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=bool(causal),
-        window=_window(window_size), scale=scale, softcap=softcap, mask=mask, return_lse=return_attn_probs,
-        seqused_q=seqused_q, seqused_k=seqused_k,
+        window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
+        return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k,
     )
 
 
@@ -206,21 +186,13 @@ def flash_attn_with_kvcache(
     if page_table is not None and cache_batch_idx is not None:  # rows of the table, as slots of a cache
         page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
     if rotary_seqlens is not None and rotary_cos is not None:
-        local = causal or _window(window_size) != (None, None)
+        local = causal or _window(window_size) != (None, None) or attention_chunk > 0
         q, k = _turned(q, k, rotary_cos, rotary_sin, rotary_seqlens, rotary_interleaved, local)
         rotary_cos = rotary_sin = None
     q, keys, scale = _joined(q, k_cache, v_cache, qv, softmax_scale)
-    mask = None
-    if attention_chunk:
-        if cu_seqlens_q is not None:
-            raise ValueError(f"attention_chunk is {attention_chunk} with cu_seqlens_q, want 0")
-        capacity = keys.shape[1] * (1 if page_table is None else page_table.shape[1])
-        used = capacity if cache_seqlens is None else cache_seqlens + (0 if k is None else k.shape[1])
-        used = used if cache_leftpad is None else used - cache_leftpad
-        mask = _chunk_mask(attention_chunk, q.shape[1], capacity, q.shape[1], used, q.device)
     options: Dict[str, Any] = dict(
-        causal=bool(causal), window=_window(window_size), scale=scale, softcap=softcap, return_lse=True, mask=mask,
-        num_splits=num_splits, block_table=page_table,
+        causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
+        return_lse=True, num_splits=num_splits, block_table=page_table,
     )
     if cu_seqlens_q is None:
         with torch.no_grad():  # as upstream: the result has no gradient

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Dict, Optional, Tuple
 
 from . import _abi
-from ._describe import Options, options, rounded_hint
+from ._describe import LONGEST, Options, options, rounded_hint
 from .errors import InvalidArgument
 
 CAUSAL = {False: _abi.CAUSAL_NONE, None: _abi.CAUSAL_NONE, True: _abi.CAUSAL_BOTTOM_RIGHT,
@@ -79,7 +79,7 @@ def _limit(name: str, value: Optional[int]) -> int:
     return value
 
 
-def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
+def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None, chunk: int = 0,
               scale: Optional[float] = None, softcap: Optional[float] = None, dropout: float = 0.0,
               diagonal: Optional[str] = None, num_splits: int = 0, batch_invariant: bool = False,
               deterministic: bool = False, rotary_interleaved: bool = False, max_seqlen_q: Optional[int] = None,
@@ -95,10 +95,13 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
         raise InvalidArgument(f"num_splits is {num_splits}, want 0 (chosen) to {MOST_SPLITS}")
     left, right = window or (None, None)
     window_left, window_right = _limit("left", left), _limit("right", right)
+    chunk = integer("chunk", chunk)
+    if not 0 <= chunk <= LONGEST:
+        raise InvalidArgument(f"chunk is {chunk}, want 0 (no chunks) to 2^29")
     hints = [0 if value is None else integer(name, value)
              for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k))]
     return (of_causal, of_causal if causal and diagonal is None else of_diagonal, window_left,
-            _abi.UNLIMITED if causal else window_right, scale, softcap, dropout, num_splits, bool(deterministic),
+            _abi.UNLIMITED if causal else window_right, chunk, scale, softcap, dropout, num_splits, bool(deterministic),
             bool(batch_invariant), bool(rotary_interleaved), *hints)
 
 
@@ -116,7 +119,7 @@ def numbers(*arguments: Any) -> Options:
 
 @lru_cache(maxsize=4096)
 def _numbers(*arguments: Any) -> Options:
-    for name, value in zip(("scale", "softcap", "dropout"), arguments[2:]):
+    for name, value in zip(("scale", "softcap", "dropout"), arguments[3:]):
         if hasattr(value, "__dlpack__"):  # an array would be a key by its identity, and its value may change
             raise InvalidArgument(f"{name} is a {type(value).__name__}, want a number")
     *most, max_seqlen_q, max_seqlen_k = normalise(*arguments)

@@ -157,20 +157,20 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
     return o if lse is None else (o, lse)
 
 
-def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, mask: Any, bias: Any, scale: Optional[float],
+def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, chunk: Any, mask: Any, bias: Any, scale: Optional[float],
               softcap: Optional[float], alibi: Any, sinks: Any, dropout: float, return_lse: Any, out: Any,
               diagonal: Optional[str], num_splits: int, batch_invariant: bool, seed: Any) -> Any:
-    options = numbers(causal, window_of(window), scale, softcap, dropout, diagonal, num_splits, batch_invariant)
+    options = numbers(causal, window_of(window), chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant)
     return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks), options, return_lse, out,
                     _seed_of(seed) if dropout else (0, 0))
 
 
 def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Optional[int],
-                     max_seqlen_k: Optional[int], causal: Any, window: Any, mask: Any, bias: Any,
+                     max_seqlen_k: Optional[int], causal: Any, window: Any, chunk: Any, mask: Any, bias: Any,
                      scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, dropout: float,
                      return_lse: Any, out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
                      seed: Any, seqused_q: Any, seqused_k: Any, block_table: Any) -> Any:
-    options = numbers(causal, window_of(window), scale, softcap, dropout, diagonal, num_splits, batch_invariant, False,
+    options = numbers(causal, window_of(window), chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False,
                       False, max_seqlen_q, max_seqlen_k)
     lengths = {name: locate_lengths(name, value) for name, value in (
         ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("seqused_q", seqused_q),
@@ -187,11 +187,11 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
 
 def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cache_seqlens: Any, block_table: Any,
                          cache_batch_idx: Any, cache_leftpad: Any, rotary_cos: Any, rotary_sin: Any,
-                         rotary_interleaved: bool, causal: Any, window: Any, mask: Any, bias: Any,
+                         rotary_interleaved: bool, causal: Any, window: Any, chunk: Any, mask: Any, bias: Any,
                          scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, return_lse: Any,
                          out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
                          max_seqlen_k: Optional[int]) -> Any:
-    options = numbers(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+    options = numbers(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                       rotary_interleaved, None, max_seqlen_k)
     if hasattr(cache_seqlens, "__index__") and not hasattr(cache_seqlens, "__getitem__"):
         cache_seqlens = [cache_seqlens] * located("q", native("q", q)).shape[0]

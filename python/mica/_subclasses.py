@@ -67,6 +67,8 @@ def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict
         from .distributed import attention as attention_round
         if options.pop("batch_invariant"):
             raise Unsupported("batch_invariant is True with rows that go round the ranks, want False: their order differs")
+        if options.pop("chunk"):
+            raise Unsupported("chunk is given with rows that go round the ranks, want 0")
         options.pop("num_splits")  # a hint
         made = attention_round(*locals_, group=q.device_mesh.get_group(round_axes[0]), seqlen=q.shape[1],
                                seqlen_k=k.shape[1], return_lse=return_lse, **options)

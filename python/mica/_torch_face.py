@@ -168,7 +168,7 @@ def _plain_call(key: Optional[tuple], options: Options, q: Tensor, k: Tensor, v:
     return attend_plain(q, k, v, made) if needs_gradient else call.again(entry, q, k, v)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: Optional[Tensor],
+def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: Any, mask: Optional[Tensor],
               bias: Optional[Tensor], scale: Optional[float], softcap: Optional[float], alibi: Optional[Tensor],
               sinks: Optional[Tensor], dropout: float, return_lse: bool, out: Optional[Tensor],
               diagonal: Optional[str], num_splits: int, batch_invariant: bool, seed: Any) -> Any:
@@ -176,7 +176,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
         window = window_of(window)
     is_plain = mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout
     if is_plain and not is_dynamo_tracing():
-        key = (causal, window, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
+        key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
                get_num_threads())
         try:
             call = recent(key)
@@ -190,17 +190,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
     if is_traced(q, k, v):
         if attend_subclass.knows(q, k, v):
             return attend_subclass(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, out=out),
-                                   dict(causal=causal, window=window, scale=scale, softcap=softcap, dropout=dropout,
+                                   dict(causal=causal, window=window, chunk=chunk, scale=scale, softcap=softcap, dropout=dropout,
                                         diagonal=diagonal, num_splits=num_splits, batch_invariant=batch_invariant,
                                         seed=seed), return_lse)
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks),
-                      normalise(causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant),
+                      normalise(causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant),
                       return_lse, out, seed)
     _refuse_layouts(q=q, k=k, v=v)
     if _any_autocast():
         q, k, v = autocast(q, k, v)
         key = None  # what a guard sees of the arguments is not what is computed with
-    options = numbers(causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant)
+    options = numbers(causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant)
     if is_plain:
         try:
             return _plain_call(key, options, q, k, v, return_lse)
@@ -214,7 +214,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, mask: O
 
 
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-                     max_seqlen_q: Optional[int], max_seqlen_k: Optional[int], causal: Any, window: Any,
+                     max_seqlen_q: Optional[int], max_seqlen_k: Optional[int], causal: Any, window: Any, chunk: Any,
                      mask: Optional[Tensor], bias: Optional[Tensor], scale: Optional[float],
                      softcap: Optional[float], alibi: Optional[Tensor], sinks: Optional[Tensor], dropout: float,
                      return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
@@ -225,7 +225,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     cu_seqlens_q = lengths_of("cu_seqlens_q", cu_seqlens_q, q)
     cu_seqlens_k = lengths_of("cu_seqlens_k", cu_seqlens_k, q)
     seqused_q, seqused_k = lengths_of("seqused_q", seqused_q, q), lengths_of("seqused_k", seqused_k, q)
-    arguments = (causal, window, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
+    arguments = (causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)
@@ -247,7 +247,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
 def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
                          cache_seqlens: Any, block_table: Optional[Tensor], cache_batch_idx: Optional[Tensor],
                          cache_leftpad: Optional[Tensor], rotary_cos: Optional[Tensor],
-                         rotary_sin: Optional[Tensor], rotary_interleaved: bool, causal: Any, window: Any,
+                         rotary_sin: Optional[Tensor], rotary_interleaved: bool, causal: Any, window: Any, chunk: Any,
                          mask: Optional[Tensor], bias: Optional[Tensor], scale: Optional[float],
                          softcap: Optional[float], alibi: Optional[Tensor], sinks: Optional[Tensor],
                          return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
@@ -260,7 +260,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                                    device=q.device)
     else:
         cache_seqlens = lengths_of("cache_seqlens", cache_seqlens, q)
-    arguments = (causal, window, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+    arguments = (causal, window, chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                  rotary_interleaved, None, max_seqlen_k)
     if is_grad_enabled():
         refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,

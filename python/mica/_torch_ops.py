@@ -23,8 +23,8 @@ TENSORS = ("mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "se
            "cache_leftpad", "cache_batch_idx", "block_table")
 BACKWARD_TENSORS = TENSORS[:10]
 APPEND_TENSORS = ("k_new", "v_new", "rotary_cos", "rotary_sin")
-NUMBERS = (("int", "causal"), ("int", "diagonal"), ("int", "window_left"), ("int", "window_right"), ("float", "scale"),
-           ("float", "softcap"), ("float", "dropout"), ("int", "num_splits"), ("bool", "deterministic"),
+NUMBERS = (("int", "causal"), ("int", "diagonal"), ("int", "window_left"), ("int", "window_right"), ("int", "chunk"),
+           ("float", "scale"), ("float", "softcap"), ("float", "dropout"), ("int", "num_splits"), ("bool", "deterministic"),
            ("bool", "batch_invariant"), ("bool", "rotary_interleaved"), ("SymInt", "max_seqlen_q"),
            ("SymInt", "max_seqlen_k"))
 NUMBER_NAMES = tuple(name for _, name in NUMBERS)

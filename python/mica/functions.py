@@ -30,7 +30,7 @@ def _face_of(q: Array) -> Any:
     return face
 
 
-def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, window: Window = None,
+def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, window: Window = None, chunk: int = 0,
               mask: Optional[Array] = None, bias: Optional[Array] = None, scale: Optional[float] = None,
               softcap: Optional[float] = None, alibi: Optional[Array] = None, sinks: Optional[Array] = None,
               dropout: float = 0.0, return_lse: bool = False, out: Optional[Array] = None,
@@ -44,6 +44,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, window: W
 
     causal: False; True or 'bottom-right': row i sees key j if j <= i + keys - rows; 'top-left': if j <= i.
     window: (left, right): only keys from left before the diagonal to right after it, both inclusive; None: unlimited.
+    chunk: positions are cut into chunks of so many, from key 0 on, and a row sees the keys of the chunk that its
+        diagonal lies in (as Llama 4's local layers); 0: no chunks.
     mask: bool, broadcast to (batch, heads, rows, keys), True where visible.
     bias: added to the scores, broadcast likewise; fp32, fp16 or bf16.
     scale: of q.k; None: 1/sqrt(dim).
@@ -53,7 +55,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, window: W
     dropout: the probability of dropping a probability.
     return_lse: also return the natural logarithm of the sum of exp(scores), fp32 (batch, heads, rows).
     out: where to write the result.
-    diagonal: 'bottom-right' (None means this) or 'top-left', for a window or ALiBi without causal.
+    diagonal: 'bottom-right' (None means this) or 'top-left', for a window, chunks or ALiBi without causal.
     num_splits: into how many ranges of keys to split the work; 0: as many as suit the device.
     batch_invariant: the bits of a sequence do not depend on what else is in the batch.
     seed: of dropout, an int or an int64 array (seed, offset) on the device; None: drawn from torch's (NumPy's)
@@ -63,13 +65,13 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, window: W
     is lse.
     """
     return (_faces.get(type(q)) or _face_of(q)).attention(
-        q, k, v, causal, window, mask, bias, scale, softcap, alibi, sinks, dropout, return_lse, out, diagonal,
+        q, k, v, causal, window, chunk, mask, bias, scale, softcap, alibi, sinks, dropout, return_lse, out, diagonal,
         num_splits, batch_invariant, seed)
 
 
 def attention_varlen(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *,
                      max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
-                     causal: Causal = False, window: Window = None, mask: Optional[Array] = None,
+                     causal: Causal = False, window: Window = None, chunk: int = 0, mask: Optional[Array] = None,
                      bias: Optional[Array] = None, scale: Optional[float] = None, softcap: Optional[float] = None,
                      alibi: Optional[Array] = None, sinks: Optional[Array] = None, dropout: float = 0.0,
                      return_lse: bool = False, out: Optional[Array] = None, diagonal: Optional[str] = None,
@@ -89,7 +91,7 @@ def attention_varlen(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqle
     The other arguments are those of attention.
     """
     return (_faces.get(type(q)) or _face_of(q)).attention_varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window, mask, bias, scale, softcap,
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window, chunk, mask, bias, scale, softcap,
         alibi, sinks, dropout, return_lse, out, diagonal, num_splits, batch_invariant, seed, seqused_q, seqused_k,
         block_table)
 
@@ -99,7 +101,7 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
                          block_table: Optional[Array] = None, cache_batch_idx: Optional[Array] = None,
                          cache_leftpad: Optional[Array] = None, rotary_cos: Optional[Array] = None,
                          rotary_sin: Optional[Array] = None, rotary_interleaved: bool = False,
-                         causal: Causal = False, window: Window = None, mask: Optional[Array] = None,
+                         causal: Causal = False, window: Window = None, chunk: int = 0, mask: Optional[Array] = None,
                          bias: Optional[Array] = None, scale: Optional[float] = None,
                          softcap: Optional[float] = None, alibi: Optional[Array] = None,
                          sinks: Optional[Array] = None, return_lse: bool = False, out: Optional[Array] = None,
@@ -115,7 +117,7 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
     cache_batch_idx: int32 (batch,): which slot a sequence uses; None: its own number.
     cache_leftpad: int32 (batch,): keys to skip at the beginning of each sequence.
     rotary_cos, rotary_sin: (positions, rotary dim / 2): turn k and q by their positions, with k given. A query row i
-        stands at cache_seqlens + i if causal or windowed, else at cache_seqlens.
+        stands at cache_seqlens + i if causal, windowed or chunked, else at cache_seqlens.
     rotary_interleaved: turn the pairs (0, 1), (2, 3) ... instead of (0, r/2), (1, r/2 + 1) ...
     max_seqlen_k: a hint: no more keys than this are in use.
 
@@ -124,7 +126,7 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
     try:
         return (_faces.get(type(q)) or _face_of(q)).attention_with_cache(
             q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
-            rotary_sin, rotary_interleaved, causal, window, mask, bias, scale, softcap, alibi, sinks, return_lse, out,
+            rotary_sin, rotary_interleaved, causal, window, chunk, mask, bias, scale, softcap, alibi, sinks, return_lse, out,
             diagonal, num_splits, batch_invariant, max_seqlen_k)
     except InvalidArgument as error:
         from ._messages import of_a_cache

@@ -12,54 +12,54 @@ Lengths = Union[Array, Sequence[int]]
 
 @overload
 def attention(
-    q: A, k: Array, v: Array, *, causal: Causal = ..., window: Window = ..., mask: Optional[Array] = ..., bias:
-    Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi: Optional[Array]
-    = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Literal[False] = ..., out:
+    q: A, k: Array, v: Array, *, causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse:
+    Literal[False] = ..., out: Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ...,
+    batch_invariant: bool = ..., seed: Union[None, int, Array] = ...,
+) -> A: ...
+@overload
+def attention(
+    q: A, k: Array, v: Array, *, causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse:
+    Literal[True], out: Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant:
+    bool = ..., seed: Union[None, int, Array] = ...,
+) -> Tuple[A, A]: ...
+@overload
+def attention(
+    q: A, k: Array, v: Array, *, causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Any, out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., seed:
     Union[None, int, Array] = ...,
-) -> A: ...
-@overload
-def attention(
-    q: A, k: Array, v: Array, *, causal: Causal = ..., window: Window = ..., mask: Optional[Array] = ..., bias:
-    Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi: Optional[Array]
-    = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Literal[True], out: Optional[Array] =
-    ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., seed: Union[None, int,
-    Array] = ...,
-) -> Tuple[A, A]: ...
-@overload
-def attention(
-    q: A, k: Array, v: Array, *, causal: Causal = ..., window: Window = ..., mask: Optional[Array] = ..., bias:
-    Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi: Optional[Array]
-    = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Any, out: Optional[Array] = ...,
-    diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., seed: Union[None, int, Array]
-    = ...,
 ) -> Any: ...
 @overload
 def attention_varlen(
     q: A, k: Array, v: Array, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths, *, max_seqlen_q: Optional[int] =
-    ..., max_seqlen_k: Optional[int] = ..., causal: Causal = ..., window: Window = ..., mask: Optional[Array] =
-    ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi:
-    Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Literal[False] = ...,
-    out: Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
-    seed: Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ..., seqused_k: Optional[Lengths] = ...,
-    block_table: Optional[Array] = ...,
+    ..., max_seqlen_k: Optional[int] = ..., causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse:
+    Literal[False] = ..., out: Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ...,
+    batch_invariant: bool = ..., seed: Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ...,
+    seqused_k: Optional[Lengths] = ..., block_table: Optional[Array] = ...,
 ) -> A: ...
 @overload
 def attention_varlen(
     q: A, k: Array, v: Array, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths, *, max_seqlen_q: Optional[int] =
-    ..., max_seqlen_k: Optional[int] = ..., causal: Causal = ..., window: Window = ..., mask: Optional[Array] =
-    ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi:
-    Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Literal[True], out:
-    Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., seed:
-    Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ..., seqused_k: Optional[Lengths] = ...,
-    block_table: Optional[Array] = ...,
+    ..., max_seqlen_k: Optional[int] = ..., causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse:
+    Literal[True], out: Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant:
+    bool = ..., seed: Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ..., seqused_k:
+    Optional[Lengths] = ..., block_table: Optional[Array] = ...,
 ) -> Tuple[A, A]: ...
 @overload
 def attention_varlen(
     q: A, k: Array, v: Array, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths, *, max_seqlen_q: Optional[int] =
-    ..., max_seqlen_k: Optional[int] = ..., causal: Causal = ..., window: Window = ..., mask: Optional[Array] =
-    ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi:
-    Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Any, out:
+    ..., max_seqlen_k: Optional[int] = ..., causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Any, out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., seed:
     Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ..., seqused_k: Optional[Lengths] = ...,
     block_table: Optional[Array] = ...,
@@ -69,30 +69,31 @@ def attention_with_cache(
     q: A, k_cache: Array, v_cache: Array, *, k: Optional[Array] = ..., v: Optional[Array] = ..., cache_seqlens:
     Union[None, int, Lengths] = ..., block_table: Optional[Array] = ..., cache_batch_idx: Optional[Array] = ...,
     cache_leftpad: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
-    rotary_interleaved: bool = ..., causal: Causal = ..., window: Window = ..., mask: Optional[Array] = ...,
-    bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi:
-    Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[False] = ..., out: Optional[Array]
-    = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., max_seqlen_k:
+    rotary_interleaved: bool = ..., causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[False] = ..., out:
+    Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
+    max_seqlen_k: Optional[int] = ...,
+) -> A: ...
+@overload
+def attention_with_cache(
+    q: A, k_cache: Array, v_cache: Array, *, k: Optional[Array] = ..., v: Optional[Array] = ..., cache_seqlens:
+    Union[None, int, Lengths] = ..., block_table: Optional[Array] = ..., cache_batch_idx: Optional[Array] = ...,
+    cache_leftpad: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
+    rotary_interleaved: bool = ..., causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[True], out:
+    Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
+    max_seqlen_k: Optional[int] = ...,
+) -> Tuple[A, A]: ...
+@overload
+def attention_with_cache(
+    q: A, k_cache: Array, v_cache: Array, *, k: Optional[Array] = ..., v: Optional[Array] = ..., cache_seqlens:
+    Union[None, int, Lengths] = ..., block_table: Optional[Array] = ..., cache_batch_idx: Optional[Array] = ...,
+    cache_leftpad: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
+    rotary_interleaved: bool = ..., causal: Causal = ..., window: Window = ..., chunk: int = ..., mask:
+    Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
+    ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Any, out: Optional[Array] =
+    ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., max_seqlen_k:
     Optional[int] = ...,
-) -> A: ...
-@overload
-def attention_with_cache(
-    q: A, k_cache: Array, v_cache: Array, *, k: Optional[Array] = ..., v: Optional[Array] = ..., cache_seqlens:
-    Union[None, int, Lengths] = ..., block_table: Optional[Array] = ..., cache_batch_idx: Optional[Array] = ...,
-    cache_leftpad: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
-    rotary_interleaved: bool = ..., causal: Causal = ..., window: Window = ..., mask: Optional[Array] = ...,
-    bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi:
-    Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[True], out: Optional[Array] = ...,
-    diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., max_seqlen_k: Optional[int] =
-    ...,
-) -> Tuple[A, A]: ...
-@overload
-def attention_with_cache(
-    q: A, k_cache: Array, v_cache: Array, *, k: Optional[Array] = ..., v: Optional[Array] = ..., cache_seqlens:
-    Union[None, int, Lengths] = ..., block_table: Optional[Array] = ..., cache_batch_idx: Optional[Array] = ...,
-    cache_leftpad: Optional[Array] = ..., rotary_cos: Optional[Array] = ..., rotary_sin: Optional[Array] = ...,
-    rotary_interleaved: bool = ..., causal: Causal = ..., window: Window = ..., mask: Optional[Array] = ...,
-    bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] = ..., alibi:
-    Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Any, out: Optional[Array] = ..., diagonal:
-    Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., max_seqlen_k: Optional[int] = ...,
 ) -> Any: ...

@@ -347,9 +347,14 @@ mica_status Validation::band() {
   const bool windowed = m.window_left != MICA_UNLIMITED || m.window_right != MICA_UNLIMITED;
   const bool has_alibi = present(a.score.alibi);
   const i32 diagonal = m.causal ? m.causal : m.diagonal;
-  if ((windowed || has_alibi) && !diagonal)
+  if (a.attention_chunk < 0 || a.attention_chunk > MICA_MAX_SEQLEN)
+    return invalid("attention_chunk is %lld, want 0 (no chunks) to %d", (long long)a.attention_chunk, MICA_MAX_SEQLEN);
+  p.chunk = i32(a.attention_chunk);
+  if ((windowed || p.chunk > 0 || has_alibi) && !diagonal)
     return invalid("mask.diagonal is 0, want MICA_DIAGONAL_BOTTOM_RIGHT (1) or MICA_DIAGONAL_TOP_LEFT (2), since %s",
-                   windowed ? "there is a window" : "there is ALiBi");
+                   windowed      ? "there is a window"
+                   : p.chunk > 0 ? "there are chunks"
+                                 : "there is ALiBi");
   p.causal = m.causal != MICA_CAUSAL_NONE;
   p.bottom_right = diagonal == MICA_DIAGONAL_BOTTOM_RIGHT;
   p.window_left = i32(m.window_left == MICA_UNLIMITED ? MICA_MAX_SEQLEN : min_of<i64>(m.window_left, MICA_MAX_SEQLEN));
@@ -515,6 +520,12 @@ mica_status Validation::place() {
     if (axis.step < 0 || axis.step >= kMostPlaces || axis.first + max_of<i64>(axis.step, 1) * axis.count > kMostPlaces)
       return invalid("place.%s_step is %lld, want 0 or more, and the last of %lld places below 2^31", axis.name,
                      (long long)axis.step, (long long)axis.count);
+  }
+  if (p.chunk > 0 && at.key_step > 1)
+    return invalid("place.key_step is %lld, want 0 or 1 with attention_chunk", (long long)at.key_step);
+  if (p.chunk > 0) {
+    p.by_chunk = divisor_of(p.chunk);
+    p.chunk_phase = i32(at.key_first % p.chunk);
   }
   const i64 heads = at.heads ? at.heads : p.heads_q;
   if (at.head_first < 0 || at.head_first >= kMostPlaces)

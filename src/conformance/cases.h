@@ -28,6 +28,7 @@ void add_shape_cases(CaseTable& table);
 void add_layout_cases(CaseTable& table);
 void add_aligned_cases(CaseTable& table);
 void add_mask_cases(CaseTable& table);
+void add_chunk_cases(CaseTable& table);
 void add_score_cases(CaseTable& table);
 void add_sequence_cases(CaseTable& table);
 void add_cache_cases(CaseTable& table);

@@ -399,6 +399,7 @@ std::vector<Options> named_options() {
   add_layout_cases(table);
   add_aligned_cases(table);
   add_mask_cases(table);
+  add_chunk_cases(table);
   add_score_cases(table);
   add_sequence_cases(table);
   add_cache_cases(table);

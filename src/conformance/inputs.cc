@@ -243,6 +243,7 @@ void describe(Inputs& x) {
   a.lse = x.lse.description, a.probs = x.probs.description;
   a.mask.causal = o.causal, a.mask.diagonal = o.diagonal;
   a.mask.window_left = o.window_left, a.mask.window_right = o.window_right;
+  a.attention_chunk = o.chunk;
   a.mask.boolean = x.mask.description;
   a.score.scale = o.scale, a.score.softcap = o.softcap;
   a.score.alibi = x.alibi.description, a.score.bias = x.bias.description, a.score.sinks = x.sinks.description;

@@ -69,6 +69,7 @@ struct Options {
   int32_t causal = MICA_CAUSAL_NONE;
   int32_t diagonal = MICA_DIAGONAL_FROM_CAUSAL;
   int64_t window_left = MICA_UNLIMITED, window_right = MICA_UNLIMITED;
+  int64_t chunk = 0;
   bool has_mask = false;
   uint32_t mask_axes = kAllAxes;
   double mask_density = 0.7;  // of true
@@ -114,6 +115,8 @@ struct Options {
   bool packs_q() const { return !packed_q.empty(); }
   bool packs_k() const { return !packed_k.empty(); }
   bool is_cached() const { return packs_k() || page_size > 0 || !used_k.empty(); }
+  // Whether a row's position hides keys from it.
+  bool has_band() const { return causal || window_left != MICA_UNLIMITED || window_right != MICA_UNLIMITED || chunk; }
   int64_t value_dim() const { return dim_v ? dim_v : dim; }
   bool is_backward() const { return gradients != kNoGradients; }
 };

@@ -49,6 +49,7 @@ void draw_mask_and_score(Random& r, Options& o) {
   if (r.chance(0.5)) o.causal = int32_t(r.integer(1, 3));
   if (r.chance(0.4)) o.window_left = r.integer(0, o.len_k + 5);
   if (r.chance(0.3)) o.window_right = o.causal ? 0 : r.integer(0, o.len_k + 5);
+  if (r.chance(0.2)) o.chunk = r.integer(1, o.len_k + 6);
   o.has_alibi = r.chance(0.3);
   o.alibi_per_batch = r.chance(0.5);
   if (!o.causal) o.diagonal = int32_t(r.integer(1, 3));

@@ -101,6 +101,10 @@ bool Attention<T>::is_visible(int64_t b, int64_t h, int64_t i, int64_t j) const 
   const int64_t diagonal = i + shift(o_.causal ? o_.causal : o_.diagonal, s);
   if (o_.window_left != MICA_UNLIMITED && j < diagonal - o_.window_left) return false;
   if (o_.window_right != MICA_UNLIMITED && j > diagonal + o_.window_right) return false;
+  if (o_.chunk > 0) {
+    const auto chunk_of = [&](int64_t at) { return std::floor(double(at + o_.place.key_first) / double(o_.chunk)); };
+    if (chunk_of(diagonal) != chunk_of(j)) return false;
+  }
   double value;
   return !x_.mask.present() || (read_pair(x_.mask, b, h, i, j, value) && value != 0);
 }
@@ -173,13 +177,12 @@ void Attention<T>::load_keys(int64_t b) {
 template <class T>
 void Attention<T>::load_queries(int64_t b, int64_t h) {
   const SequenceView& s = x_.sequences[size_t(b)];
-  const bool has_positions = o_.causal || o_.window_left != MICA_UNLIMITED || o_.window_right != MICA_UNLIMITED;
   q_.assign(size_t(s.len_q * o_.dim), T(0));
   for (int64_t i = 0; i < s.len_q; ++i) {
     T* q = &q_[size_t(i * o_.dim)];
     const double factor = x_.descale(x_.q_descale, b, 0, h / (o_.heads_q / o_.heads_k));
     for (int64_t d = 0; d < o_.dim; ++d) q[d] = T(x_.q.get(s.q_slot, s.q_first + i, h, d) * factor);
-    if (o_.rotary_dim) rotate(q, s.used_k + (has_positions ? i : 0));
+    if (o_.rotary_dim) rotate(q, s.used_k + (o_.has_band() ? i : 0));
   }
 }
 

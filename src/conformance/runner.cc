@@ -274,6 +274,7 @@ std::vector<std::string> tags_of(const Options& o) {
   tag(!o.is_backward(), "forward");
   tag(o.causal != MICA_CAUSAL_NONE, "causal");
   tag(o.window_left != MICA_UNLIMITED || o.window_right != MICA_UNLIMITED, "window");
+  tag(o.chunk > 0, "chunk");
   tag(o.has_mask, "mask");
   tag(o.bias_dtype != MICA_NONE, "bias");
   tag(o.has_alibi, "alibi");

@@ -49,9 +49,12 @@ struct Problem {
   i32 shift;         // added to that, for a piece of a larger call; at most 2^28 either way
   i32 window_left;   // MICA_MAX_SEQLEN: unlimited
   i32 window_right;
-  float scale;    // resolved, never 0
-  float softcap;  // 0: none
-  float dropout;  // probability of dropping
+  i32 chunk;  // a row sees the keys of its own chunk of so many positions; 0: no chunks
+  Divisor by_chunk;
+  i32 chunk_phase;  // how far into its chunk key 0 lies
+  float scale;      // resolved, never 0
+  float softcap;    // 0: none
+  float dropout;    // probability of dropping
   i32 rng_from_memory;
   DropoutPlace dropout_place;
 

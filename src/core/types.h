@@ -31,10 +31,18 @@ struct Range {
   i32 begin, end;
 };
 
+// A divisor from 1 to 2^29, made ready by divisor_of: dividing by it is a multiplication, which holds no register of a
+// GPU beyond the line that does it.
+struct Divisor {
+  u32 multiplier;
+  i32 shift;
+};
+
 }  // namespace mica
 
 namespace MICA_NS {
 
+using mica::Divisor;
 using mica::i32;
 using mica::i64;
 using mica::Range;
@@ -62,6 +70,18 @@ MICA_HD constexpr T max_of(T a, T b) {
 template <class T>
 MICA_HD constexpr T clamp_to(T x, T low, T high) {
   return x < low ? low : (high < x ? high : x);
+}
+
+// multiplier = ceil(2^(31 + shift) / divisor) with 2^(shift - 1) < divisor <= 2^shift: exact for numerators below 2^31.
+MICA_HD constexpr Divisor divisor_of(i32 divisor) {
+  i32 shift = 0;
+  while ((i32(1) << shift) < divisor) ++shift;
+  return Divisor{u32(ceil_div<u64>(u64(1) << (31 + shift), u64(divisor))), shift};
+}
+// floor(n / divisor), for n of either sign.
+MICA_HD constexpr i32 floor_div(i32 n, const Divisor& by) {
+  const u32 sign = n < 0 ? ~0u : 0u, magnitude = u32(n) ^ sign;  // -1 - n where n is negative
+  return i32((u32((u64(magnitude * 2) * by.multiplier) >> 32) >> by.shift) ^ sign);
 }
 
 MICA_HD constexpr i32 dtype_bytes(i32 dtype) {

@@ -3,6 +3,7 @@
 // append, which writes new ones into the cache.
 #pragma once
 
+#include "core/mask.h"
 #include "cpu/engine/vector.h"
 #include "cpu/isa/isa.h"
 #include "cpu/threads/threads.h"
@@ -36,8 +37,7 @@ inline void rotate_row(const CpuCall& call, float* row, i64 position) {
 HWY_API i64 append_position(const Sequence& s) { return i64(s.leftpad) + s.append_begin; }
 
 HWY_API i64 query_position(const Problem& p, const Sequence& s, i32 i) {
-  const bool along = p.window_left < MICA_MAX_SEQLEN || p.window_right < MICA_MAX_SEQLEN;
-  return append_position(s) + (along ? i : 0);
+  return append_position(s) + (is_banded(p) ? i : 0);
 }
 
 struct RowPlace {

@@ -26,7 +26,7 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.lse_stride_head = p.lse.stride[1];
   a.lse_stride_row = p.lse.stride[2];
   a.features = features_of(p);
-  a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right};
+  a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right, p.chunk, p.by_chunk, p.chunk_phase};
   a.score = score_of(p);
   a.sinks_dtype = p.sinks.dtype;
   a.sinks_stride = p.sinks.stride[0];
@@ -142,7 +142,7 @@ AppendParams append_params(const Problem& p) {
   a.rotary_dim = p.rotary_dim;
   a.rotary_interleaved = p.rotary_interleaved;
   a.rotary_positions = p.rotary_positions;
-  a.turn_along = p.window_left < MICA_MAX_SEQLEN || p.window_right < MICA_MAX_SEQLEN;
+  a.turn_along = is_banded(p);
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.heads_k = p.heads_k;

@@ -67,7 +67,7 @@ BackwardParams backward_params(const Problem& p, const KernelRow& row) {
   a.tiles_q = query_tiles(p, row.tile_q);
   a.tiles_k = a.packed_k ? i32(packed_tile_count(p.total_k, p.batch, row.tile_k)) : ceil_div(p.max_len_k, row.tile_k);
   a.features = features_of(p);
-  a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right};
+  a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right, p.chunk, p.by_chunk, p.chunk_phase};
   a.score = score_of(p);
   a.alibi_stride_batch = p.alibi.stride[0];
   a.alibi_stride_head = p.alibi.stride[1];

@@ -153,6 +153,7 @@ const char* feature_name(u32 feature) {
     case kFeatureDropout: return "dropout";
     case kFeatureNegativeScale: return "a negative scale";
     case kFeaturePaged: return "pages";
+    case kFeatureChunk: return "chunks";
     case kFeatureManyPairs: return "an fp32 bias, or a bias beside a mask";
     case kFeatureUnaligned: return "rows that are not whole multiples of 16 bytes";
     case kFeatureFp32Output: return "fp32 output";
@@ -222,7 +223,7 @@ bool suits(const KernelRow& row, const Problem& p) {
   constexpr i32 kLongKeysUnderMask = 4097, kLeastKeysUnderMask = 1025, kMostShortKeys = 256;
   // Head dimensions up to kHasOwnRow have a narrower row than the middle one, whose key tiles are as narrow as this.
   constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
-  const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
+  const bool is_cut = is_banded(p);
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
     case Lengths::MANY_KEYS: return p.hint_len_k >= (is_cut ? kLongKeysUnderMask : kLongKeys);
@@ -241,7 +242,7 @@ bool suits(const KernelRow& row, const Problem& p) {
 // What the fields of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
-  const u32 missing = features_of(p) & ~row.served;
+  const u32 missing = features_of(p) & ~(row.served | (row.traits.packs_heads ? u32(kFeatureChunk) : 0u));
   return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
                dtype_word(p.dtype)) &&
          q.ask(p.k.dtype == p.dtype, "it reads keys of q's type, and k.dtype is e4m3") &&
@@ -340,6 +341,7 @@ u32 features_of(const Problem& p) {
   if (p.dropout > 0 && !keeps_cells(p.dropout_place)) features |= kFeatureApartCells;
   if (p.scale < 0) features |= kFeatureNegativeScale;
   if (p.page_size > 0) features |= kFeaturePaged;
+  if (p.chunk > 0) features |= kFeatureChunk;
   const bool forward = p.pass == MICA_FORWARD;
   if (forward && p.o.dtype != p.dtype) features |= kFeatureFp32Output;
   // A dO of another type is read from the workspace.

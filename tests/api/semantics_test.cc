@@ -142,6 +142,19 @@ TEST(Semantics, AnUnlimitedWindowSeesEverything) {
   EXPECT_EQ(visible_keys(a), (std::vector<int>{3, 2, 1}));
 }
 
+TEST(Semantics, ARowSeesTheKeysOfItsChunkAlone) {
+  mica_attention a = line(3, 7);  // rows at positions 4, 5, 6; chunks of 5: keys 0 to 4, 5 to 6
+  a.attention_chunk = 5;
+  a.mask.diagonal = MICA_DIAGONAL_BOTTOM_RIGHT;
+  EXPECT_EQ(visible_keys(a), (std::vector<int>{5, 2, 2}));
+  a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+  EXPECT_EQ(visible_keys(a), (std::vector<int>{5, 1, 2}));
+  a.mask.window_left = 2;
+  EXPECT_EQ(visible_keys(a), (std::vector<int>{3, 1, 2}));
+  a.place.key_first = 4;  // key 0 is the last of its chunk: keys 0, 1 to 5, 6
+  EXPECT_EQ(visible_keys(a), (std::vector<int>{3, 3, 1}));
+}
+
 TEST(Semantics, BackwardTakesAnInfiniteLseOfEitherSignAsAnEmptyRow) {
   for (const float infinite : {kInf, -kInf}) {
     Call call(describe_backward());

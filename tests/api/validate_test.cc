@@ -58,10 +58,10 @@ void quantise(mica_attention& a, bool all) {
 
 // clang-format off
 const BadCall kBadCalls[] = {
-  {"struct_bytes", "struct_bytes is 8, want 1984 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
+  {"struct_bytes", "struct_bytes is 8, want 1992 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.struct_bytes = 8; }},
-  {"struct_bytes_of_a_later_header", "struct_bytes is 1992, want at most 1984: the program was compiled with the header of a later Mica",
-   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 1992; }},
+  {"struct_bytes_of_a_later_header", "struct_bytes is 2000, want at most 1992: the program was compiled with the header of a later Mica",
+   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 2000; }},
   {"abi_version", "abi_version is 9, want 1 (use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.abi_version = 9; }},
 
@@ -193,6 +193,15 @@ const BadCall kBadCalls[] = {
    kForward, [](mica_attention& a) { a.mask.causal = 1, a.mask.window_right = 4; }},
   {"diagonal_against_causal", "mask.diagonal is 2, want 1 (the alignment that mask.causal names)", kInvalid, kForward,
    [](mica_attention& a) { a.mask.causal = 1, a.mask.diagonal = 2; }},
+  {"chunk_negative", "attention_chunk is -1, want 0 (no chunks) to 536870912", kInvalid, kForward,
+   [](mica_attention& a) { a.attention_chunk = -1; }},
+  {"chunk_beyond_the_longest", "attention_chunk is 536870913, want 0 (no chunks) to 536870912", kInvalid, kForward,
+   [](mica_attention& a) { a.mask.causal = 1, a.attention_chunk = MICA_MAX_SEQLEN + 1; }},
+  {"chunk_diagonal",
+   "mask.diagonal is 0, want MICA_DIAGONAL_BOTTOM_RIGHT (1) or MICA_DIAGONAL_TOP_LEFT (2), since there are chunks",
+   kInvalid, kForward, [](mica_attention& a) { a.attention_chunk = 4; }},
+  {"chunk_key_step", "place.key_step is 2, want 0 or 1 with attention_chunk", kInvalid, kForward,
+   [](mica_attention& a) { a.mask.causal = 1, a.attention_chunk = 4, a.place.key_step = 2; }},
   {"diagonal_unnamed_window",
    "mask.diagonal is 0, want MICA_DIAGONAL_BOTTOM_RIGHT (1) or MICA_DIAGONAL_TOP_LEFT (2), since there is a window",
    kInvalid, kForward, [](mica_attention& a) { a.mask.window_left = 4; }},

@@ -152,20 +152,23 @@ class Plan(unittest.TestCase):
         self.assertAlmostEqual(causal["gflop"] / full["gflop"], 5050 / 10000)
 
     def test_visible_pairs_of_every_band(self):
-        for rows, keys, causal, window in itertools.product(
+        for rows, keys, causal, window, chunk in itertools.product(
             (1, 3, 7),
             (1, 4, 9),
             ("none", "bottom-right", "top-left"),
             ([], [0, 0], [2, 1], [-1, 3], [4, -1], [2**62, 2**62]),
+            (0, 3),
         ):
             if causal != "none" and window and window[1] > 0:
                 continue  # causal hides what lies to the right
             left, right = [2**63 if side < 0 else side for side in window or [-1, -1]]
             right = 0 if causal != "none" else right
             shift = 0 if causal == "top-left" else keys - rows
-            visible = sum(-left <= j - i - shift <= right for i in range(rows) for j in range(keys))
+            visible = sum(-left <= j - i - shift <= right and (not chunk or (i + shift) // chunk == j // chunk)
+                          for i in range(rows) for j in range(keys))
             flags = ["--seqlen-q", str(rows), "--seqlen-k", str(keys), "--heads-q", "1", "--dim", "1"]
             flags += [f"--causal={causal}", *(["--window", ",".join(map(str, window))] if window else [])]
+            flags += ["--chunk", str(chunk)]
             code, plan = run_json("plan", *flags)
             self.assertEqual((code, round(plan["gflop"] * 1e9)), (0, 4 * visible), flags)
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -14,14 +15,20 @@ constexpr int kUnlimited = 1 << 29;
 constexpr int kMaxLength = 9;
 
 bool visible_by_definition(const mica::Band& m, int64_t i, int64_t j) {
-  return i >= 0 && i < m.len_q && j >= 0 && j < m.len_k && j >= i + m.shift - m.left && j <= i + m.shift + m.right;
+  const auto chunk_of = [&](int64_t position) { return std::floor(double(position) / m.chunk); };
+  const bool in_chunk = m.chunk == 0 || chunk_of(i + m.row_origin) == chunk_of(j + m.key_origin);
+  return i >= 0 && i < m.len_q && j >= 0 && j < m.len_k && j >= i + m.shift - m.left && j <= i + m.shift + m.right &&
+         in_chunk;
 }
 
-mica::Band make_band(int len_q, int len_k, bool bottom_right, int left, int right) {
+mica::Band make_band(int len_q, int len_k, bool bottom_right, int left, int right, int chunk = 0, int phase = 0) {
   mica::Problem p = {};
   p.bottom_right = bottom_right;
   p.window_left = left;
   p.window_right = right;
+  p.chunk = chunk;
+  if (chunk) p.by_chunk = mica::divisor_of(chunk);
+  p.chunk_phase = phase;
   return mica::band_of(p, len_q, len_k);
 }
 
@@ -35,9 +42,23 @@ void for_every_band(Visit visit) {
           for (const int right : windows) visit(make_band(len_q, len_k, bottom_right, left, right));
 }
 
+template <class Visit>
+void for_every_chunked_band(Visit visit) {
+  const int windows[] = {0, 2, 5, kUnlimited};
+  for (int len_q = 0; len_q <= kMaxLength; len_q += 1 + len_q / 3)
+    for (int len_k = 0; len_k <= kMaxLength; len_k += 1 + len_k / 3)
+      for (const bool bottom_right : {false, true})
+        for (const int left : windows)
+          for (const int right : windows)
+            for (const int chunk : {1, 2, 3, 4, 7, 100})
+              for (int phase = 0; phase < chunk; phase += 1 + chunk / 3)
+                visit(make_band(len_q, len_k, bottom_right, left, right, chunk, phase));
+}
+
 std::string text_of(const mica::Band& m) {
   return "len_q " + std::to_string(m.len_q) + " len_k " + std::to_string(m.len_k) + " shift " +
-         std::to_string(m.shift) + " left " + std::to_string(m.left) + " right " + std::to_string(m.right);
+         std::to_string(m.shift) + " left " + std::to_string(m.left) + " right " + std::to_string(m.right) + " chunk " +
+         std::to_string(m.chunk) + " from " + std::to_string(m.key_origin);
 }
 
 // How many pairs of rows [row_begin, row_end) and the keys of one tile are visible.
@@ -68,47 +89,52 @@ void check_tiles(const mica::Band& m) {
       }
 }
 
-TEST(Mask, EveryPair) {
-  for_every_band([](const mica::Band& m) {
-    for (int i = -1; i <= m.len_q; ++i)
-      for (int j = -1; j <= m.len_k; ++j)
-        ASSERT_EQ(mica::is_visible(m, i, j), visible_by_definition(m, i, j)) << text_of(m) << " pair " << i << ',' << j;
-  });
+void check_pairs(const mica::Band& m) {
+  const mica::Band t = mica::transpose(m);
+  ASSERT_EQ(t.len_q, m.len_k);
+  ASSERT_EQ(t.len_k, m.len_q);
+  for (int i = -1; i <= m.len_q; ++i)
+    for (int j = -1; j <= m.len_k; ++j) {
+      ASSERT_EQ(mica::is_visible(m, i, j), visible_by_definition(m, i, j)) << text_of(m) << " pair " << i << ',' << j;
+      ASSERT_EQ(mica::is_visible(t, j, i), visible_by_definition(m, i, j)) << text_of(m) << " pair " << i << ',' << j;
+    }
+}
+
+TEST(Mask, EveryPairAndItsTransposedOne) {
+  for_every_band(check_pairs);
+  for_every_chunked_band(check_pairs);
+}
+
+void check_rows(const mica::Band& m) {
+  for (int i = 0; i < m.len_q; ++i) {
+    const mica::Range keys = mica::keys_of_row(m, i);
+    ASSERT_LE(0, keys.begin);
+    ASSERT_LE(keys.begin, keys.end);
+    ASSERT_LE(keys.end, m.len_k);
+    for (int j = 0; j < m.len_k; ++j)
+      ASSERT_EQ(j >= keys.begin && j < keys.end, visible_by_definition(m, i, j)) << text_of(m);
+  }
 }
 
 TEST(Mask, RowRangesHoldExactlyTheVisibleKeys) {
-  for_every_band([](const mica::Band& m) {
-    for (int i = 0; i < m.len_q; ++i) {
-      const mica::Range keys = mica::keys_of_row(m, i);
-      ASSERT_LE(0, keys.begin);
-      ASSERT_LE(keys.begin, keys.end);
-      ASSERT_LE(keys.end, m.len_k);
-      for (int j = 0; j < m.len_k; ++j)
-        ASSERT_EQ(j >= keys.begin && j < keys.end, visible_by_definition(m, i, j)) << text_of(m);
-    }
-  });
+  for_every_band(check_rows);
+  for_every_chunked_band(check_rows);
 }
 
 // Touched is exactly "holds a visible pair", and full is exactly "every pair is visible".
-TEST(Mask, TilesTouchedAndFull) { for_every_band(check_tiles); }
-
-TEST(Mask, TransposedBandSeesTheTransposedPairs) {
-  for_every_band([](const mica::Band& m) {
-    const mica::Band t = mica::transpose(m);
-    ASSERT_EQ(t.len_q, m.len_k);
-    ASSERT_EQ(t.len_k, m.len_q);
-    for (int i = 0; i < m.len_q; ++i)
-      for (int j = 0; j < m.len_k; ++j)
-        ASSERT_EQ(mica::is_visible(t, j, i), visible_by_definition(m, i, j)) << text_of(m);
-  });
+TEST(Mask, TilesTouchedAndFull) {
+  for_every_band(check_tiles);
+  for_every_chunked_band(check_tiles);
 }
 
 // Backward walks the query tiles of a key tile: those of the transposed band.
 TEST(Mask, TransposedTilesTouchedAndFull) {
   for_every_band([](const mica::Band& m) { check_tiles(mica::transpose(m)); });
+  for_every_chunked_band([](const mica::Band& m) { check_tiles(mica::transpose(m)); });
 }
 
-// Lengths and windows up to 2^29: no sum leaves 32 bits (the sanitizer build would say so), and ranges stay exact.
+// Lengths, windows and chunks up to 2^29: no sum leaves 32 bits (the sanitizer build would say so), and ranges stay
+// exact.
 TEST(Mask, NearTheLimits) {
   std::mt19937 random(1);
   const int64_t limit = kUnlimited;
@@ -117,13 +143,20 @@ TEST(Mask, NearTheLimits) {
     return int(values[random() % 7]);
   };
   for (int trial = 0; trial < 200000; ++trial) {
-    mica::Band m = make_band(near(1), near(0), random() % 2, near(0), near(0));
+    const int chunk = random() % 2 ? near(1) : 0, phase = chunk ? int(random() % unsigned(chunk)) : 0;
+    mica::Band m = make_band(near(1), near(0), random() % 2, near(0), near(0), chunk, phase);
     if (random() % 2) m = mica::transpose(m);
     if (m.len_q == 0) continue;
     const int rows[] = {0, m.len_q / 3, m.len_q / 2, m.len_q - 1};
     const int i = rows[random() % 4];
-    const int64_t begin = std::clamp<int64_t>(int64_t(i) + m.shift - m.left, 0, m.len_k);
-    const int64_t end = std::clamp<int64_t>(int64_t(i) + m.shift + m.right + 1, begin, m.len_k);
+    int64_t begin = int64_t(i) + m.shift - m.left, end = int64_t(i) + m.shift + m.right + 1;
+    if (m.chunk > 0) {
+      const int64_t position = int64_t(i) + m.row_origin, past = (position % m.chunk + m.chunk) % m.chunk;
+      begin = std::max(begin, position - past - m.key_origin);
+      end = std::min(end, position - past - m.key_origin + m.chunk);
+    }
+    begin = std::clamp<int64_t>(begin, 0, m.len_k);
+    end = std::clamp<int64_t>(end, begin, m.len_k);
     const mica::Range keys = mica::keys_of_row(m, i);
     ASSERT_EQ(keys.begin, begin) << text_of(m) << " row " << i;
     ASSERT_EQ(keys.end, end) << text_of(m) << " row " << i;

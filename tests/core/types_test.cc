@@ -93,7 +93,7 @@ TEST_P(Types, EveryBoundaryRoundsToNearestEven) {
 
 TEST_P(Types, RandomFloatsRound) {
   std::mt19937 random(9);
-  for (int trial = 0; trial < 2000000; ++trial) {
+  for (int trial = 0; trial < 200000; ++trial) {
     const float x = mica::float_of(random());
     if (!std::isnan(x)) expect_rounds(*GetParam(), x);
   }
@@ -122,6 +122,18 @@ TEST(Arithmetic, SmallIntegers) {
   for (int x = -5; x <= 5; ++x)
     for (int low = -3; low <= 3; ++low)
       for (int high = low; high <= 3; ++high) ASSERT_EQ(mica::clamp_to(x, low, high), std::min(std::max(x, low), high));
+}
+
+TEST(Arithmetic, DivisionByAMultiplication) {
+  std::mt19937 random(7);
+  const mica::i64 limit = mica::i64(1) << 29;
+  for (int trial = 0; trial < 20000; ++trial) {
+    const mica::i32 divisor = trial < 5000 ? trial + 1 : mica::i32(random() % limit + 1);
+    const mica::i32 near = mica::i32(random() % (2 * limit / divisor)) * divisor + mica::i32(random() % 3) - 1;
+    const mica::Divisor by = mica::divisor_of(divisor);
+    for (const mica::i32 n : {near, -near, mica::i32(random()), 0, -1, 1, 2147483647, -2147483647})
+      ASSERT_EQ(mica::floor_div(n, by), mica::i32(std::floor(double(n) / divisor))) << n << " / " << divisor;
+  }
 }
 
 TEST(Elements, LoadAndStoreByType) {

@@ -23,6 +23,8 @@ def draw(seed):
         options["causal"] = rng.choice([True, "top-left", "bottom-right"])
     if rng.random() < 0.4:
         options["window"] = (rng.choice([0, 2, 40, None]), None if "causal" in options else rng.choice([0, 3, None]))
+    if rng.random() < 0.2:
+        options["chunk"] = rng.choice([1, 5, 16])
     if rng.random() < 0.3:
         options["scale"] = rng.choice([0.1, 1.0, -0.5])
     if rng.random() < 0.3:

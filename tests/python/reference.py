@@ -6,13 +6,15 @@ import math
 import torch
 
 
-def visible(rows, keys, causal=False, window=(None, None), device="cpu"):
+def visible(rows, keys, causal=False, window=(None, None), chunk=0, device="cpu"):
     """(rows, keys): whether row i sees key j."""
     shift = 0 if causal == "top-left" else keys - rows
     i = torch.arange(rows, device=device)[:, None] + shift
     j = torch.arange(keys, device=device)[None]
     seen = torch.ones(rows, keys, dtype=torch.bool, device=device)
     left, right = window or (None, None)
+    if chunk:
+        seen &= i // chunk == j // chunk
     if causal:
         seen &= j <= i
     if left is not None:
@@ -22,8 +24,8 @@ def visible(rows, keys, causal=False, window=(None, None), device="cpu"):
     return seen
 
 
-def attention(q, k, v, *, causal=False, window=None, mask=None, bias=None, scale=None, softcap=0.0, alibi=None,
-              sinks=None, diagonal="bottom-right", keep=None, dropout=0.0):
+def attention(q, k, v, *, causal=False, window=None, chunk=0, mask=None, bias=None, scale=None, softcap=0.0,
+              alibi=None, sinks=None, diagonal="bottom-right", keep=None, dropout=0.0):
     """(o, lse) in double, differentiable. q (batch, rows, heads, dim); keep: what dropout left."""
     group = q.shape[2] // k.shape[2]
     q, k, v = (t.double().transpose(1, 2) for t in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
@@ -38,7 +40,7 @@ def attention(q, k, v, *, causal=False, window=None, mask=None, bias=None, scale
         score = score - alibi.double().reshape(-1, q.shape[1], 1, 1) * distance
     if bias is not None:
         score = score + bias.double()
-    hidden = ~visible(rows, keys, causal, window, q.device)
+    hidden = ~visible(rows, keys, causal, window, chunk, q.device)
     if mask is not None:
         hidden = hidden | ~mask
     score = score.masked_fill(hidden, -math.inf)

@@ -26,7 +26,7 @@ FIELDS = {
     "why_spill": "",
 }
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3}  # mica_dtype
-SERVED = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "FULL")
+SERVED = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "CHUNK", "FULL")
 
 
 class Row:

@@ -174,7 +174,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     tile_lse_first = tile.lse_first;
     sequence.len_q = warp_max(tile.len_q);
     sequence.len_k = warp_max(tile.len_k);
-    band = band_of(p.band, sequence.len_q, sequence.len_k);
+    band = served_band<served>(p.band, sequence.len_q, sequence.len_k);
     return warp_max(tile.index) >= 0;
   }
   static MICA_DEVICE TileRange uniform(const TileRange& t) {
@@ -315,7 +315,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     const i32 row_begin = tile_row + tile_warp_row;
     const i32 count = tiles.end - tiles.begin;
     own = uniform(work_ring.template load<TileRange>(kOwn + group * sizeof(TileRange)));
-    if constexpr ((served & ~kFeaturePaged) != 0) find_place();
+    if constexpr ((served & ~(kFeaturePaged | kFeatureChunk)) != 0) find_place();
     // In steps, as the block comes through its tiles from the last to the first.
     const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
     SoftmaxState<FloatMath> state[1][2];

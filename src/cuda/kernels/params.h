@@ -42,6 +42,9 @@ MICA_HD PhiloxKey philox_key(const DropoutArg& d) {
 
 struct BandArg {
   i32 bottom_right, shift, window_left, window_right;
+  i32 chunk;
+  Divisor by_chunk;
+  i32 chunk_phase;
 };
 
 // What a problem can need of a kernel beyond the band, the scale and sinks.
@@ -57,6 +60,7 @@ enum Feature : u32 {
   kFeatureFp32Output = 256,
   kFeatureManyPairs = 512,    // a bias in fp32, or a bias beside a mask
   kFeatureApartCells = 1024,  // dropout at a place in a larger call that does not keep cells together (keeps_cells)
+  kFeatureChunk = 2048,       // packed rows (parts/packed_rows.cuh) have it without asking
 };
 
 // The words of .served in kernels.def: the features that a row has.
@@ -68,8 +72,18 @@ constexpr u32 SCORE = SOFTCAP | ALIBI;  // either, or both
 constexpr u32 PAIRS = kFeatureBias | kFeatureBoolean;
 constexpr u32 DROPOUT = kFeatureDropout;
 constexpr u32 PAGED = kFeaturePaged;
+constexpr u32 CHUNK = kFeatureChunk;
 constexpr u32 FULL = 0xffffffffu;
 }  // namespace serves
+
+// The band in a kernel that serves these features: to one that does not, chunks are known to be absent, and cost it no
+// register.
+template <u32 served>
+MICA_HD Band served_band(const BandArg& arg, i32 len_q, i32 len_k) {
+  Band band = band_of(arg, len_q, len_k);
+  if constexpr (!(served & kFeatureChunk)) band.chunk = 0;
+  return band;
+}
 
 struct ForwardParams {
   RowsArg q, k, v, o;

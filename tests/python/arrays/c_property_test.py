@@ -41,6 +41,7 @@ def describe(q, k, v, options):
     unlimited = -1 if q.shape[1] % 2 else 1 << 40  # more keys than there can be say the same
     a.mask.window_left = unlimited if left is None else left
     a.mask.window_right = (-1 if causal else unlimited) if right is None else right
+    a.attention_chunk = options.get("chunk", 0)
     a.score.scale, a.score.softcap = options.get("scale") or 0.0, options.get("softcap") or 0.0
     a.control.num_splits = options.get("num_splits", 0)
     a.dropout.probability = options.get("dropout", 0.0)
@@ -96,7 +97,7 @@ WRONG = {
     "q.alignment": [3, -1, 8192], "q.shape[1]": [-1, 1 << 60], "q.shape[3]": [0, 577], "v.shape[3]": [513, 0],
     "q.stride[3]": [0, 2, -1], "k.shape[1]": [-1, 1 << 60], "o.shape[1]": [1000], "lse.shape[2]": [1000],
     "mask.causal": [-1, 3, 99], "mask.diagonal": [-1, 3], "mask.window_left": [-2, -(1 << 40)],
-    "mask.window_right": [-2], "score.scale": [float("nan"), float("inf")],
+    "mask.window_right": [-2], "attention_chunk": [-1, (1 << 29) + 1], "score.scale": [float("nan"), float("inf")],
     "score.softcap": [-1.0, float("nan"), float("inf")], "sequences.vectors": [0x40, 0xffffffff], "sequences.batch": [-1, 99],
     "sequences.reserved": [1], "dropout.probability": [1.0, -0.1, float("nan")], "control.num_splits": [-1, 257, 2**31 - 1],
     "control.deterministic": [2, -1], "control.batch_invariant": [2], "control.reserved": [1], "append.reserved": [1],

@@ -21,6 +21,9 @@ def torch_too(*arrays):
 @pytest.mark.parametrize("options, match", [
     (dict(window=(2**64, 0)), r"window's left is 18446744073709551616, want"),
     (dict(window=(2**31, 0)), r"window's left is 2147483648, want"),
+    (dict(chunk=-1), r"chunk is -1, want 0 \(no chunks\) to"),
+    (dict(chunk=1.5), r"chunk is 1.5, want an int"),
+    (dict(chunk=2**29 + 1), r"chunk is 536870913, want 0"),
     (dict(window="12"), r"window is '12', want \(left, right\)"),
     (dict(window=(1.5, 0)), r"window's left is 1.5, want an int"),
     (dict(window=[[1, 2], 3]), r"window's left is \[1, 2\], want an int"),

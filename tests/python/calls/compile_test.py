@@ -45,7 +45,7 @@ def test_attention(device):
     mask = torch.rand(5, 7, device=device) < 0.8
 
     def function(q, k, v, bias):
-        return mica.attention(q * 2, k, v, causal=True, window=(3, None), mask=mask, bias=bias, sinks=sinks,
+        return mica.attention(q * 2, k, v, causal=True, window=(3, None), chunk=5, mask=mask, bias=bias, sinks=sinks,
                               softcap=4.0, return_lse=True)
 
     compare(function, (q, k, v, bias), (q, k, v, bias))
@@ -83,7 +83,7 @@ def test_cache_with_append_mutates_the_cache(device):
 def test_paged_cache_with_rotary_lse_and_out(device):
     def function(q, k, v, k_pages, v_pages, used, table, cos, sin, out):
         return mica.attention_with_cache(q, k_pages, v_pages, k=k, v=v, cache_seqlens=used, block_table=table,
-                                         rotary_cos=cos, rotary_sin=sin, causal=True, window=(9, 0), return_lse=True,
+                                         rotary_cos=cos, rotary_sin=sin, causal=True, window=(9, 0), chunk=8, return_lse=True,
                                          out=out)
 
     q, k, v = (t.detach() for t in qkv(device, rows=2, keys=2))

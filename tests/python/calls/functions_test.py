@@ -32,7 +32,8 @@ def qkv(device, rows=5, keys=7, heads=4, key_heads=2, dim=32, dim_v=32, batch=2,
 
 @pytest.mark.parametrize("options", [
     {}, {"causal": True}, {"causal": "top-left"}, {"causal": "bottom-right"}, {"window": (2, 1)},
-    {"window": (None, 1)}, {"causal": True, "window": (2, 5)}, {"scale": 0.3, "softcap": 2.0}], ids=str)
+    {"window": (None, 1)}, {"causal": True, "window": (2, 5)},
+    {"chunk": 3}, {"causal": True, "chunk": 4, "window": (2, 0)}, {"scale": 0.3, "softcap": 2.0}], ids=str)
 def test_options(device, options):
     q, k, v = qkv(device)
     o, lse = mica.attention(q, k, v, return_lse=True, **options)

@@ -133,7 +133,7 @@ def test_dispatch_modes_and_transforms():
 def test_options_and_window_are_part_of_it(device):
     tensors = qkv(device, rows=9)
     settle(tensors, window=(3, 0))
-    for options in ({}, {"window": (2, 0)}, {"causal": "top-left"}, {"scale": 0.5}, {"softcap": 1.0}):
+    for options in ({}, {"window": (2, 0)}, {"window": (3, 0), "chunk": 2}, {"causal": "top-left"}, {"scale": 0.5}, {"softcap": 1.0}):
         close(mica.attention(*tensors, **options), tensors, **options)
     left = torch.tensor(3)
     close(mica.attention(*tensors, window=(left, 0)), tensors, window=(3, 0))

@@ -53,7 +53,7 @@ def naive(q, k, v, causal, window, softcap, alibi):
     if alibi is not None:
         distance = (torch.arange(rows)[:, None] + keys - rows - torch.arange(keys)).abs().to(q.device)
         score = score - (alibi[:, :, None, None] * distance).to(score.dtype)
-    seen = reference.visible(rows, keys, causal, window, q.device)
+    seen = reference.visible(rows, keys, causal, window, device=q.device)
     score = score.masked_fill(~seen, -math.inf)
     probability = torch.softmax(score.float(), -1).nan_to_num(0.0).to(v.dtype)
     return product(probability, v).transpose(1, 2)

@@ -39,7 +39,7 @@ struct BackwardBlock {
     }
     sequence = sequence_of(p.sequences, batch_index);
     key_begin = tile * tile_k;
-    band = band_of(p.band, sequence.len_q, sequence.len_k);
+    band = served_band<served>(p.band, sequence.len_q, sequence.len_k);
     return key_begin < sequence.slot_len_k - sequence.leftpad || tile == 0;
   }
 

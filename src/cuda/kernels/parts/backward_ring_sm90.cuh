@@ -13,8 +13,8 @@
 namespace mica {
 
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
-struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, served != 0, served> {
-  using Base = BackwardBlock<Element, tile_q, tile_k, warps, served != 0, served>;
+struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~kFeatureChunk) != 0, served> {
+  using Base = BackwardBlock<Element, tile_q, tile_k, warps, (served & ~kFeatureChunk) != 0, served>;
   using Base::band;
   using Base::batch_index;
   using Base::features;

@@ -47,7 +47,7 @@ struct ForwardBlock {
     sequence = sequence_of(p.sequences, batch_index);
     tile_row = tile * tile_q;
     if (tile_row >= sequence.slot_len_q) return false;
-    band = band_of(p.band, sequence.len_q, sequence.len_k);
+    band = served_band<served>(p.band, sequence.len_q, sequence.len_k);
     tiles = TileRange{0, 0, 0, 0};
     const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
     if (tile_row < row_end) tiles = key_tiles(band, tile_row, row_end, tile_k);
