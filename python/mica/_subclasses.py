@@ -7,6 +7,7 @@ from typing import Any, Dict, Optional
 import torch
 from torch import Tensor
 
+from ._tracing import _is_compiling
 from .errors import InvalidArgument, Unsupported
 
 
@@ -37,6 +38,21 @@ def _nested(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Any], options: 
     return (o, lse) if return_lse else o
 
 
+def _round(q: Tensor, k: Tensor, v: Tensor, group: Any, seqlen: int, seqlen_k: int, options: Dict[str, Any],
+           return_lse: bool) -> Any:
+    """Rows and keys of sequences of these lengths lie in stretches over the group."""
+    if not _is_compiling():
+        from .distributed import attention
+        return attention(q, k, v, group=group, seqlen=seqlen, seqlen_k=seqlen_k, return_lse=return_lse, **options)
+    from .distributed._op import Numbers, ring
+    from .distributed.functions import _options
+    options.pop("seed")  # dropout is 0
+    made = _options(**options)
+    o, lse = ring(q, k, v, Numbers(group.group_name, "ring", seqlen, seqlen_k, made.left, made.right, made.bottom_right,
+                                   made.scale, made.softcap, torch.are_deterministic_algorithms_enabled()))
+    return (o, lse) if return_lse else o
+
+
 def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict[str, Any], return_lse: bool) -> Any:
     """Batch and heads are divided as they lie: every rank attends to what it has. Rows that are divided along one
     dimension of the mesh go round it."""
@@ -64,14 +80,12 @@ def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict
             raise Unsupported(f"{q.shape[2]} and {k.shape[2]} heads are sharded by {size}, want it to divide both")
     locals_ = q.to_local(), k.to_local(), v.to_local()
     if round_axes:
-        from .distributed import attention as attention_round
         if options.pop("batch_invariant"):
             raise Unsupported("batch_invariant is True with rows that go round the ranks, want False: their order differs")
         if options.pop("chunk"):
             raise Unsupported("chunk is given with rows that go round the ranks, want 0")
         options.pop("num_splits")  # a hint
-        made = attention_round(*locals_, group=q.device_mesh.get_group(round_axes[0]), seqlen=q.shape[1],
-                               seqlen_k=k.shape[1], return_lse=return_lse, **options)
+        made = _round(*locals_, q.device_mesh.get_group(round_axes[0]), q.shape[1], k.shape[1], options, return_lse)
     else:
         made = attention(*locals_, return_lse=return_lse, **options)
     o, lse = made if return_lse else (made, None)

@@ -50,22 +50,12 @@ def _ring_axis(*tensors: Any) -> Optional[int]:
     return axes[0] if axes else None
 
 
-def _call(query: Any, key: Any, value: Any, is_causal: bool, scale: Optional[float], axis: Optional[int],
-          layout: str) -> Tuple[Any, Any, Any]:
-    """What mica.distributed's ring wants: the post, the route and the call."""
-    from ..distributed._compute import Call
-    from ..distributed._mail import mail_of
-    from ..distributed.functions import Options, _dense_route
-    options = Options(None, 0 if is_causal else None, False, scale or 0.0, 0.0, 0.0)  # SDPA's diagonal: top left
-    local = query.to_local()
-    size, rank, mail = 1, 0, None
-    if axis is not None and query.device_mesh.size(axis) > 1:
-        mail = mail_of(query.device_mesh.get_group(axis), local.device)
-        size, rank = mail.size, mail.rank
-    route = _dense_route(layout, query.shape[ROWS], key.shape[ROWS], size, rank, options, False)
-    heads = local.shape[HEADS]
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    return mail, route, Call(scale or 0.0, 0.0, 0.0, False, False, 0, heads, deterministic)
+def _numbers(query: Any, key: Any, is_causal: bool, scale: Optional[float], axis: Optional[int], layout: str) -> Any:
+    """SDPA's diagonal: top left."""
+    from ..distributed._op import Numbers
+    group = query.device_mesh.get_group(axis).group_name if axis is not None else ""
+    return Numbers(group, layout, query.shape[ROWS], key.shape[ROWS], None, 0 if is_causal else None, False,
+                   scale or 0.0, 0.0, torch.are_deterministic_algorithms_enabled())
 
 
 def _rows_first(tensor: Any) -> Tensor:
@@ -87,12 +77,12 @@ def forward(op: Any, arguments: Tuple, named: Dict[str, Any]) -> Tuple[Any, Any]
     query, key, value, dropout_p, is_causal, attn_mask, scale = take(*arguments, **named)
     from torch.distributed.tensor import DTensor
 
-    from ..distributed import _ring
+    from ..distributed import _op
     _refuse(dropout_p, attn_mask)
     axis = _ring_axis(query, key, value)
     layout = "zigzag" if axis is not None and _is_balanced() else "ring"
-    mail, route, call = _call(query, key, value, is_causal, scale, axis, layout)
-    o, lse = _ring.forward(mail, route, call, *(_rows_first(t) for t in (query, key, value)), None, None, None)
+    o, lse = _op.ring(*(_rows_first(t) for t in (query, key, value)),
+                      _numbers(query, key, is_causal, scale, axis, layout))
     local = o.transpose(1, 2)
     local._mica_layout = layout  # type: ignore[attr-defined]  # backward may run outside context_parallel
     return tuple(DTensor.from_local(t, query.device_mesh, query.placements, run_check=False, shape=shape,
@@ -107,17 +97,17 @@ def backward(op: Any, arguments: Tuple, named: Dict[str, Any]) -> Tuple[Any, ...
     grad_out, query, key, value, out, logsumexp, is_causal, scale = take(*arguments, **named)
     from torch.distributed.tensor import DTensor
 
-    from ..distributed import _ring
+    from ..distributed import _op
     axis = _ring_axis(query, key, value)
     layout = getattr(out._local_tensor, "_mica_layout", None) or \
         ("zigzag" if axis is not None and _is_balanced() else "ring")
-    mail, route, call = _call(query, key, value, is_causal, scale, axis, layout)
     if grad_out.placements != query.placements:
         grad_out = grad_out.redistribute(query.device_mesh, query.placements)
     d_o, q, k, v, o = (_rows_first(t) for t in (grad_out, query, key, value, out))
-    made = _ring.backward(mail, route, call, d_o, None, q, k, v, o, logsumexp.to_local(), None, None, (True,) * 3)
-    return tuple(DTensor.from_local(t.to(like.dtype).transpose(1, 2), query.device_mesh, query.placements,
-                                    run_check=False, shape=like.shape, stride=like.stride())
+    made = _op.ring_backward(d_o, q, k, v, o, logsumexp.to_local(),
+                             _numbers(query, key, is_causal, scale, axis, layout))
+    return tuple(DTensor.from_local(t.transpose(1, 2), query.device_mesh, query.placements, run_check=False,
+                                    shape=like.shape, stride=like.stride())
                  for t, like in zip(made, (query, key, value)))
 
 

@@ -46,8 +46,12 @@ def context_parallel(rank, size, balanced, causal):
     activated(run)
 
 
-def dtensors(rank, size):
-    """Batch, heads and rows divided; mica.attention and SDPA."""
+def dtensors(rank, size, is_compiled=False):
+    """Batch, heads and rows divided; mica.attention and SDPA, each as one graph where they are compiled."""
+    def compiled(function):
+        torch._dynamo.reset()
+        return torch.compile(function, backend="aot_eager", fullgraph=True)
+    as_is = compiled if is_compiled else lambda function: function
     mesh = init_device_mesh("cpu", (size,))
     torch.manual_seed(0)
     whole = [torch.randn(2 * size + 1, 7 * size - 1, 2 * size, 16, requires_grad=True) for _ in range(3)]
@@ -55,9 +59,11 @@ def dtensors(rank, size):
     want.sum().backward()
     for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
         placed = [distribute_tensor(t.detach(), mesh, [placement]).requires_grad_() for t in whole]
-        made, made_lse = mica.attention(*placed, causal=True, return_lse=True)
+        if not is_compiled:  # PyTorch wants a gradient for every DTensor that a graph returns
+            made_lse = mica.attention(*placed, causal=True, return_lse=True)[1]
+            close(f"{placement} lse", made_lse.full_tensor(), lse, torch.float32)
+        made = as_is(lambda q, k, v: mica.attention(q, k, v, causal=True))(*placed)
         close(f"{placement} o", made.full_tensor(), want, torch.float32)
-        close(f"{placement} lse", made_lse.full_tensor(), lse, torch.float32)
         made.sum().backward()
         for name, t, reference in zip("qkv", placed, whole):
             close(f"{placement} d{name}", t.grad.full_tensor(), reference.grad, torch.float32)
@@ -66,7 +72,7 @@ def dtensors(rank, size):
         heads_first = [t.detach().transpose(1, 2).contiguous() for t in whole]
         for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
             placed = [distribute_tensor(t, mesh, [placement]).requires_grad_() for t in heads_first]
-            made = F.scaled_dot_product_attention(*placed, is_causal=True)
+            made = as_is(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))(*placed)
             close(f"sdpa {placement}", made.full_tensor().transpose(1, 2), want, torch.float32)
             made.sum().backward()
             for name, t, reference in zip("qkv", placed, whole):

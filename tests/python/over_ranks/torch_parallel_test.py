@@ -21,6 +21,11 @@ def test_dtensors(two):
     two.run(torch_parallel.dtensors)
 
 
+def test_compiled_dtensors(two):
+    two.run(torch_parallel.dtensors, True)
+
+
 def test_on_more_ranks(more):
     more.run(torch_parallel.context_parallel, True, True)
     more.run(torch_parallel.dtensors)
+    more.run(torch_parallel.dtensors, True)
