@@ -78,3 +78,45 @@ def dtensors(rank, size, is_compiled=False):
             for name, t, reference in zip("qkv", placed, whole):
                 close(f"sdpa {placement} d{name}", t.grad.full_tensor().transpose(1, 2), reference.grad, torch.float32)
     activated(run)
+
+
+def transformers_model(rank, size):
+    """A model of Transformers under context_parallel as Accelerate's ParallelismConfig(cp_size=...) prepares it: its hooks
+    take the mask away and ask for is_causal. Loss and gradients against the whole sequence on one rank."""
+    import torch.distributed as dist
+    from torch.distributed.tensor.experimental import context_parallel as parallel
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, max_position_embeddings=64 * size, attn_implementation="sdpa")
+    model = LlamaForCausalLM(config)
+    ids = torch.randint(0, 64, (2, 16 * size + 1))
+    buffers = [ids[:, :-1].clone(), ids[:, 1:].clone(), torch.arange(16 * size).repeat(2, 1)]
+
+    def loss_of(inputs, labels, places):
+        logits = model(input_ids=inputs, position_ids=places, use_cache=False).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / (ids.shape[0] * 16 * size)
+        loss.backward()
+        return loss.detach()
+    want = loss_of(*buffers)
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    try:
+        from accelerate.big_modeling import _attach_context_parallel_hooks
+        _attach_context_parallel_hooks(model)
+    except ImportError:
+        for name, module in model.named_modules():
+            if name.endswith("self_attn"):
+                module.register_forward_pre_hook(
+                    lambda _, args, named: (args, dict(named, attention_mask=None, is_causal=True)), with_kwargs=True)
+
+    def run():
+        mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("cp",))
+        with parallel(mesh, buffers=buffers, buffer_seq_dims=[1, 1, 1]):
+            loss = loss_of(*buffers)
+        dist.all_reduce(loss)
+        close("loss", loss, want, torch.float32)
+        for (name, parameter), gradient in zip(model.named_parameters(), gradients):
+            dist.all_reduce(parameter.grad)
+            close(name, parameter.grad, gradient, torch.float32)
+    activated(run)

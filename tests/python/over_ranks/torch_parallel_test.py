@@ -17,6 +17,11 @@ def test_context_parallel(two, balanced, causal):
     two.run(torch_parallel.context_parallel, balanced, causal)
 
 
+def test_transformers_under_context_parallel(two):
+    pytest.importorskip("transformers", minversion="4.57", reason="no transformers 4.57 or later here")
+    two.run(torch_parallel.transformers_model)
+
+
 def test_dtensors(two):
     two.run(torch_parallel.dtensors)
 
