@@ -41,7 +41,8 @@ def parse_arguments():
     parser.add_argument("--cell-seconds", type=float, default=60,
                         help="a contender that needs longer for its samples gets fewer (default 60)")
     parser.add_argument("--between", choices=("nothing", "matmul"), default="nothing", help="CPU: what runs before each "
-                        "call (matmul: contenders take turns call by call; the column alone is Mica without it)")
+                        "call (matmul: contenders take turns call by call; the column alone is Mica without it, over Mica "
+                        "with it; inside: the same of the library's own part, without Python's)")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
     parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
     parser.add_argument("--json", help="also write the figures to this file")
@@ -149,7 +150,8 @@ def measure(case, device, library, peers, arguments):
     default_seconds = 0.05 if device.torch_device.type == "cpu" else 0.02
     if arguments.between == "matmul":
         times = medians_between(device, runs, device.matmul(case["dtype"]),
-                                (arguments.sample_seconds or 0.2) * arguments.samples)
+                                (arguments.sample_seconds or 0.2) * arguments.samples,
+                                lambda: contender.seconds_inside)
     else:
         times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
                                     arguments.cell_seconds)
@@ -159,7 +161,9 @@ def measure(case, device, library, peers, arguments):
     cell["p90_s"] = {name: t[2] for name, t in times.items()}
     cell["samples"] = {name: t[3] for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
-    cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name != "mica"}
+    cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in ("mica", "inside", "alone inside")}
+    if "inside" in times:
+        cell["ratio"]["inside"] = times["alone inside"][0] / times["inside"][0]
     if case.beside == "dense-rate":
         cell["ratio"]["beside"] = dense_rate_seconds(case, device, library, arguments) / mica
     return cell
@@ -235,7 +239,7 @@ def main():
 
     columns = list(dict.fromkeys(peer for case in cases for peer in peers_of(case)))
     columns += filter(None, arguments.kernels.split(","))
-    columns += ["alone"] if arguments.between == "matmul" else []
+    columns += ["alone", "inside"] if arguments.between == "matmul" else []
     columns += ["beside"] if any(case.beside is not None for case in cases) else []
     out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,
            "version": library.version(), "commit": commit(), "suite": name, "layout": arguments.layout,

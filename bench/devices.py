@@ -122,20 +122,26 @@ def interleaved_medians(device, contenders, samples, sample_seconds, cell_second
     return {name: summary(values) for name, values in times.items()}
 
 
-def medians_between(device, contenders, between, cell_seconds):
+def medians_between(device, contenders, between, cell_seconds, seconds_inside):
     """The same as in a model: before each call something else has run. The contenders take turns call by call. And by the
-    name "alone" Mica's calls with nothing between them, a run of them in every few turns."""
+    name "alone" Mica's calls with nothing between them, a run of them in every few turns. "inside" and "alone inside" are
+    the library's own part of Mica's calls (seconds_inside() of the last one): the rest is the interpreter, whose code is
+    cold after something else, whoever is called."""
     once = {name: device.seconds(function, 1) for name, function in contenders.items()}
     turn = sum(once.values()) + once["mica"] + len(contenders) * device.seconds(between, 3)
     turns = max(8, min(200, int(cell_seconds / max(turn, 1e-6))))
-    times = {name: [] for name in (*contenders, "alone")}
+    times = {name: [] for name in (*contenders, "alone", "inside", "alone inside")}
     for number in range(turns):
         for name, function in contenders.items():
             between()
             times[name].append(device.seconds(function, 1))
+            if name == "mica":
+                times["inside"].append(seconds_inside())
         if number % 8 == 7:
             device.settle(contenders["mica"])
-            times["alone"] += [device.seconds(contenders["mica"], 1) for _ in range(8)]
+            for _ in range(8):
+                times["alone"].append(device.seconds(contenders["mica"], 1))
+                times["alone inside"].append(seconds_inside())
     return {name: summary(values) for name, values in times.items()}
 
 

@@ -40,8 +40,8 @@ def parse_arguments():
 
 
 class Language:
-    """Qwen2.5 0.5B: 14 query and 2 key heads of 64."""
-    prompt, new_tokens = 512, 32
+    """Qwen2.5 0.5B: 14 query and 2 key heads of 64; two prompts of 2048 tokens."""
+    batch, prompt, new_tokens = 2, 2048, 32
 
     def __init__(self, layers):
         config = transformers.Qwen2Config(
@@ -49,15 +49,15 @@ class Language:
             num_attention_heads=14, num_key_value_heads=2, rope_theta=1e6, tie_word_embeddings=True, eos_token_id=None,
             bos_token_id=None)
         self.model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-        self.ids = torch.randint(0, 151936, (1, self.prompt))
+        self.ids = torch.randint(0, 151936, (self.batch, self.prompt))
 
     def output(self):
         return self.model(self.ids, logits_to_keep=64, use_cache=False).logits
 
     def parts(self):
         """{name: (function, how many tokens or images, the part whose time is in it)}"""
-        return {"prefill": (lambda: self.model(self.ids, logits_to_keep=1, use_cache=True), self.prompt, None),
-                "decode": (self._generate, self.new_tokens - 1, "prefill")}
+        return {"prefill": (lambda: self.model(self.ids, logits_to_keep=1, use_cache=True), self.batch * self.prompt, None),
+                "decode": (self._generate, self.batch * (self.new_tokens - 1), "prefill")}
 
     def _generate(self):
         self.model.generate(self.ids, attention_mask=torch.ones_like(self.ids), max_new_tokens=self.new_tokens,
@@ -83,8 +83,8 @@ class Vision:
 
 
 class Encoder:
-    """BERT base: 12 heads of 64, sentences of 128 tokens."""
-    batch, length = 16, 128
+    """BERT base: 12 heads of 64, passages of 512 tokens."""
+    batch, length = 8, 512
 
     def __init__(self, layers):
         config = transformers.BertConfig(num_hidden_layers=layers or 12)

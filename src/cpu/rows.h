@@ -108,6 +108,16 @@ inline void store_row_e4m3(char* dst, const float* src, float factor, i32 count)
   for (i32 c = 0; c < count; ++c) dst[c] = char(float_to_e4m3(src[c] / factor));
 }
 
+// Rows that are read next, called in while others are multiplied.
+struct NextRows {
+  const char* const* rows;
+  i64 step;   // bytes from a row to the one that is meant
+  i32 bytes;  // of a row; 0: none
+  HWY_INLINE void call_in(i32 j) const {
+    for (i32 byte = 0; byte < bytes; byte += 64) __builtin_prefetch(rows[j] + step + byte);
+  }
+};
+
 inline void copy_bytes(char* dst, const char* src, i64 bytes) { __builtin_memcpy(dst, src, size_t(bytes)); }
 
 // Writes row t of k_new and v_new of one sequence, all heads. A cache of e4m3 takes them divided by its factors, or,

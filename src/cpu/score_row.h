@@ -100,12 +100,16 @@ inline void hide_by_mask(const Scoring& s, float* row, i32 head, i32 i, i32 j_be
   for (; c < count; ++c) row[c] = -infinity();
 }
 
-// Hides what the band hides of keys [j_begin, j_begin + count) from row i.
+// Hides what the band hides of keys [j_begin, j_begin + count) from row i. count is a multiple of kLanes.
 HWY_INLINE void hide_by_band(const Band& band, float* row, i32 i, i32 j_begin, i32 count) {
   const Range keys = keys_of_row(band, i);
   const i32 begin = clamp_to(keys.begin - j_begin, 0, count), end = clamp_to(keys.end - j_begin, begin, count);
-  for (i32 c = 0; c < begin; ++c) row[c] = -infinity();
-  for (i32 c = end; c < count; ++c) row[c] = -infinity();
+  const Vector hidden = set(-infinity());
+  // In whole vectors, which are loaded again at once.
+  for (i32 c = 0; c < begin; c += kLanes)
+    store(hn::IfThenElse(hn::Lt(hn::Iota(FloatTag(), float(c)), set(float(begin))), hidden, load(row + c)), row + c);
+  for (i32 c = end / kLanes * kLanes; c < count; c += kLanes)
+    store(hn::IfThenElse(hn::Lt(hn::Iota(FloatTag(), float(c)), set(float(end))), load(row + c), hidden), row + c);
 }
 
 // row: count products of query i of a head with keys [j_begin, j_begin + count), replaced by scores in log2 units.

@@ -58,7 +58,9 @@ extern const mica_test::EngineProbe probe;
 #if defined(MICA_PROBE_amx)
 const mica_test::EngineProbe probe = probe_of<EngineAmx>("amx", MICA_BF16);
 extern const mica_test::EngineProbe probe_fp16;
-const mica_test::EngineProbe probe_fp16 = probe_of<EngineAmxSplit>("amx_fp16", MICA_FP16);
+const mica_test::EngineProbe probe_fp16 = probe_of<EngineAmxSplit>("amx_fp16_split", MICA_FP16);
+extern const mica_test::EngineProbe probe_native_fp16;
+const mica_test::EngineProbe probe_native_fp16 = probe_of<EngineAmxFp16>("amx_fp16", MICA_FP16);
 #elif defined(MICA_PROBE_bfmmla)
 const mica_test::EngineProbe probe = probe_of<EngineBfmmla>("bfmmla", MICA_BF16);
 #else

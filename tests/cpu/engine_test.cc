@@ -25,8 +25,9 @@ MICA_DECLARE_PROBE(avx2, probe)
 MICA_DECLARE_PROBE(avx512, probe)
 MICA_DECLARE_PROBE(amx, probe)
 MICA_DECLARE_PROBE(amx, probe_fp16)
+MICA_DECLARE_PROBE(amx, probe_native_fp16)
 static const mica_test::EngineProbe* const kProbes[] = {&probe_avx2::probe, &probe_avx512::probe, &probe_amx::probe,
-                                                        &probe_amx::probe_fp16};
+                                                        &probe_amx::probe_fp16, &probe_amx::probe_native_fp16};
 #endif
 
 namespace mica {
@@ -37,7 +38,8 @@ using mica_test::Product;
 
 bool is_available(const EngineProbe& probe) {
   for (i32 n = 0; n < kNumIsas; ++n)
-    if (std::string(kIsas[n].table().name) == probe.isa) return kIsas[n].is_available();
+    if (std::string(kIsas[n].table().name) == probe.isa)
+      return kIsas[n].is_available() && (std::string(probe.engine) != "amx_fp16" || has_amx_fp16());
   ADD_FAILURE() << probe.isa << " is not in the library's list";
   return false;
 }
@@ -45,7 +47,7 @@ bool is_available(const EngineProbe& probe) {
 class Engine : public testing::TestWithParam<const EngineProbe*> {
  protected:
   void SetUp() override {
-    if (!is_available(*GetParam())) GTEST_SKIP() << "this CPU lacks " << GetParam()->isa;
+    if (!is_available(*GetParam())) GTEST_SKIP() << "this CPU lacks " << GetParam()->engine;
   }
 };
 

@@ -44,7 +44,7 @@ _PADDING = torch.uint8
 def _is_tracing() -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 # What an attention class does with a mask that it does not merely hand on.
@@ -247,7 +247,7 @@ def attention(
     """
     _refuse_unknown(module, kwargs)
     rows, keys = query.shape[2], key.shape[2]
-    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if q.dtype != k.dtype or v.dtype != k.dtype:
         q, k = q.to(v.dtype), k.to(v.dtype)
     options = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)

@@ -3,8 +3,8 @@
 // engine_bfmmla.h are the engines.
 //
 //   struct Engine {
-//     using Element = float;                        // of the packed operands: float, u16 holding bf16, or u32 holding
-//                                                   // two bf16 that stand for their sum
+//     using Element = float;                        // of the packed operands: float, u16 holding bf16, Half, or u32
+//                                                   // holding two bf16 that stand for their sum
 //     static constexpr i32 kRows, kCols, kDepth;    // granularity of a product
 //
 // C (rows x cols, fp32) = or += A (rows x depth) * B (depth x cols).
@@ -48,9 +48,20 @@ constexpr i32 kMaxDim = 576;  // MICA_MAX_DIM_QK
 // Floats or bf16 words between rows of a scratch matrix with that many columns.
 HWY_API i64 leading_dimension(i32 cols, i32 granularity) { return round_up<i64>(round_up(cols, granularity), 16); }
 
+// An fp16 number. Zero is all that is assigned to one as such.
+struct Half {
+  u16 bits;
+  HWY_INLINE Half& operator=(i32 zero) {
+    bits = u16(zero);
+    return *this;
+  }
+};
+
 HWY_API void store_element(float* dst, float x) { *dst = x; }
 HWY_API void store_element(u16* dst, float x) { *dst = float_to_bf16(x); }
+HWY_API void store_element(Half* dst, float x) { store_float(dst, 0, MICA_FP16, x); }
 HWY_API void store_elements(float* dst, Vector v) { store(v, dst); }
+HWY_API void store_elements(Half* dst, Vector v) { store_as<MICA_FP16>(v, dst); }
 HWY_API void store_elements(u16* dst, Vector v) { store_as<MICA_BF16>(v, dst); }
 // The upper 16 bits of a float as they are, and what they leave, likewise: 16 bits of mantissa. An infinity leaves 0.
 HWY_API void store_elements(u32* dst, Vector v) {
@@ -65,6 +76,12 @@ HWY_API void store_element(u32* dst, float x) {
   store_elements(words, set(x));
   *dst = words[0];
 }
+
+// By how much probabilities are raised, as a power of two: fp16 would lose the small ones, and has room above 1.
+template <class Element>
+constexpr float kRaisedLog2 = 0;
+template <>
+constexpr float kRaisedLog2<Half> = 12;
 
 template <class Element>
 constexpr bool kIsFloat = false;

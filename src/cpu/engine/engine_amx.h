@@ -3,7 +3,8 @@
 // B is panels of 16 columns: tiles of 1 KiB for depth 0, 32, ... A tile is 16 rows of 16 pairs. The operating system
 // must have granted the tiles to the process before begin().
 //
-// EngineAmx multiplies bf16: row t of a tile of B holds, for each column, depth 2t and 2t + 1.
+// EngineAmx multiplies bf16: row t of a tile of B holds, for each column, depth 2t and 2t + 1. EngineAmxFp16 does the
+// same with fp16, by TDPFP16PS, which not every CPU with AMX has (mica::has_amx_fp16).
 // EngineAmxSplit multiplies numbers of 16 bits of mantissa, fp16 among them, as the sum of two bf16, `high` and `low`:
 // an element of A is the pair (high, low); B has two tiles for each depth of 16, of pairs (high, high) and (low, low),
 // so that the two products of a tile of A are the exact product of both sums.
@@ -35,8 +36,27 @@ struct AmxTiles {
   static __mmask16 first16(i32 count) { return __mmask16(first(clamp_to(count, 0, 16))); }
 };
 
+// What two tiles are multiplied as.
+enum class AmxType { kBf16, kFp16 };
+
+// Tile c += tile a * tile b by TDPFP16PS, spelt out: assemblers and compilers learnt it later than the rest of AMX.
+template <i32 c, i32 a, i32 b>
+HWY_INLINE void multiply_tiles_fp16() {
+  constexpr i32 kLeft = (~b & 15) << 3 | 3, kOthers = 0xc0 | c << 3 | a;
+  __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" : : "i"(kLeft), "i"(kOthers));
+}
+
+// NOTE: a macro because the intrinsic wants literals.
+#define MICA_MULTIPLY_TILES(c, a, b)      \
+  do {                                    \
+    if constexpr (type == AmxType::kFp16) \
+      multiply_tiles_fp16<c, a, b>();     \
+    else                                  \
+      _tile_dpbf16ps(c, a, b);            \
+  } while (false)
+
 // C = or += A B, with `parts` tiles of B for each tile of A.
-template <i32 parts>
+template <i32 parts, AmxType type = AmxType::kBf16>
 class AmxProduct {
  public:
   static constexpr i32 kRows = 16, kCols = 16;
@@ -101,10 +121,10 @@ class AmxProduct {
       for (i32 part = 0; part < parts; ++part, b += kTile) {
         _tile_loadd(6, b, 64);
         _tile_loadd(7, b + p.b_right, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(3, 5, 7);
+        MICA_MULTIPLY_TILES(0, 4, 6);
+        MICA_MULTIPLY_TILES(2, 5, 6);
+        MICA_MULTIPLY_TILES(1, 4, 7);
+        MICA_MULTIPLY_TILES(3, 5, 7);
       }
     }
     _tile_stored(0, p.c, stride_c);
@@ -130,8 +150,8 @@ class AmxProduct {
       _tile_loadd(5, a + kRows * p.ld_a, stride_a);
       for (i32 part = 0; part < parts; ++part, b += kTile) {
         _tile_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(2, 5, 6);
+        MICA_MULTIPLY_TILES(0, 4, 6);
+        MICA_MULTIPLY_TILES(2, 5, 6);
       }
     }
     _tile_stored(0, p.c, stride_c);
@@ -154,8 +174,8 @@ class AmxProduct {
       for (i32 part = 0; part < parts; ++part, b += kTile) {
         _tile_loadd(6, b, 64);
         _tile_loadd(7, b + p.b_right, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
+        MICA_MULTIPLY_TILES(0, 4, 6);
+        MICA_MULTIPLY_TILES(1, 4, 7);
       }
     }
     _tile_stored(0, p.c, stride_c);
@@ -175,7 +195,7 @@ class AmxProduct {
       _tile_loadd(4, a, stride_a);
       for (i32 part = 0; part < parts; ++part, b += kTile) {
         _tile_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 4, 6);
+        MICA_MULTIPLY_TILES(0, 4, 6);
       }
     }
     _tile_stored(0, p.c, stride_c);
@@ -184,6 +204,8 @@ class AmxProduct {
   // NOTE: GCC's tile intrinsics do not tell the compiler which memory they read; this makes it finish its stores.
   static void order_memory() { __asm__ volatile("" ::: "memory"); }
 };
+
+#undef MICA_MULTIPLY_TILES
 
 // The transpose of 16 x 16 words of 32 bits: first within each 128-bit lane, then the lanes.
 inline void transpose_dwords(__m512i (&out)[16], const __m512i (&x)[16]) {
@@ -209,8 +231,25 @@ inline void transpose_dwords(__m512i (&out)[16], const __m512i (&x)[16]) {
   }
 }
 
-struct EngineAmx : AmxTiles {
+// 32 floats as bf16, and as fp16.
+struct AmxBf16 {
+  static constexpr AmxType kType = AmxType::kBf16;
   using Element = u16;
+  static __m512i round(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+};
+struct AmxFp16 {
+  static constexpr AmxType kType = AmxType::kFp16;
+  using Element = Half;
+  static __m512i round(__m512 low, __m512 high) {
+    constexpr int kToNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(low, kToNearest)),
+                              _mm512_cvtps_ph(high, kToNearest), 1);
+  }
+};
+
+template <class Type>
+struct EngineAmxPairs : AmxTiles {
+  using Element = typename Type::Element;
   static constexpr i32 kRows = 16;
   static constexpr i32 kCols = 16;
   static constexpr i32 kDepth = 32;
@@ -245,8 +284,9 @@ struct EngineAmx : AmxTiles {
 
   static void multiply(const Element* a, i64 ld_a, const Element* b, float* c, i64 ld_c, i32 rows, i32 cols, i32 depth,
                        bool accumulate, i32 packed_depth = 0) {
-    AmxProduct<1>::multiply(a, ld_a, b, c, ld_c, rows, cols, ceil_div(depth, kDepth),
-                            ceil_div(max_of(depth, packed_depth), kDepth), accumulate);
+    AmxProduct<1, Type::kType>::multiply(reinterpret_cast<const u16*>(a), ld_a, reinterpret_cast<const u16*>(b), c,
+                                         ld_c, rows, cols, ceil_div(depth, kDepth),
+                                         ceil_div(max_of(depth, packed_depth), kDepth), accumulate);
   }
 
  private:
@@ -255,24 +295,24 @@ struct EngineAmx : AmxTiles {
   static constexpr u16 kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
 
-  // Elements [k, k + 32) of a source row as bf16, 0 from `end` on.
+  // Elements [k, k + 32) of a source row in 16 bits, 0 from `end` on.
   static __m512i load32(const void* row, i32 dtype, i32 k, i32 end) {
     if (dtype == MICA_FP32) {
       const float* p = static_cast<const float*>(row) + k;
       const __m512 low = _mm512_maskz_loadu_ps(first16(end - k), p);
       const __m512 high = _mm512_maskz_loadu_ps(first16(end - k - 16), p + 16);
-      return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+      return Type::round(low, high);
     }
     return _mm512_maskz_loadu_epi16(first(end - k), static_cast<const u16*>(row) + k);
   }
 
-  // Columns [col, col + 16) of two source rows as 16 pairs of bf16, 0 from `end` on. A null row is 0.
+  // Columns [col, col + 16) of two source rows as 16 pairs, 0 from `end` on. A null row is 0.
   static __m512i load_pairs(const void* even, const void* odd, i32 dtype, i32 col, i32 end) {
     const __mmask16 mask = first16(end - col);
     if (dtype == MICA_FP32) {
       const __m512 x = even ? _mm512_maskz_loadu_ps(mask, static_cast<const float*>(even) + col) : _mm512_setzero_ps();
       const __m512 y = odd ? _mm512_maskz_loadu_ps(mask, static_cast<const float*>(odd) + col) : _mm512_setzero_ps();
-      return _mm512_permutexvar_epi16(_mm512_loadu_si512(kInterleave), (__m512i)_mm512_cvtne2ps_pbh(y, x));
+      return _mm512_permutexvar_epi16(_mm512_loadu_si512(kInterleave), Type::round(x, y));
     }
     const __m256i none = _mm256_setzero_si256();
     return interleave(even ? _mm256_maskz_loadu_epi16(mask, static_cast<const u16*>(even) + col) : none,
@@ -282,6 +322,8 @@ struct EngineAmx : AmxTiles {
     return _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 };
+using EngineAmx = EngineAmxPairs<AmxBf16>;
+using EngineAmxFp16 = EngineAmxPairs<AmxFp16>;
 
 struct EngineAmxSplit : AmxTiles {
   using Element = u32;  // bf16 high in the low half, low in the high half

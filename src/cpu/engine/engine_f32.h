@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fp32 engine: B in panels of kCols columns, [panel][depth][kCols]; a block of kRows x kCols of C lives in
-// registers.
+// registers, or one of kRows x kLanes where no more columns are left.
 #pragma once
 
 #include "cpu/engine/engine.h"
@@ -63,7 +63,8 @@ struct EngineF32 {
     for (i32 chunk = 0; chunk < rows; chunk += kChunk)
       for (i32 col = 0; col < cols; col += kCols)
         for (i32 row = chunk; row < min_of(chunk + kChunk, rows); row += kRows)
-          block(a + row * ld_a, ld_a, b + col * panel_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
+          block_of(min_of(rows - row, kRows), cols - col > kLanes)(
+              a + row * ld_a, ld_a, b + col * panel_depth, c + row * ld_c + col, ld_c, padded_depth, accumulate);
 #endif
   }
 
@@ -175,54 +176,68 @@ struct EngineF32 {
 #else
   // Row r of a matrix by a pointer for every three rows: an address then needs no register but theirs and the step's,
   // where with one for each row the compiler fetches them from the stack in every step of depth.
-  template <class T>
+  template <class T, i32 rows>
   struct Rows {
-    T* third[(kRows + 2) / 3];
+    static constexpr i32 kThirds = (rows + 2) / 3;
+    T* third[kThirds];
     i64 step;  // elements
     HWY_INLINE Rows(T* first, i64 ld) : step(ld) {
 #pragma GCC unroll 3
-      for (i32 n = 0; n < (kRows + 2) / 3; ++n) third[n] = first + 3 * n * ld;
+      for (i32 n = 0; n < kThirds; ++n) third[n] = first + 3 * n * ld;
     }
     HWY_INLINE T* operator[](i32 r) const { return third[r / 3] + r % 3 * step; }
     HWY_INLINE void advance() {
 #pragma GCC unroll 3
-      for (i32 n = 0; n < (kRows + 2) / 3; ++n) ++third[n];
+      for (i32 n = 0; n < kThirds; ++n) ++third[n];
     }
   };
 
+  using Block = void (*)(const float* a, i64 ld_a, const float* b, float* c, i64 ld_c, i32 depth, bool accumulate);
+
+  // As few rows as there are: what lies behind them may be slow to compute with (subnormal numbers).
+  static HWY_INLINE Block block_of(i32 rows, bool is_wide) {
+    static constexpr Block kNarrow[] = {block<1, 1>, block<2, 1>, block<3, 1>, block<4, 1>,
+                                        block<5, 1>, block<6, 1>, block<7, 1>, block<8, 1>};
+    static constexpr Block kWide[] = {block<1, kVectors>, block<2, kVectors>, block<3, kVectors>, block<4, kVectors>,
+                                      block<5, kVectors>, block<6, kVectors>, block<7, kVectors>, block<8, kVectors>};
+    return (is_wide ? kWide : kNarrow)[rows - 1];
+  }
+
+  // `rows` of A, and the first `vectors` of kVectors in each row of a panel of B.
+  template <i32 rows, i32 vectors>
   static HWY_NOINLINE void block(const float* HWY_RESTRICT a, i64 ld_a, const float* HWY_RESTRICT b,
                                  float* HWY_RESTRICT c, i64 ld_c, i32 depth, bool accumulate) {
-    Rows<const float> left_rows(a, ld_a);
-    const Rows<float> out(c, ld_c);
-    Vector sum[kRows][kVectors];
+    Rows<const float, rows> left_rows(a, ld_a);
+    const Rows<float, rows> out(c, ld_c);
+    Vector sum[rows][vectors];
     if (accumulate) {
 #pragma GCC unroll 8
-      for (i32 r = 0; r < kRows; ++r)
+      for (i32 r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = load(out[r] + v * kLanes);
+        for (i32 v = 0; v < vectors; ++v) sum[r][v] = load(out[r] + v * kLanes);
     } else {
 #pragma GCC unroll 8
-      for (i32 r = 0; r < kRows; ++r)
+      for (i32 r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = set(0);
+        for (i32 v = 0; v < vectors; ++v) sum[r][v] = set(0);
     }
     for (i32 k = 0; k < depth; ++k) {
-      Vector right[kVectors];
+      Vector right[vectors];
 #pragma GCC unroll 4
-      for (i32 v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
+      for (i32 v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes);
 #pragma GCC unroll 8
-      for (i32 r = 0; r < kRows; ++r) {
+      for (i32 r = 0; r < rows; ++r) {
         const Vector left = set(*left_rows[r]);
 #pragma GCC unroll 4
-        for (i32 v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(left, right[v], sum[r][v]);
+        for (i32 v = 0; v < vectors; ++v) sum[r][v] = hn::MulAdd(left, right[v], sum[r][v]);
       }
       left_rows.advance();
       b += kCols;
     }
 #pragma GCC unroll 8
-    for (i32 r = 0; r < kRows; ++r)
+    for (i32 r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-      for (i32 v = 0; v < kVectors; ++v) store(sum[r][v], out[r] + v * kLanes);
+      for (i32 v = 0; v < vectors; ++v) store(sum[r][v], out[r] + v * kLanes);
   }
 #endif
 };

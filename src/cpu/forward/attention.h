@@ -17,6 +17,10 @@ HWY_API i64 num_tiles(const Problem& p, const CpuPlan& plan) {
   return num_query_tiles(p, plan.tile_q) * p.heads_k * head_chunks(p, plan);
 }
 
+HWY_API i64 num_tasks(const Problem& p, const CpuPlan& plan, i32 num_splits) {
+  return num_tiles(p, plan) * ceil_div(num_splits, plan.split_run);
+}
+
 template <class E>
 void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   plan.tile_k = kTileKeys;
@@ -26,6 +30,7 @@ void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   plan.tile_heads = min_of(p.group, rows);
   plan.tile_q = max_of(1, rows / plan.tile_heads);
   if (is_small(p, num_tiles(p, plan) * num_splits)) plan.threads.count = 1;
+  plan.split_run = split_run(num_tiles(p, plan), num_splits, plan.threads.count);
   plan.scratch_bytes = forward_scratch_bytes<E>(p, plan);
   plan.scratch = Region{0, plan.scratch_bytes * plan.threads.count};
   const i64 partial_rows = p.num_splits > 0 ? p.total_q : i64(p.batch) * plan.short_q;
@@ -95,7 +100,34 @@ void attend_tile(const CpuCall& call, const ForwardTile& tile, i32 split, char* 
   }
 }
 
-// Merges the partial results of the rows of a tile.
+// Joins the splits of one row.
+inline void combine_row(const CpuCall& call, const Sequence& s, const RowPlace& at, i32 num_splits) {
+  const i32 dim = call.problem->dim_v;
+  const i32 padded = round_up(num_splits, kLanes);
+  float max[kMostSplits], factor[kMostSplits];
+  float whole_max = -infinity(), sum = 0;
+  for (i32 split = 0; split < padded; ++split) {
+    max[split] = split < num_splits ? partial_at(call, s, at.b, at.head, at.i, split).state[0] : -infinity();
+    whole_max = max_of(whole_max, max[split]);
+    factor[split] = split < num_splits ? partial_at(call, s, at.b, at.head, at.i, split).state[1] : 0;  // sums so far
+  }
+  for (i32 split = 0; split < padded; split += kLanes) {
+    SoftmaxState<VectorMath> parts = {load(max + split), load(factor + split)};
+    store(absorb<VectorMath>(parts, set(whole_max)), factor + split);
+    sum += reduce_sum(parts.sum);
+  }
+  float row[kMaxDim];
+  for (i32 c = 0; c < dim; c += kLanes) {
+    Vector joined = set(0);
+    for (i32 split = 0; split < num_splits; ++split)
+      joined =
+          hn::MulAdd(load(partial_at(call, s, at.b, at.head, at.i, split).accumulator + c), set(factor[split]), joined);
+    store(joined, row + c);
+  }
+  finish_row(call, s, at, SoftmaxState<ScalarMath>{whole_max, sum}, row);
+}
+
+// Joins the splits of the rows of a tile.
 inline void combine_tile(const CpuCall& call, const ForwardTile& tile) {
   const Problem& p = *call.problem;
   const Sequence s = sequence_of(call.sequences, tile.b);
@@ -103,21 +135,17 @@ inline void combine_tile(const CpuCall& call, const ForwardTile& tile) {
   if (touched.begin >= touched.end) return;
   const i32 num_splits = splits_of(p, *call.plan, s, touched.end - touched.begin).num_splits;
   if (num_splits <= 1) return;
-  float row[kMaxDim];
-  for (i32 i = tile.q_begin; i < min_of(tile.q_end, s.len_q); ++i)
+  const i32 q_end = min_of(tile.q_end, s.len_q);
+  // Other cores wrote most of it: all of it is called in at once.
+  const i64 row_bytes = num_splits * partial_floats(p) * i64(sizeof(float));
+  for (i32 i = tile.q_begin; i < q_end; ++i)
     for (i32 h = tile.head_begin; h < tile.head_begin + tile.heads; ++h) {
-      SoftmaxState<ScalarMath> state = empty_state<ScalarMath>();
-      __builtin_memset(row, 0, sizeof row);
-      for (i32 split = 0; split < num_splits; ++split) {
-        const Partial from = partial_at(call, s, tile.b, h, i, split);
-        const auto merged = merge<ScalarMath>(state, SoftmaxState<ScalarMath>{from.state[0], from.state[1]});
-        state = merged.state;
-        const Vector a = set(merged.factor_a), b = set(merged.factor_b);
-        for (i32 c = 0; c < p.dim_v; c += kLanes)
-          store(hn::MulAdd(load(row + c), a, hn::Mul(load(from.accumulator + c), b)), row + c);
-      }
-      finish_row(call, s, RowPlace{tile.b, h, i}, state, row);
+      const char* first = reinterpret_cast<const char*>(partial_at(call, s, tile.b, h, i, 0).accumulator);
+      for (i64 byte = 0; byte < row_bytes; byte += kLineBytes) __builtin_prefetch(first + byte);
     }
+  for (i32 i = tile.q_begin; i < q_end; ++i)
+    for (i32 h = tile.head_begin; h < tile.head_begin + tile.heads; ++h)
+      combine_row(call, s, RowPlace{tile.b, h, i}, num_splits);
 }
 
 template <class E>
@@ -128,18 +156,20 @@ void execute_forward(const CpuCall& call) {
     __builtin_memset(call.workspace + call.plan->counters.offset, 0, size_t(call.plan->counters.bytes));
   // All heads of a range of keys together: where heads are interleaved, they share pages and lines of memory.
   mica::parallel_for(
-      call.plan->threads, num_tiles(*call.problem, *call.plan) * call.num_splits,
+      call.plan->threads, num_tasks(*call.problem, *call.plan, call.num_splits),
       [](void* context, i64 index, i32 thread) {
         const CpuCall& c = *static_cast<const CpuCall*>(context);
         const i64 tiles = num_tiles(*c.problem, *c.plan);
         const ForwardTile tile = forward_tile(c, index % tiles);
         if (tile.q_begin >= tile.q_end) return;
-        attend_tile<E>(c, tile, i32(index / tiles),
-                       c.workspace + c.plan->scratch.offset + thread * c.plan->scratch_bytes);
+        const i32 begin = i32(index / tiles) * c.plan->split_run;
+        const i32 end = min_of(begin + c.plan->split_run, c.num_splits);
+        for (i32 split = begin; split < end; ++split)
+          attend_tile<E>(c, tile, split, c.workspace + c.plan->scratch.offset + thread * c.plan->scratch_bytes);
         // Who ends the last split of a tile merges them all, in their order.
         if (c.num_splits <= 1) return;
         i32* done = reinterpret_cast<i32*>(c.workspace + c.plan->counters.offset) + index % tiles;
-        if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) == c.num_splits) combine_tile(c, tile);
+        if (__atomic_add_fetch(done, end - begin, __ATOMIC_ACQ_REL) == c.num_splits) combine_tile(c, tile);
       },
       const_cast<CpuCall*>(&call));
 }

@@ -104,7 +104,7 @@ class DecodeWorker {
     const i32 head_k = tile_.head_begin / p_.group;
     const KeyRows k = {&call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, keys.begin};
     const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, keys.begin};
-    const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
+    const char *k_rows[kDecodeKeys] = {}, *v_rows[kDecodeKeys] = {};
     const bool expands = p_.k.dtype == MICA_FP8_E4M3;
     if (expands) {
       const ExpandedRows wide_k = {m_.k_rows, p_.dim_qk}, wide_v = {m_.v_rows, p_.dim_v};
@@ -119,8 +119,9 @@ class DecodeWorker {
       v.list(keys.count, v_rows);
     }
     const bool is_paged = call_.sequences.page_size > 0;
-    multiply_keys<kDtype>(k_rows, v_rows, keys.count,
-                          is_paged || expands ? 0 : kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype));
+    multiply_keys<kDtype>(k_rows, v_rows, keys.count);
+    const NextRows next = {k_rows, kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype),
+                           is_paged || expands ? 0 : p_.dim_qk * dtype_bytes(p_.k.dtype)};
     const i32 padded = round_up(keys.count, 2 * kLanes);  // pairs of keys, the last one's partner 0
     for (i32 r = 0; r < rows_; ++r) {
       float* s = m_.s + r * kDecodeKeys;
@@ -132,13 +133,13 @@ class DecodeWorker {
     }
     for (i32 r = 0; r < rows_;) {
       if (rows_ - r >= 4) {
-        add_values<kDtype, 4>(v_rows, keys.count, r);
+        add_values<kDtype, 4>(v_rows, keys.count, r, r == 0 ? next : NextRows{});
         r += 4;
       } else if (rows_ - r >= 2) {
-        add_values<kDtype, 2>(v_rows, keys.count, r);
+        add_values<kDtype, 2>(v_rows, keys.count, r, r == 0 ? next : NextRows{});
         r += 2;
       } else {
-        add_values<kDtype, 1>(v_rows, keys.count, r);
+        add_values<kDtype, 1>(v_rows, keys.count, r, r == 0 ? next : NextRows{});
         r += 1;
       }
     }
@@ -147,7 +148,7 @@ class DecodeWorker {
   // s = q . k for all rows and keys. While a group of keys is multiplied, its values are called in, and so are the keys
   // of the next tile, where they lie so many bytes further on (0: nobody knows).
   template <i32 kDtype>
-  void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count, i64 next_tile) {
+  void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     constexpr i32 kGroup = 4;
     for (i32 j = 0; j < count; j += kGroup) {
@@ -156,7 +157,6 @@ class DecodeWorker {
         k[i] = k_rows[min_of(j + i, count - 1)];
         const char* value = v_rows[min_of(j + i, count - 1)];
         for (i32 byte = 0; byte < p_.dim_v * kBytes; byte += 64) __builtin_prefetch(value + byte);
-        for (i32 byte = 0; byte < p_.dim_qk * kBytes; byte += 64) __builtin_prefetch(k[i] + next_tile + byte);
       }
       for (i32 r = 0; r < rows_;) {
         if (rows_ - r >= 4) {
@@ -222,26 +222,26 @@ class DecodeWorker {
 
   // o += p v for kRows rows: a few vectors of columns at a time, over all keys of the tile.
   template <i32 kDtype, i32 kRows>
-  HWY_INLINE void add_values(const char* const* v_rows, i32 count, i32 row) {
+  HWY_INLINE void add_values(const char* const* v_rows, i32 count, i32 row, const NextRows& next) {
 #if defined(__AVX512BF16__)
     if constexpr (kDtype == MICA_BF16)
       return add_value_pairs<kRows>(m_.p_pairs + row * kDecodeKeys / 2, kDecodeKeys / 2, v_rows, count,
-                                    m_.o + row * m_.ld_o, m_.ld_o, p_.dim_v);
+                                    m_.o + row * m_.ld_o, m_.ld_o, p_.dim_v, next);
 #endif
     constexpr i32 kMost = kRows == 4 ? 4 : 8;  // vectors at a time
     i32 c = 0;
     for (; c + kMost * kLanes <= p_.dim_v; c += kMost * kLanes)
-      add_columns<kDtype, kRows, kMost>(v_rows, count, row, c);
+      add_columns<kDtype, kRows, kMost>(v_rows, count, row, c, c == 0 ? next : NextRows{});
     if (kMost > 4 && c + 4 * kLanes <= p_.dim_v) {
-      add_columns<kDtype, kRows, 4>(v_rows, count, row, c);
+      add_columns<kDtype, kRows, 4>(v_rows, count, row, c, c == 0 ? next : NextRows{});
       c += 4 * kLanes;
     }
     if (c + 2 * kLanes <= p_.dim_v) {
-      add_columns<kDtype, kRows, 2>(v_rows, count, row, c);
+      add_columns<kDtype, kRows, 2>(v_rows, count, row, c, c == 0 ? next : NextRows{});
       c += 2 * kLanes;
     }
     if (c + kLanes <= p_.dim_v) {
-      add_columns<kDtype, kRows, 1>(v_rows, count, row, c);
+      add_columns<kDtype, kRows, 1>(v_rows, count, row, c, c == 0 ? next : NextRows{});
       c += kLanes;
     }
     if (c < p_.dim_v && c > 0) {
@@ -249,7 +249,7 @@ class DecodeWorker {
       float before[kRows][kLanes];
       const i32 again = p_.dim_v - kLanes;
       for (i32 r = 0; r < kRows; ++r) store(load(m_.o + (row + r) * m_.ld_o + again), before[r]);
-      add_columns<kDtype, kRows, 1>(v_rows, count, row, again);
+      add_columns<kDtype, kRows, 1>(v_rows, count, row, again, again == 0 ? next : NextRows{});
       for (i32 r = 0; r < kRows; ++r)
         for (i32 n = 0; n < c - again; ++n) m_.o[(row + r) * m_.ld_o + again + n] = before[r][n];
       c = p_.dim_v;
@@ -265,7 +265,7 @@ class DecodeWorker {
 
   // Several sums for each column, of every kSums-th key, so that eight do not wait for each other.
   template <i32 kDtype, i32 kRows, i32 kVectors>
-  HWY_INLINE void add_columns(const char* const* v_rows, i32 count, i32 row, i32 c) {
+  HWY_INLINE void add_columns(const char* const* v_rows, i32 count, i32 row, i32 c, const NextRows& next) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     constexpr i32 kSums = kRows * kVectors >= 8 ? 1 : 8 / (kRows * kVectors);
     const float* s = m_.s + row * kDecodeKeys;
@@ -279,6 +279,7 @@ class DecodeWorker {
         for (i32 v = 0; v < kVectors; ++v) sum[n][r][v] = n == 0 ? load(o + r * m_.ld_o + v * kLanes) : set(0);
     const auto add_key = [&](i32 j, Vector(&to)[kRows][kVectors]) HWY_ATTR {
       const char* value = v_rows[j] + c * kBytes;
+      next.call_in(j);
       Vector right[kVectors];
 #pragma GCC unroll 8
       for (i32 v = 0; v < kVectors; ++v) right[v] = load_as<kDtype>(value + v * kLanes * kBytes);

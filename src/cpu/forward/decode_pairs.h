@@ -7,7 +7,7 @@
 
 #include <immintrin.h>
 
-#include "cpu/engine/vector.h"
+#include "cpu/rows.h"
 
 namespace MICA_NS {
 
@@ -45,7 +45,7 @@ HWY_INLINE void multiply_pairs(const u16* q, i64 ld_q, const char* const (&k)[4]
 // kGroups times 32 columns of o += p v. p: pairs of bf16, one for every two keys.
 template <i32 kRows, i32 kGroups>
 HWY_INLINE void add_pair_columns(const u32* p, i64 ld_p, const char* const* v_rows, i32 count, float* o, i64 ld_o,
-                                 i32 c, i32 dim) {
+                                 i32 c, i32 dim, const NextRows& next) {
   constexpr i32 kSums = kRows * kGroups >= 4 ? 1 : 4 / (kRows * kGroups);  // eight that do not wait for each other
   __m512 sum[kSums][kRows][kGroups][2];
 #pragma GCC unroll 4
@@ -55,6 +55,8 @@ HWY_INLINE void add_pair_columns(const u32* p, i64 ld_p, const char* const* v_ro
 #pragma GCC unroll 4
       for (i32 g = 0; g < kGroups; ++g) sum[n][r][g][0] = sum[n][r][g][1] = _mm512_setzero_ps();
   const auto add = [&](i32 pair, const char* even, const char* odd, __m512(&to)[kRows][kGroups][2]) HWY_ATTR {
+    next.call_in(2 * pair);
+    if (odd) next.call_in(2 * pair + 1);
 #pragma GCC unroll 4
     for (i32 g = 0; g < kGroups; ++g) {
       const i32 at = c + g * kPairColumns;
@@ -97,16 +99,20 @@ HWY_INLINE void add_pair_columns(const u32* p, i64 ld_p, const char* const* v_ro
 // o (kRows x dim) += p v. Rows of o have room for whole vectors of bf16.
 template <i32 kRows>
 HWY_INLINE void add_value_pairs(const u32* p, i64 ld_p, const char* const* v_rows, i32 count, float* o, i64 ld_o,
-                                i32 dim) {
+                                i32 dim, const NextRows& next) {
   constexpr i32 kMost = kRows == 1 ? 4 : 2;  // groups at a time
   i32 c = 0;
   for (; dim - c > (kMost - 1) * kPairColumns; c += kMost * kPairColumns)
-    add_pair_columns<kRows, kMost>(p, ld_p, v_rows, count, o, ld_o, c, dim);
+    add_pair_columns<kRows, kMost>(p, ld_p, v_rows, count, o, ld_o, c, dim, c == 0 ? next : NextRows{});
+  if (kMost > 3 && dim - c > 2 * kPairColumns) {
+    add_pair_columns<kRows, 3>(p, ld_p, v_rows, count, o, ld_o, c, dim, c == 0 ? next : NextRows{});
+    c += 3 * kPairColumns;
+  }
   if (kMost > 2 && dim - c > kPairColumns) {
-    add_pair_columns<kRows, 2>(p, ld_p, v_rows, count, o, ld_o, c, dim);
+    add_pair_columns<kRows, 2>(p, ld_p, v_rows, count, o, ld_o, c, dim, c == 0 ? next : NextRows{});
     c += 2 * kPairColumns;
   }
-  if (c < dim) add_pair_columns<kRows, 1>(p, ld_p, v_rows, count, o, ld_o, c, dim);
+  if (c < dim) add_pair_columns<kRows, 1>(p, ld_p, v_rows, count, o, ld_o, c, dim, c == 0 ? next : NextRows{});
 }
 
 }  // namespace MICA_NS

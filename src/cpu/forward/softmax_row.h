@@ -32,6 +32,12 @@ HWY_INLINE float max_of_row(const float* row, i32 count) {
   return reduce_max(hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3])));
 }
 
+// Of a score, as precise as the element that it is rounded to asks for.
+template <class Element>
+HWY_INLINE Vector exponential(Vector x) {
+  return sizeof(Element) == 2 ? VectorMath::exp2_for_16_bits(x) : VectorMath::exp2(x);
+}
+
 // to = exp2(row * scale - reference); returns the sum. `to` may be the row itself. count is a multiple of kLanes.
 template <class Element>
 HWY_INLINE float exponentials(const float* row, float scale, float reference, Element* to, i32 count) {
@@ -44,7 +50,7 @@ HWY_INLINE float exponentials(const float* row, float scale, float reference, El
     Vector e[kRowVectors];
 #pragma GCC unroll 4
     for (i32 v = 0; v < kRowVectors; ++v)
-      e[v] = VectorMath::exp2(hn::MulAdd(load(row + c + v * kLanes), scales, shift));
+      e[v] = exponential<Element>(hn::MulAdd(load(row + c + v * kLanes), scales, shift));
 #pragma GCC unroll 4
     for (i32 v = 0; v < kRowVectors; ++v) {
       sum[v] = hn::Add(sum[v], e[v]);
@@ -54,7 +60,7 @@ HWY_INLINE float exponentials(const float* row, float scale, float reference, El
 #pragma GCC unroll 3
   for (i32 v = 0; v < kRowVectors - 1; ++v) {
     if (c + v * kLanes >= count) break;
-    const Vector e = VectorMath::exp2(hn::MulAdd(load(row + c + v * kLanes), scales, shift));
+    const Vector e = exponential<Element>(hn::MulAdd(load(row + c + v * kLanes), scales, shift));
     sum[v] = hn::Add(sum[v], e);
     store_elements(to + c + v * kLanes, e);
   }
@@ -79,9 +85,15 @@ inline float softmax_row(const CpuCall& call, const Scoring& scoring, const RowP
   if (p.probs.dtype != MICA_NONE)
     keep_scores(call, row, keys_of_row(scoring.band, row.i), products, keys.begin, keys.count);
 
-  const float tile_max = max_of_row(products, count) * scale;
-  // A tile that does not raise the maximum has factor 1: absorb would say the same, more slowly.
-  const float factor = tile_max <= state.max ? 1.0f : absorb<ScalarMath>(state, tile_max);
+  // Lower than it is where probabilities are raised: a state says the same with any maximum.
+  const float tile_max = max_of_row(products, count) * scale - kRaisedLog2<Element>;
+  // A tile that does not raise the maximum has factor 1, and the first tile has nothing to shrink: absorb would say the
+  // same, more slowly.
+  float factor = 1;
+  if (state.max == -infinity())
+    state.max = tile_max;
+  else if (!(tile_max <= state.max))
+    factor = absorb<ScalarMath>(state, tile_max);
   const float reference = reference_of<ScalarMath>(state.max);
   i32 c = count;
   if (p.dropout == 0) {

@@ -36,6 +36,7 @@ struct CpuPlan {
   i32 tile_heads;     // query heads of one group that share a tile
   i32 tile_k;         // keys
   i32 short_q;        // sequences of at most this many rows have their keys split
+  i32 split_run;      // splits of a tile that one task does, one after the other
   Region scratch;     // a part of scratch_bytes for each thread that can have a task
   i64 scratch_bytes;  // per thread
   Region partial;     // results of splits: accumulator and state for each row, head and split

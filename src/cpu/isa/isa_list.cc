@@ -105,4 +105,14 @@ const Isa kIsas[] = {
 };
 const i32 kNumIsas = i32(sizeof kIsas / sizeof kIsas[0]);
 
+bool has_amx_fp16() {
+#if defined(__x86_64__)
+  static const X86 x;
+  constexpr u32 kAmxFp16 = 1u << 21;
+  return has_amx() && all_of(x.eax7_1, kAmxFp16);
+#else
+  return false;
+#endif
+}
+
 }  // namespace mica

@@ -15,4 +15,7 @@ struct Isa {
 extern const Isa kIsas[];
 extern const i32 kNumIsas;
 
+// Whether tiles of AMX, where they are available, multiply fp16 too.
+bool has_amx_fp16();
+
 }  // namespace mica
