@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlashAttention-3's functions, on Mica. NOTE: the order of arguments differs from flash_attn's (there is no
 dropout)."""
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Union
 
+import flash_attn_3._C  # noqa: F401  torch.ops.flash_attn_3
 import mica
 import torch
 from flash_attn._autograd import attention as _with_options
 from flash_attn._numbers import chunk_of, window_of
-from flash_attn.layers.rotary import apply_rotary_emb
+from flash_attn_3._combine import combine
+from flash_attn_3._native import Deterministic, forward, joined, refuse, scale_of
 from torch import Tensor
-
-
-def _refuse(**unwanted: Any) -> None:
-    for name, value in unwanted.items():
-        if value is not None:
-            raise ValueError(f"{name} is given, want None: Mica has no such option")
 
 
 def _window(window_size: Any) -> Tuple[Optional[int], Optional[int]]:
@@ -22,19 +18,16 @@ def _window(window_size: Any) -> Tuple[Optional[int], Optional[int]]:
     return (None if left < 0 else left, None if right < 0 else right)
 
 
-def _joined(
-    q: Tensor, k: Tensor, v: Tensor, qv: Optional[Tensor], scale: Optional[float]
-) -> Tuple[Tensor, Tensor, float]:
-    """q.k + qv.v is one product of the joined features; the default scale counts both."""
-    if qv is None:
-        return q, k, q.shape[-1] ** -0.5 if scale is None else scale
-    q, k = torch.cat((q, qv), dim=-1), torch.cat((k, v), dim=-1)
-    return q, k, q.shape[-1] ** -0.5 if scale is None else scale
-
-
 def _deterministic(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window_size: Any, softcap: float,
-                   with_lse: bool, *packed: Any) -> Any:
+                   chunk: int, with_lse: bool, cu_q: Optional[Tensor] = None, cu_k: Optional[Tensor] = None,
+                   used_q: Optional[Tensor] = None, used_k: Optional[Tensor] = None, max_q: Any = None,
+                   max_k: Any = None) -> Any:
     """The call whose gradient has the same bits every time, whatever torch's global switch says."""
+    if chunk or used_q is not None or used_k is not None:
+        made = Deterministic.apply(q, k, v, scale, bool(causal), window_of(window_size), softcap, chunk, cu_q, cu_k, used_q,
+                                   used_k, max_q, max_k)
+        return made if with_lse else made[0]
+    packed = () if cu_q is None else (cu_q, cu_k, max_q, max_k)
     made = _with_options(q, k, v, 0.0, scale, causal, window_size, softcap, None, True, with_lse, *packed)
     return (made[0], made[1].masked_fill(made[1] == float("inf"), -float("inf"))) if with_lse else made
 
@@ -59,11 +52,12 @@ def flash_attn_func(
     return_attn_probs=False,
 ):
     """q (batch, seqlen_q, heads, dim), k and v (batch, seqlen_k, heads_k, dim); with return_attn_probs also the LSE."""
-    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     attention_chunk = chunk_of(attention_chunk)
-    q, k, scale = _joined(q, k, v, qv, softmax_scale)
-    if deterministic and not attention_chunk:
-        return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs)
+    scale = scale_of(q, qv, softmax_scale)
+    q, k = joined(q, k, v, qv)
+    if deterministic:
+        return _deterministic(q, k, v, scale, causal, window_size, softcap, attention_chunk, return_attn_probs)
     return mica.attention(
         q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
         num_splits=num_splits, return_lse=return_attn_probs,
@@ -126,14 +120,13 @@ def flash_attn_varlen_func(
 ):
     """q (total_q, heads, dim), k and v (total_k, heads_k, dim); with return_attn_probs also the LSE (heads,
     total_q)."""
-    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     attention_chunk = chunk_of(attention_chunk)
-    q, k, scale = _joined(q, k, v, qv, softmax_scale)
-    if deterministic and not attention_chunk:
-        if seqused_q is not None or seqused_k is not None:
-            raise ValueError("deterministic is True with seqused, want torch.use_deterministic_algorithms(True)")
-        packed = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        return _deterministic(q, k, v, scale, causal, window_size, softcap, return_attn_probs, *packed)
+    scale = scale_of(q, qv, softmax_scale)
+    q, k = joined(q, k, v, qv)
+    if deterministic:
+        packed = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
+        return _deterministic(q, k, v, scale, causal, window_size, softcap, attention_chunk, return_attn_probs, *packed)
     hints = [length if isinstance(length, int) else None for length in (max_seqlen_q, max_seqlen_k)]
     return mica.attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=bool(causal),
@@ -175,73 +168,40 @@ def flash_attn_with_kvcache(
     return_softmax_lse=False,
 ):
     """As flash_attn.flash_attn_with_kvcache; page_table is its block_table. q may be packed, (total_q, heads, dim),
-    with cu_seqlens_q. With return_softmax_lse: (out, lse, None, None); upstream's last two are its partial results."""
-    _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, cu_seqlens_k_new=cu_seqlens_k_new)
+    with cu_seqlens_q, and new keys, (total_new, heads_k, dim), with cu_seqlens_k_new. rotary_seqlens: int32 (batch,), where
+    rotary counts from instead of cache_seqlens. qv: (..., heads, dim_v), whose product with v_cache is added to the scores:
+    without a copy of the caches where they lie side by side in memory. With return_softmax_lse: (out, lse, None, None);
+    upstream's last two are its partial results."""
+    refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     attention_chunk = chunk_of(attention_chunk)
-    if qv is not None and k is not None:
-        raise ValueError("qv is given with k, want new keys written into the caches beforehand")
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
-    if page_table is not None and cache_batch_idx is not None:  # rows of the table, as slots of a cache
-        page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
-    if rotary_seqlens is not None and rotary_cos is not None:
-        local = causal or _window(window_size) != (None, None) or attention_chunk > 0
-        q, k = _turned(q, k, rotary_cos, rotary_sin, rotary_seqlens, rotary_interleaved, local)
-        rotary_cos = rotary_sin = None
-    q, keys, scale = _joined(q, k_cache, v_cache, qv, softmax_scale)
-    options: Dict[str, Any] = dict(
-        causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
-        return_lse=True, num_splits=num_splits, block_table=page_table,
-    )
-    if cu_seqlens_q is None:
-        with torch.no_grad():  # as upstream: the result has no gradient
-            out, lse = mica.attention_with_cache(
-                q, keys, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
-                cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-                rotary_interleaved=rotary_interleaved, **options,
+    is_turned_apart = rotary_cos is not None and rotary_seqlens is not None and rotary_seqlens is not cache_seqlens
+    with torch.no_grad():  # as upstream: the result has no gradient
+        if cu_seqlens_q is None and cu_seqlens_k_new is None and qv is None and not is_turned_apart:
+            if page_table is not None and cache_batch_idx is not None:  # rows of the table, as slots of a cache
+                page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
+            made = mica.attention_with_cache(
+                q, k_cache, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
+                cache_leftpad=cache_leftpad, block_table=page_table, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+                rotary_interleaved=rotary_interleaved, causal=bool(causal), window=_window(window_size),
+                chunk=attention_chunk, scale=scale_of(q, None, softmax_scale), softcap=softcap, num_splits=num_splits,
+                return_lse=bool(return_softmax_lse),
             )
-    else:
-        out, lse = _packed_queries(q, keys, v_cache, cu_seqlens_q, cache_seqlens, max_seqlen_q, options,
-                                   k=k, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad)
+            return (*made, None, None) if return_softmax_lse else made
+        out, lse = forward(
+            q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
+            None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, softmax_scale,
+            bool(causal), window_of(window_size), attention_chunk, softcap, rotary_interleaved, num_splits,
+        )
     return (out, lse, None, None) if return_softmax_lse else out
 
 
-def _turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool, local: bool):
-    """q and k turned by positions of their own, not those of the cache: q row i at `at` + i if local, else at `at`."""
-    options = dict(interleaved=interleaved, seqlen_offsets=at)
-    k = apply_rotary_emb(k, cos, sin, **options)
-    if local:
-        return apply_rotary_emb(q, cos, sin, **options), k
-    flat = apply_rotary_emb(q.flatten(1, 2).unsqueeze(1), cos, sin, **options)
-    return flat.reshape(q.shape), k
-
-
-def _packed_queries(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, max_seqlen_q, options, **unwanted):
-    """Packed queries over a cache: the cache's slots, or its pages, are the keys of a packed call."""
-    for name, value in unwanted.items():
-        if value is not None:
-            raise ValueError(f"{name} is given with cu_seqlens_q, want None")
-    batch = cu_seqlens_q.shape[0] - 1
-    if options["block_table"] is None:
-        capacity = k_cache.shape[1]
-        cu_seqlens_k = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * capacity
-        k_cache, v_cache = k_cache[:batch].flatten(0, 1), v_cache[:batch].flatten(0, 1)
-    else:
-        cu_seqlens_k = None
-    return mica.attention_varlen(
-        q, k_cache, v_cache, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=max_seqlen_q, seqused_k=cache_seqlens, **options
-    )
-
-
 def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
-    """Merges partial results over the first axis: out_partial (splits, ..., seqlen, heads, dim), lse_partial
-    (splits, ..., seqlen, heads). Returns (out, lse); a row that is empty in every part is 0 with LSE -inf."""
-    lse = torch.logsumexp(lse_partial.float(), dim=0)
-    weight = torch.exp(lse_partial.float() - lse.masked_fill(lse == -float("inf"), 0.0))
-    merged = (out_partial.float() * weight.unsqueeze(-1)).sum(dim=0)
-    merged = merged.to(out_partial.dtype if out_dtype is None else out_dtype)
-    return (merged if out is None else out.copy_(merged)), lse
+    """Joins partial results over the first axis: out_partial (splits, ..., seqlen, heads, dim), lse_partial
+    (splits, ..., seqlen, heads). Returns (out, lse)."""
+    return combine(out_partial, lse_partial, out, out_dtype)
 
 
 def get_scheduler_metadata(

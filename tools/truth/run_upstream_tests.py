@@ -4,8 +4,8 @@
 
     tools/truth/run_upstream_tests.py PATH [--sample 40] [--seed 0] [-k WORDS] [--json OUT]
 
-PATH is upstream's tests/test_flash_attn.py, a checkout of the repository, or the source distribution
-(flash_attn-2.8.3.tar.gz from PyPI contains the tests). The file has over 500,000 parameter sets: of every test function
+PATH is upstream's tests/test_flash_attn.py, a checkout of the repository, the source distribution
+(flash_attn-2.8.3.tar.gz from PyPI contains the tests), or, for FlashAttention-3, hopper/test_flash_attn.py of a checkout. The file has over 500,000 parameter sets: of every test function
 --sample are drawn by --seed (0: all of them). The installed mica and flash_attn are tested; --tree takes those of this
 source tree. --cpu runs on the CPU what fits there, by mapping the device "cuda": a rehearsal where there is no GPU.
 With --large it draws what a GPU draws by the same seed (slow): does what failed on a GPU fail on the CPU as well?
@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="with --cpu: draw from all sizes, as a GPU does")
     given = parser.parse_args()
     if given.tree:
-        sys.path[:0] = [str(ROOT / "python"), str(ROOT / "python" / "flash_attn")]
+        sys.path[:0] = [str(ROOT / "python" / name) for name in ("", "flash_attn", "flash_attn_interface")]
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # nothing is left in the checkout
 
     import flash_attn

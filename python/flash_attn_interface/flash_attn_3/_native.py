@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashAttention-3's forward and backward on Mica, with every argument of upstream's compiled functions.
+
+Keys are dense, packed (cu_seqlens_k), slots of a cache or its pages. New keys that are packed too, or turned by positions
+of their own, are written into the cache by PyTorch, ahead of the attention; the usual ones by the kernel. Nothing here
+waits for the device.
+"""
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from flash_attn._native import dense_rows, hint, numbers_of, vector
+from mica import _tensors
+from torch import Tensor
+
+
+def refuse(**unwanted: Any) -> None:
+    for name, value in unwanted.items():
+        if value is not None:
+            raise ValueError(f"{name} is given, want None: Mica has no such option")
+
+
+def rows_of(x: Tensor, cu_seqlens: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
+    """(rows (n, heads, dim), the sequence of each, its place there). Packed rows behind the last sequence repeat its last
+    row, so that writing them changes nothing."""
+    if cu_seqlens is None:
+        batch, count = x.shape[:2]
+        index = torch.arange(batch * count, device=x.device)
+        return x.flatten(0, 1), index // max(count, 1), index % max(count, 1)
+    index = torch.arange(x.shape[0], device=x.device)
+    index = torch.minimum(index, (cu_seqlens[-1].long() - 1).clamp_min(0))
+    sequence = torch.searchsorted(cu_seqlens[1:].long(), index, right=True).clamp_max(cu_seqlens.shape[0] - 2)
+    return x.index_select(0, index), sequence, index - cu_seqlens.long()[sequence]
+
+
+def turned(x: Tensor, cu_seqlens: Optional[Tensor], cos: Tensor, sin: Tensor, begin: Tensor, interleaved: bool,
+           along: bool) -> Tensor:
+    """x, each row turned by the angles of its position: that of its sequence (begin), and its place there if along."""
+    rows, sequence, place = rows_of(x, cu_seqlens)
+    at = (begin.long()[sequence] + (place if along else 0)).clamp(0, cos.shape[0] - 1)
+    c, s = (t[at].float().unsqueeze(1) for t in (cos, sin))
+    width = 2 * cos.shape[1]
+    pairs = rows[..., :width].float()
+    first, second = (pairs[..., 0::2], pairs[..., 1::2]) if interleaved else pairs.chunk(2, dim=-1)
+    both = (first * c - second * s, first * s + second * c)
+    made = torch.stack(both, dim=-1).flatten(-2) if interleaved else torch.cat(both, dim=-1)
+    return torch.cat((made.to(x.dtype), rows[..., width:]), dim=-1).reshape(x.shape)
+
+
+def write_into_cache(caches: Tuple[Tensor, Tensor], new: Tuple[Tensor, Tensor], cu_seqlens_new: Optional[Tensor],
+                     used: Tensor, page_table: Optional[Tensor], batch_idx: Optional[Tensor]) -> Tensor:
+    """Writes the new rows of each sequence behind those in use, and returns how many are in use then."""
+    batch = used.shape[0]
+    if cu_seqlens_new is None:
+        lengths = torch.full_like(used, new[0].shape[1])
+    else:
+        lengths = cu_seqlens_new[1:] - cu_seqlens_new[:-1]
+    for cache, x in zip(caches, new):
+        rows, sequence, place = rows_of(x, cu_seqlens_new)
+        if rows.shape[0] == 0 or batch == 0:
+            break
+        at = used.long()[sequence] + place
+        if page_table is None:
+            at = at.clamp_max(cache.shape[1] - 1)
+            slot = sequence if batch_idx is None else batch_idx.long()[sequence]
+        else:
+            at = at.clamp_max(page_table.shape[1] * cache.shape[1] - 1)
+            slot = page_table.long()[sequence, at // cache.shape[1]]
+            at = at % cache.shape[1]
+        if cu_seqlens_new is not None:  # no row belongs to a sequence: what is there stays
+            rows = torch.where(cu_seqlens_new[-1] > 0, rows, cache[slot, at])
+        cache.index_put_((slot, at), rows.to(cache.dtype))
+    return used + lengths
+
+
+def joined_keys(k: Tensor, v: Tensor) -> Tuple[Tensor, bool]:
+    """(k and v side by side, whether v comes first). Where they lie side by side in memory, as the two parts of MLA's
+    latent cache do, this is a view; else a copy."""
+    if k.stride() == v.stride() and k.stride(-1) == 1 and k.untyped_storage().data_ptr() == v.untyped_storage().data_ptr():
+        shape = (*k.shape[:-1], k.shape[-1] + v.shape[-1])
+        if k.storage_offset() + k.shape[-1] == v.storage_offset():
+            return k.as_strided(shape, k.stride(), k.storage_offset()), False
+        if v.storage_offset() + v.shape[-1] == k.storage_offset():
+            return v.as_strided(shape, v.stride(), v.storage_offset()), True
+    return torch.cat((k, v), dim=-1), False
+
+
+def joined(q: Tensor, k: Tensor, v: Tensor, qv: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    """q.k + qv.v is one product of the joined features."""
+    if qv is None:
+        return q, k
+    keys, v_first = joined_keys(k, v)
+    return torch.cat((qv, q) if v_first else (q, qv), dim=-1), keys
+
+
+def scale_of(q: Tensor, qv: Optional[Tensor], softmax_scale: Optional[float]) -> float:
+    """The default counts both features of a row."""
+    features = q.shape[-1] + (0 if qv is None else qv.shape[-1])
+    return features ** -0.5 if softmax_scale is None else softmax_scale
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_new: Optional[Tensor] = None,
+            qv: Optional[Tensor] = None, out: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None,
+            cu_seqlens_k: Optional[Tensor] = None, cu_seqlens_k_new: Optional[Tensor] = None,
+            seqused_q: Optional[Tensor] = None, seqused_k: Optional[Tensor] = None,
+            max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
+            page_table: Optional[Tensor] = None, kv_batch_idx: Optional[Tensor] = None,
+            leftpad_k: Optional[Tensor] = None, rotary_cos: Optional[Tensor] = None,
+            rotary_sin: Optional[Tensor] = None, seqlens_rotary: Optional[Tensor] = None,
+            softmax_scale: Optional[float] = None, causal: bool = False, window: Tuple[int, int] = (-1, -1),
+            attention_chunk: int = 0, softcap: float = 0.0, rotary_interleaved: bool = False,
+            num_splits: int = 0) -> Tuple[Tensor, Tensor]:
+    """(out, lse); k and v are written where k_new is given. An empty row has LSE -inf."""
+    scale = scale_of(q, qv, softmax_scale)
+    cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, kv_batch_idx, leftpad_k, page_table = (
+        vector(x) for x in (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, kv_batch_idx, leftpad_k,
+                            page_table))
+    if page_table is not None and kv_batch_idx is not None:  # rows of the table, as slots of a cache
+        page_table, kv_batch_idx = page_table.index_select(0, kv_batch_idx), None
+    if k_new is not None and seqused_k is None:
+        raise ValueError("seqused_k (cache_seqlens) is None, want the keys in use, behind which k is written")
+    if rotary_cos is not None and k_new is None:
+        raise ValueError("rotary_cos is given, want k with it: it turns q and the new keys")
+    bound: Dict[str, Any] = dict(numbers_of(scale, causal, *window, softcap), chunk=attention_chunk)
+    begin = seqused_k if seqlens_rotary is None else vector(seqlens_rotary)
+    by_kernel = cu_seqlens_k_new is None and qv is None and begin is seqused_k
+    if k_new is not None and by_kernel:
+        bound.update(k_new=dense_rows(k_new), v_new=dense_rows(v_new), rotary_cos=dense_rows(rotary_cos),
+                     rotary_sin=dense_rows(rotary_sin), rotary_interleaved=bool(rotary_interleaved))
+    elif k_new is not None:
+        if rotary_cos is not None:
+            along = bool(causal) or max(window) >= 0 or attention_chunk > 0
+            q = turned(q, cu_seqlens_q, rotary_cos, rotary_sin, begin, rotary_interleaved, along)
+            k_new = turned(k_new, cu_seqlens_k_new, rotary_cos, rotary_sin, begin, rotary_interleaved, True)
+        seqused_k = write_into_cache((k, v), (k_new, v_new), cu_seqlens_k_new, seqused_k, page_table, kv_batch_idx)
+    q, keys = joined(q, k, v, qv)
+    o, lse, _ = _tensors.forward(
+        dense_rows(q), keys if k_new is not None else dense_rows(keys), v if k_new is not None else dense_rows(v), out=out,
+        lse=True, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k if page_table is None else None,
+        seqused_q=seqused_q, seqused_k=seqused_k, cache_batch_idx=kv_batch_idx, cache_leftpad=leftpad_k,
+        block_table=page_table, max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k),
+        num_splits=int(num_splits), **bound)
+    return o, lse
+
+
+def backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dq: Optional[Tensor],
+             dk: Optional[Tensor], dv: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor],
+             seqused_q: Optional[Tensor], seqused_k: Optional[Tensor], max_seqlen_q: Optional[int],
+             max_seqlen_k: Optional[int], softmax_scale: Optional[float], causal: bool, window: Tuple[int, int],
+             softcap: float, deterministic: bool, attention_chunk: int = 0) -> Tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv, written where those are given."""
+    given = (dq, dk, dv)
+    wanted = tuple(True if x is None or x.stride(-1) != 1 else x for x in given)
+    made = _tensors.backward(
+        *(dense_rows(x) for x in (dout, q, k, v, out)), lse.contiguous(), dq=wanted[0], dk=wanted[1], dv=wanted[2],
+        cu_seqlens_q=vector(cu_seqlens_q), cu_seqlens_k=vector(cu_seqlens_k), seqused_q=vector(seqused_q),
+        seqused_k=vector(seqused_k), max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k),
+        deterministic=bool(deterministic), chunk=attention_chunk, **numbers_of(scale_of(q, None, softmax_scale), causal, *window, softcap))
+    return tuple(m if x is None or x is m else x.copy_(m) for x, m in zip(given, made))
+
+
+class Deterministic(torch.autograd.Function):
+    """Attention whose gradient has the same bits every time, with lengths in use and chunks; the LSE has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: Tuple[int, int],
+                softcap: float, chunk: int, *sequences: Any) -> Tuple[Tensor, Tensor]:
+        cu_q, cu_k, used_q, used_k, max_q, max_k = sequences
+        out, lse = forward(q, k, v, None, None, None, None, cu_q, cu_k, None, used_q, used_k, max_q, max_k,
+                           softmax_scale=scale, causal=causal, window=window, attention_chunk=chunk, softcap=softcap)
+        ctx.save_for_backward(q, k, v, out, lse, cu_q, cu_k, used_q, used_k)
+        ctx.numbers = (max_q, max_k, scale, causal, window, softcap, True, chunk)
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Tensor, _dlse: Any) -> Tuple[Any, ...]:
+        q, k, v, out, lse, *sequences = ctx.saved_tensors
+        return (*backward(dout, q, k, v, out, lse, None, None, None, *sequences, *ctx.numbers), *(None,) * 11)
