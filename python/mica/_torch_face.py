@@ -168,6 +168,26 @@ def _plain_call(key: Optional[tuple], options: Options, q: Tensor, k: Tensor, v:
     return attend_plain(q, k, v, made) if needs_gradient else call.again(entry, q, k, v)
 
 
+def _again(key: tuple, q: Tensor, k: Tensor, v: Tensor) -> Any:
+    """What a plain call gives that repeats an earlier one; None where it does not, or something looks on."""
+    try:
+        call = recent(key)
+    except TypeError:  # an argument that is no number: refused by those who come next
+        return None
+    if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and
+            not profiler._is_profiler_enabled and not _python_dispatch._is_in_torch_dispatch_mode):
+        return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
+    return None
+
+
+def attention_again(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, softcap: float) -> Any:
+    """attention(q, k, v, causal=, scale=, softcap=) if it repeats an earlier call, else None: for whoever has more to ask
+    before a call that does not."""
+    if is_dynamo_tracing():
+        return None
+    return _again((causal, None, 0, scale, softcap, None, 0, False, False, is_grad_enabled(), get_num_threads()), q, k, v)
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: Any, mask: Optional[Tensor],
               bias: Optional[Tensor], scale: Optional[float], softcap: Optional[float], alibi: Optional[Tensor],
               sinks: Optional[Tensor], dropout: float, return_lse: bool, out: Optional[Tensor],
@@ -178,13 +198,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: 
     if is_plain and not is_dynamo_tracing():
         key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
                get_num_threads())
-        try:
-            call = recent(key)
-        except TypeError:  # an argument that is no number: refused below
-            call = None
-        if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and
-                not profiler._is_profiler_enabled and not _python_dispatch._is_in_torch_dispatch_mode):
-            return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
+        made = _again(key, q, k, v)
+        if made is not None:
+            return made
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)
     if is_traced(q, k, v):

@@ -272,3 +272,19 @@ def test_signatures_are_upstreams(name):
 def test_the_version_tells_the_two_apart():
     import mica
     assert flash_attn.__version__ == f"2.8.3+mica{mica.__version__}"
+
+
+def test_a_call_that_repeats_goes_straight_to_its_plan(device, monkeypatch):
+    from flash_attn import _autograd
+    q, k, v = (torch.randn(1, 4, 2, 32, device=device) for _ in range(3))
+    want = [flash_attn_func(q, k, v, softmax_scale=0.3, causal=True) for _ in range(3)][0]
+    other = flash_attn_func(q, k, v, softmax_scale=0.3)
+    asked = []
+    plain = _autograd._plain
+    monkeypatch.setattr(_autograd, "_plain", lambda *given: asked.append(1) or plain(*given))
+    assert torch.equal(flash_attn_func(q.clone(), k.clone(), v, softmax_scale=0.3, causal=True), want)
+    assert not asked or torch.__version__ < "2.4"
+    assert torch.equal(flash_attn_func(q, k, v, softmax_scale=0.3), other) and not torch.equal(other, want)
+    longer = torch.cat((k, k), 1)
+    flash_attn_func(q, longer, torch.cat((v, v), 1), softmax_scale=0.3, causal=True)  # another plan
+    assert asked
