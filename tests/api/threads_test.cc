@@ -94,6 +94,45 @@ int computed_in_child(const std::vector<float>& expected, const mica_attention& 
   return status;
 }
 
+// Pools of a caller's that run tasks in the caller's thread from the first or from the last on, and all at once.
+void run_in_order(void*, int64_t count, mica_task task, void* tasks) {
+  for (int64_t i = 0; i < count; ++i) task(tasks, i);
+}
+void run_backwards(void*, int64_t count, mica_task task, void* tasks) {
+  for (int64_t i = count - 1; i >= 0; --i) task(tasks, i);
+}
+void run_at_once(void* most, int64_t count, mica_task task, void* tasks) {
+  auto& seen = *static_cast<std::atomic<int64_t>*>(most);
+  if (count > seen) seen = count;
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < count; ++i) threads.emplace_back(task, tasks, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CallersPool, HoweverItRunsTasksTheBitsAreTheSame) {
+  // Keys that are split, and gradients.
+  const mica_attention decode = describe({.batch = 1, .len_q = 1, .len_k = 1500, .dim = 32, .dim_v = 32});
+  const mica_attention train = describe_backward({.batch = 3, .len_q = 70, .len_k = 90, .dim = 32});
+  Call one(decode, 1), many(train, 2);
+  ASSERT_EQ(one.run(MICA_FORWARD), "");
+  ASSERT_EQ(many.run(MICA_FORWARD) + many.run(MICA_BACKWARD), "");
+  std::atomic<int64_t> most{0};
+  ASSERT_EQ(mica_set_num_threads(4), MICA_OK);
+  for (const mica_run_tasks run : {run_in_order, run_backwards, run_at_once}) {
+    ASSERT_EQ(mica_set_thread_pool(run, &most), MICA_OK);
+    EXPECT_STREQ(mica_threads_from(), "the caller's pool");
+    Call again(decode, 1), gradients(train, 2);
+    EXPECT_EQ(again.run(MICA_FORWARD), "");
+    EXPECT_EQ(gradients.run(MICA_FORWARD) + gradients.run(MICA_BACKWARD), "");
+    EXPECT_TRUE(same_bits(again.o, one.o));
+    EXPECT_TRUE(same_bits(gradients.o, many.o) && same_bits(gradients.dq, many.dq));
+  }
+  EXPECT_EQ(mica_set_thread_pool(nullptr, nullptr), MICA_OK);
+  EXPECT_EQ(mica_set_num_threads(0), MICA_OK);
+  EXPECT_GT(most, 1);
+  EXPECT_LE(most, 4);
+}
+
 TEST(Fork, AChildComputesTheSameBitsAfterTheParentUsedTheLibrary) {
   if (kHasThreadSanitizer) GTEST_SKIP() << "fork and the thread sanitizer do not mix";
   const mica_attention a = describe({.batch = 3, .len_q = 100, .len_k = 120, .dim = 64, .dim_v = 64});

@@ -18,14 +18,13 @@ using mica::Problem;
 using mica::Region;
 using mica::Tensor;
 
-// Rows that go through product, softmax and product together while they are hot: whole blocks of the engine, so that a
-// product writes no row of the next strip. Floats: scores that fit the first-level cache; bf16: products are so fast
-// that reading packed keys must be shared by more rows.
+// Rows that go through product, softmax and product together while they are hot: scores that fit the first-level cache,
+// and whole blocks of the engine, so that a product writes no row of the next strip.
 template <class E>
-constexpr i32 kStripRows = (kIsFloat<typename E::Element> ? 32 : 64) / E::kRows* E::kRows;
+constexpr i32 kStripRows = 32 / E::kRows* E::kRows;
 // Rows of a tile, at most: the more rows share packed keys, the less packing costs beside the product.
 constexpr i32 kTileRows = 512;
-constexpr i32 kTileKeys = 128;
+constexpr i32 kTileKeys = 256;      // what a row costs beside its keys counts once in a tile
 constexpr i32 kShortRows = 64;      // a sequence of up to so many rows for each key head has its keys split
 constexpr i32 kDecodeRows = 16;     // up to here keys are streamed, not packed
 constexpr i32 kMinSplitKeys = 256;  // of a split that was not asked for

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """On whose threads the CPU backend computes in a process with PyTorch. Each test has a process of its own."""
 
+import glob
 import os
 import subprocess
 import sys
@@ -113,3 +114,22 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
 print(wrong)
 """)
     assert out.strip() == "[]"
+
+
+def test_of_two_runtimes_pytorchs():
+    other = next((path for pattern in ("/usr/lib/llvm-*/lib/libomp.so.5", "/usr/lib/*/libomp.so.5", "/usr/lib64/libomp.so")
+                  for path in sorted(glob.glob(pattern))), None)
+    if other is None:
+        pytest.skip("LLVM's libomp is not installed")
+    out = run(f"""
+import ctypes
+ctypes.CDLL({other!r})  # loaded first
+mica.attention(*[__import__("numpy").ones((1, 8, 2, 16), "float32")] * 3)
+print(mica.devices("cpu")[0])
+import torch
+q = torch.randn(1, 300, 4, 64)
+mica.attention(q, q, q)
+print(mica.devices("cpu")[0])
+""").splitlines()
+    assert f"(OpenMP, {os.path.basename(other)})" in out[0]
+    assert "(OpenMP, libgomp" in out[1] or "(OpenMP, libiomp5" in out[1], out[1]
