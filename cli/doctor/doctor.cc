@@ -179,6 +179,7 @@ int run(const Options& options) {
   if (options.json) {
     const nlohmann::json out = {{"environment", outcome.environment},
                                 {"judged", as_json(all)},
+                                {"tables", doctor::tables_json()},
                                 {"verdicts", doctor::as_json(verdicts)},
                                 {"exit_code", int(exit_code(verdicts))}};
     std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());

@@ -12,16 +12,9 @@ step() {
   "$@" || failed=1
 }
 
-check_tidy() {
-  # The per-instruction-set files say the same thing once per set: one of them is enough.
-  git ls-files 'src/*.cc' 'cli/*.cc' |
-    grep -v '/isa_[^l]' | grep -Ff - <(sed -n 's/^ *"file": "\(.*\)".*/\1/p' build/compile_commands.json) |
-    xargs -P "$jobs" -n 1 clang-tidy -p build --quiet 2>/dev/null
-}
-
 step "formatting" tools/check/format.sh
 step "include layers" python3 tools/check/check_layers.py
 step "ruff" .venv/bin/python tools/check/python_checks.py ruff
 step "types" .venv/bin/python tools/check/python_checks.py types
-step "clang-tidy" check_tidy
+step "clang-tidy" python3 tools/check/tidy.py --jobs "$jobs"
 exit "$failed"

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "doctor/facts/mangled.h"
+#include "doctor/tables/tables.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -170,11 +171,18 @@ std::vector<Verdict> told(const std::vector<Verdict>& verdicts) {
   return out;
 }
 
+ReportSection tables_section() {
+  ReportSection out{"what it knows of others", {}};
+  for (const AgingTable& table : aging_tables()) out.rows.emplace_back("as of " + std::string(table.as_of), table.what);
+  return out;
+}
+
 }  // namespace
 
 std::vector<ReportSection> describe(const Survey& survey) {
   std::vector<ReportSection> sections = {machine_section(survey.host), cuda_section(survey), compiler_section(survey)};
   for (const PythonInstall& python : survey.pythons) sections.push_back(python_section(python));
+  sections.push_back(tables_section());
   return sections;
 }
 
@@ -190,7 +198,7 @@ std::vector<ReportSection> describe(const Environment& environment) {
   out.rows.emplace_back("driver", version_or(environment.driver, "none"));
   for (const Gpu& gpu : environment.gpus)
     out.rows.emplace_back("GPU", printable(gpu.name) + ", compute capability " + gpu.capability.text());
-  return {out};
+  return {out, tables_section()};
 }
 
 std::string report_text(const std::vector<ReportSection>& sections, const std::vector<Judged>& judged, bool colour) {

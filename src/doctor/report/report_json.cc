@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "doctor/facts/mangled.h"
+#include "doctor/tables/tables.h"
 #include "doctor/verdict/verdict_json.h"
 #include "support/text.h"
 
@@ -109,6 +110,17 @@ json as_json(const Survey& survey) {
                                 {"cxx_abi", abi_json(compiler.cxx_abi)},
                                 {"first", compiler.is_first}});
   for (const PythonInstall& python : survey.pythons) out["pythons"].push_back(python_json(python));
+  return out;
+}
+
+json tables_json() {
+  json out = json::array();
+  for (const AgingTable& table : aging_tables())
+    out.push_back({{"file", table.file},
+                   {"as_of", table.as_of},
+                   {"what", table.what},
+                   {"source", table.source},
+                   {"refresh", table.refresh}});
   return out;
 }
 

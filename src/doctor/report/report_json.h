@@ -12,5 +12,7 @@ namespace doctor {
 
 nlohmann::json as_json(const Survey& survey);
 nlohmann::json as_json(const std::vector<Judged>& judged);
+// The tables that age, with their days, sources and refresh commands.
+nlohmann::json tables_json();
 
 }  // namespace doctor

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/tables/published_wheels.h"
 
+#include "doctor/tables/tables.h"
+
 namespace doctor {
 
 const std::vector<Release>& attention_releases() {
@@ -46,7 +48,7 @@ std::span<const CommunityWheels> community_wheels() {
 }
 
 const char* const kCommunityDownload = "https://github.com/mjun0812/flash-attention-prebuild-wheels/releases/download/";
-const char* const kPublishedAsOf = "2026-08-22";
+const char* const kPublishedAsOf = table_as_of("community_wheels.inc");
 
 Version glibc_of_release(std::string_view version) {
   const Version v = parse_version(version);
