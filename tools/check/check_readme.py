@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that README.md quotes the examples and the support matrix as they are, and that links lead somewhere.
+"""Checks that README.md and docs/user/c.md quote the examples and the support matrix as they are, and that links lead somewhere.
 
-Usage: check_readme.py MICA [--write]. MICA is the command, whose `info --matrix` is asked. In the README, what stands
+Usage: check_readme.py MICA [--write]. MICA is the command, whose `info --matrix` is asked. On these pages, what stands
 between `<!-- begin NAME -->` and `<!-- end NAME -->` must be NAME's text: "matrix", or a file (without its SPDX line).
 Links of README.md and docs/ must name files of the tree, and functions and types that docs/design/algorithm.md names must be
 found in the source.
@@ -16,6 +16,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LANGUAGES = {".c": "c", ".cc": "cpp"}
+# What each page must quote.
+PAGES = {"README.md": ("matrix", "examples/attention.cc"), "docs/user/c.md": ("examples/attention.c", "examples/attention.cc")}
 
 
 def wanted(name, mica):
@@ -42,26 +44,31 @@ def unknown_names():
             yield f"docs/design/algorithm.md: {name} is not in the source"
 
 
-def main(mica, write):
-    readme = ROOT / "README.md"
-    text = readme.read_text()
+def differences(page, must, mica, write):
+    """What a page quotes otherwise than it is; --write mends the page."""
+    path = ROOT / page
+    text = path.read_text()
     names = re.findall(r"<!-- begin (\S+) -->", text)
-    failures = [f"README.md quotes no {name}" for name in ("matrix", "examples/attention.c", "examples/attention.cc")
-                if name not in names]
+    failures = [f"{page} quotes no {name}" for name in must if name not in names]
     for name in names:
         pattern = re.compile(rf"(<!-- begin {re.escape(name)} -->\n)(.*?)(<!-- end {re.escape(name)} -->)", re.DOTALL)
         found = pattern.search(text)
         if not found:
-            failures.append(f"README.md: no end of {name}")
+            failures.append(f"{page}: no end of {name}")
         elif found.group(2) != (want := wanted(name, mica)):
             if write:
                 text = text[:found.start(2)] + want + text[found.end(2):]
             else:
-                failures.append(f"README.md: {name} is not what it quotes (tools/check/check_readme.py MICA --write repairs it)")
+                failures.append(f"{page}: {name} is not what it quotes (tools/check/check_readme.py MICA --write repairs it)")
     if write:
-        readme.write_text(text)
+        path.write_text(text)
+    return failures
+
+
+def main(mica, write):
+    failures = [line for page, must in PAGES.items() for line in differences(page, must, mica, write)]
     failures += [*broken_links(), *unknown_names()]
-    print("\n".join(failures) or f"README.md quotes {len(names)} texts as they are")
+    print("\n".join(failures) or f"{', '.join(PAGES)} quote their texts as they are")
     return 1 if failures else 0
 
 
