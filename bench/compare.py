@@ -6,6 +6,7 @@
     python bench/compare.py --device cpu --threads 16 --filter bf16 --json out/cpu.json
     python bench/compare.py --device cpu --suite bench/suites/cpu_models.json --between matmul
     python bench/compare.py --device cuda --suite bench/suites/cuda.json
+    PYTHONPATH=flash-attention/hopper python bench/compare.py --device cuda --peers CUDNN_ATTENTION,FLASH_ATTENTION_3
     python bench/compare.py --device cuda --filter 'forward.*d128' --kernels d128_q64,d128_careful
     python bench/compare.py --peak-memory
 
@@ -82,7 +83,7 @@ def only_kernels(name):
 def refuse_if_too_slow(case, device, peer, arguments):
     """A sixteenth of the work first: some of PyTorch's fallbacks would take minutes for one call."""
     from contenders import Inputs, TorchContender
-    if peer == "VARLEN" or min(case["seqlen_q"], case["seqlen_k"]) < 1024 or case["varlen"]:
+    if peer in ("VARLEN", "FLASH_ATTENTION_3") or min(case["seqlen_q"], case["seqlen_k"]) < 1024 or case["varlen"]:
         return
     small = type(case)({**case.given, "seqlen_q": case["seqlen_q"] // 4, "seqlen_k": case["seqlen_k"] // 4})
     seconds = 16 * device.seconds(TorchContender(Inputs(small, device, arguments.layout), device, peer).run, 1)

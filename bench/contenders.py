@@ -288,9 +288,55 @@ class PackedContender:
             return self._unpacked(self._call(), i.q)
 
 
+class FlashAttention3Contender:
+    """FlashAttention-3's own package, where the caller has built it and put it on PYTHONPATH."""
+
+    def __init__(self, inputs, device, peer):
+        import flash_attn_interface
+        case = inputs.case
+        if not hasattr(flash_attn_interface, "__file__") or "mica" in (flash_attn_interface.__doc__ or "").lower():
+            raise ValueError("flash_attn_interface is Mica's drop-in here")
+        beyond = [word for word in ("alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
+                                    "batch_invariant") if case[word]]
+        if beyond or case["causal"] == "top-left":
+            raise ValueError(f"FlashAttention-3 has no {beyond[0] if beyond else 'mask aligned to the top left'}")
+        self._inputs = inputs
+        left, right = case["window"] or (-1, -1)
+        options = dict(softmax_scale=case["scale"] or None, causal=case["causal"] != "none", window_size=(left, right),
+                       softcap=case["softcap"], deterministic=case["deterministic"])
+        leaves = [rows_first(t).detach() for t in (inputs.q, inputs.k, inputs.v)]
+        if inputs.cu_seqlens is not None:
+            leaves = [t[0] for t in leaves]
+            longest = max(case["varlen"])
+            self._call = lambda: flash_attn_interface.flash_attn_varlen_func(
+                *self._leaves, inputs.cu_seqlens, inputs.cu_seqlens, longest, longest, **options)
+        else:
+            self._call = lambda: flash_attn_interface.flash_attn_func(*self._leaves, **options)
+        self._leaves = [t.requires_grad_(case.is_backward) for t in leaves]
+        self._o = self._output() if case.is_backward else None
+
+    def _output(self):
+        result = self._call()
+        return result[0] if isinstance(result, tuple) else result
+
+    def _axes(self, tensor):
+        return (tensor[None] if self._inputs.cu_seqlens is not None else tensor).transpose(1, 2)
+
+    def run(self):
+        i = self._inputs
+        if i.case.is_backward:
+            d_o = rows_first(i.d_o)
+            d_o = d_o[0] if i.cu_seqlens is not None else d_o
+            return tuple(self._axes(g) for g in torch.autograd.grad(self._o, self._leaves, d_o, retain_graph=True))
+        with torch.no_grad():
+            return self._axes(self._output())
+
+
 def torch_contender(inputs, device, peer, layout):
-    """By the peer's name: one of scaled_dot_product_attention's backends, or VARLEN."""
-    return PackedContender(inputs, device, layout) if peer == "VARLEN" else TorchContender(inputs, device, peer)
+    """By the peer's name: one of scaled_dot_product_attention's backends, VARLEN, or FLASH_ATTENTION_3."""
+    if peer == "VARLEN":
+        return PackedContender(inputs, device, layout)
+    return (FlashAttention3Contender if peer == "FLASH_ATTENTION_3" else TorchContender)(inputs, device, peer)
 
 
 # Above so many scores of a unit, forward is checked at some of its rows: in double all of them would not fit.
