@@ -35,11 +35,15 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
 // The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
 constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
 
-// Heads whose K and V fit into this share of L2 are dealt out together, the heaviest tiles of all of them first.
+// Heads whose K and V fit into this share of L2 are dealt out together, the heaviest tiles of all of them first. All
+// sections have about as many heads: a last one of few would have too few tiles to even out.
 i32 section_heads(const Problem& p, const Device& device) {
+  constexpr i32 kSharePercent = 65;
   const i64 bytes_of_head = max_of<i64>(i64(p.hint_len_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
-  const i64 heads_k = clamp_to<i64>(device.l2_bytes / 2 / bytes_of_head, 1, i64(p.heads_k) * p.batch);
-  return i32(heads_k * p.group);
+  const i64 heads_k = max_of<i64>(i64(p.heads_k) * p.batch, 1);
+  const i64 fitting = clamp_to<i64>(device.l2_bytes / 100 * kSharePercent / bytes_of_head, 1, heads_k);
+  const i64 sections = (heads_k + fitting - 1) / fitting;
+  return i32((heads_k + sections - 1) / sections * p.group);
 }
 
 }  // namespace

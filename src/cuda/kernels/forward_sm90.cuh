@@ -77,11 +77,14 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   static constexpr u32 kOwn = sizeof(Tile), kPlace = kOwn + kConsumers * sizeof(TileRange);
   static constexpr u32 kItemBytes = kPlace + sizeof(Place);
   static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
+  // The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free first
+  // should get it, but early enough for its Q and first keys to be there in time.
+  static constexpr i32 kDrawnAhead = 3;
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
   static constexpr i32 kQStages = kConsumers * kQSlots;
 
   const ForwardMapsParams& maps;
-  u32 smem_q, smem_k, smem_v, smem_o, landed;
+  u32 smem_q, smem_k, smem_v, smem_o, landed, nearly_done;
   Ring<kQStages> q_ring;
   Ring<stages> k_ring, v_ring;
   WorkRing<kItemBytes> work_ring;
@@ -106,12 +109,14 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     v_ring.barriers = k_ring.barriers + k_ring.kBytes;
     q_ring.barriers = v_ring.barriers + v_ring.kBytes;
     landed = q_ring.barriers + q_ring.kBytes;
+    nearly_done = landed + 8;
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
       q_ring.init(1, 4);
       work_ring.init(4 * kConsumers + 3);
       mbarrier_init(landed, 1);
+      mbarrier_init(nearly_done, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       tma_prefetch(maps.k.map);
@@ -138,8 +143,15 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // The third warp: finds the query tile that comes next, and tells the others.
   MICA_DEVICE void deal_out() {
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
+    u32 parity = 0;
     for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
-      if (this->locate(work)) announce(work);
+      if (this->locate(work)) {
+        announce(work);
+        if (is_long()) {
+          mbarrier_wait(nearly_done, parity);
+          parity ^= 1;
+        }
+      }
       counter.ask();
     }
     work_ring.wait_empty();
@@ -155,6 +167,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
     work_ring.announce();
   }
+  MICA_DEVICE bool is_long() const { return tiles.end - tiles.begin > kDrawnAhead; }
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
   // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE TileRange own_tiles(i32 row) const {
@@ -222,6 +235,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(full, KTile::kBytes);
         ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, boxes, full);
         k_place.next();
+        if (is_long() && step == tiles.end - tiles.begin - 1 - kDrawnAhead && threadIdx.x % 32 == 0)
+          mbarrier_arrive(nearly_done);
       }
     }
   }

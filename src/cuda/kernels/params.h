@@ -297,7 +297,7 @@ MICA_HD constexpr i32 hopper_smem_bytes(i32 blocks) { return 228 * 1024 / blocks
 // there before this one's is done with; `stages` of K and of V; all in whole panels of 64 columns. O leaves through
 // the slot of its Q, or where there is one slot and a little room besides, through that, some panels at a time. Then
 // barriers: four a stage, two for the Q of each consumer in each slot, one for a tile that must be looked at before it
-// is announced, and two announced items of work with two each.
+// is announced, one that says that the next may be drawn, and two announced items of work with two each.
 struct ForwardSm90Room {
   i32 q_bytes, k_bytes, v_bytes, q_slots, o_panels, bytes;
 };
@@ -311,7 +311,7 @@ MICA_HD constexpr ForwardSm90Room forward_sm90_room(i32 tile_q, i32 tile_k, i32 
                           .o_panels = 0,
                           .bytes = 0};
   const i32 rest =
-      stages * (room.k_bytes + room.v_bytes) + 4 * stages * 8 + 8 + 2 * (forward_sm90_item_bytes(tile_q) + 2 * 8);
+      stages * (room.k_bytes + room.v_bytes) + 4 * stages * 8 + 2 * 8 + 2 * (forward_sm90_item_bytes(tile_q) + 2 * 8);
   const i32 slot = room.q_bytes + tile_q / 64 * 2 * 8;
   const i32 left = hopper_smem_bytes(blocks) - rest - slot, panel = tile_q * 128;
   if (left >= slot)
