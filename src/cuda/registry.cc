@@ -23,12 +23,14 @@ constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
 }
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
   const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
+                          : r.tile_q == 256                    ? Lengths::SHORT
                           : r.tile_q == 128 && r.dim_qk == 128 ? (r.tile_k > 128 ? Lengths::MANY_KEYS : Lengths::MIDDLE)
                                                                : Lengths::ANY;
   return {.smem_bytes = forward_sm90_room(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
           .persistent = true,
           .lengths = lengths,
-          .uses_maps = true};
+          .uses_maps = true,
+          .also_serves = kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_wide_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -219,6 +221,11 @@ bool is_wasteful(i32 len_q, i32 tile_q) {
   return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q);
 }
 
+// Rows times keys of all tiles.
+i64 padded_pairs(const Problem& p, i32 tile_q, i32 tile_k) {
+  return i64(round_up(p.hint_len_q, tile_q)) * round_up(p.hint_len_k, tile_k);
+}
+
 bool suits(const KernelRow& row, const Problem& p) {
   constexpr i32 kLongKeysUnderMask = 4097, kLeastKeysUnderMask = 1025, kMostShortKeys = 256;
   // Head dimensions up to kHasOwnRow have a narrower row than the middle one, whose key tiles are as narrow as this.
@@ -226,6 +233,11 @@ bool suits(const KernelRow& row, const Problem& p) {
   const bool is_cut = is_banded(p);
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
+    case Lengths::SHORT: {
+      constexpr i32 kMostKeys = 1024, kUsualQueries = 192, kUsualKeys = 128;
+      return p.hint_len_k <= kMostKeys &&
+             20 * padded_pairs(p, row.tile_q, row.tile_k) <= 23 * padded_pairs(p, kUsualQueries, kUsualKeys);
+    }
     case Lengths::MANY_KEYS: return p.hint_len_k >= (is_cut ? kLongKeysUnderMask : kLongKeys);
     case Lengths::MIDDLE:
       return (p.dim_qk <= kHasOwnRow && p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
@@ -242,7 +254,8 @@ bool suits(const KernelRow& row, const Problem& p) {
 // What the fields of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
-  const u32 missing = features_of(p) & ~(row.served | (row.traits.packs_heads ? u32(kFeatureChunk) : 0u));
+  const u32 packed = row.traits.packs_heads ? u32(kFeatureChunk) : 0u;
+  const u32 missing = features_of(p) & ~(row.served | row.traits.also_serves | packed);
   return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
                dtype_word(p.dtype)) &&
          q.ask(p.k.dtype == p.dtype, "it reads keys of q's type, and k.dtype is e4m3") &&

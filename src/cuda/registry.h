@@ -30,6 +30,7 @@ enum class Lengths {
   MANY_KEYS,  // wide key tiles have the higher rate and the costlier beginning and end
   MIDDLE,     // under a causal mask or window, where tiles are often cut; short sequences that 192 queries would waste
   FEW_KEYS,   // one or two small key tiles, several small blocks an SM
+  SHORT,      // up to about a thousand keys: four consumers hide the beginning and the end of a tile
 };
 
 // What a kernel's file says about its rows.
@@ -46,6 +47,7 @@ struct KernelTraits {
   i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
   bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
+  u32 also_serves = 0;         // Feature bits that every row of the file has
 };
 
 // A row of kernels.def, which says what the fields are.

@@ -22,9 +22,10 @@
 
 namespace mica {
 
+// Every row can write O in fp32, as it does for the parts of a split.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
-struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
-  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served>;
+struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeatureFp32Output> {
+  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeatureFp32Output>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -80,6 +81,11 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free first
   // should get it, but early enough for its Q and first keys to be there in time.
   static constexpr i32 kDrawnAhead = 3;
+  // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
+  // fourth; two or three fall into such an order by themselves.
+  static constexpr bool kTakesTurns = kConsumers > 3;
+  static constexpr i32 kTurnBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
+  static_assert(!kTakesTurns || kTurnBarrier + kConsumers <= 16);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
   static constexpr i32 kQStages = kConsumers * kQSlots;
 
@@ -319,6 +325,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // Query tiles one after the other.
   MICA_DEVICE void consume() {
     const i32 group = uniform_warp() / 4 - 1;
+    if (group == kConsumers - 1) pass_turn(group);
     while (take_tile()) {
       consume_tile(group);
       work_ring.release();
@@ -340,7 +347,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     if constexpr (kBeginsWithZeros) zero(out);
     if (count > 0) {
       mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
-      skip(first);
+      skip(first, group);
     }
     if (first < last) {
       Scores scores;
@@ -348,7 +355,9 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       features.begin(p, batch_index, head);
       fetch_pairs(row_begin, first);
       k_ring.wait_full(k_place);
+      take_turn(group);
       gemm_qk(scores[0], group);
+      pass_turn(group);
       wgmma_wait<0>();
       wgmma_hold(scores[0]);
       release_k();
@@ -358,9 +367,11 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       if constexpr (kQSlots == 2) release_other_slot(group);
       for (i32 step = first + 1; step < last; ++step) {
         k_ring.wait_full(k_place);
+        take_turn(group);
         gemm_qk(scores[0], group);
         v_ring.wait_full(v_place);
         gemm_pv(out[0], probabilities, kBeginsWithZeros || step > first + 1);
+        pass_turn(group);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
         release_k();
@@ -386,7 +397,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       zero(out);
       statistics(result, scale);
     }
-    skip(count - last);
+    skip(count - last, group);
     if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin);
     finish(group, result, scale);
   }
@@ -465,9 +476,19 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         for (int n = 0; n < dim_v / 8; ++n) out[n][2 * half] = out[n][2 * half + 1] = 0.0f;
   }
 
+  // A turn for each key tile of the block, also for those that a consumer skips: all of them have as many.
+  static MICA_DEVICE void take_turn(i32 group) {
+    if constexpr (kTakesTurns) barrier_sync(kTurnBarrier + group, 256);
+  }
+  static MICA_DEVICE void pass_turn(i32 group) {
+    if constexpr (kTakesTurns) barrier_arrive(kTurnBarrier + (group + 1 == kConsumers ? 0 : group + 1), 256);
+  }
+
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
-  MICA_DEVICE void skip(i32 num_tiles) {
+  MICA_DEVICE void skip(i32 num_tiles, i32 group) {
     for (i32 i = 0; i < num_tiles; ++i) {
+      take_turn(group);
+      pass_turn(group);
       k_ring.wait_full(k_place);
       release_k();
       v_ring.wait_full(v_place);

@@ -247,7 +247,7 @@ struct ForwardBlock {
     (is_other ? first : second) = received;
   }
 
-  // O in fp32, or that of a split, normalised by itself. Here once, as a store for each element.
+  // O in fp32, or that of a split, normalised by itself: in twos, or where rows are odd a store for each element.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void store_floats(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
     const i64 stride_row = p.partial_o ? p.dim_v : p.o.stride_row;
@@ -255,6 +255,7 @@ struct ForwardBlock {
         p.partial_o ? p.partial_o + partial_row() * p.dim_v : static_cast<float*>(p.o.data) + output_offset();
     first += r.column(0);
     const i32 columns = p.dim_v - r.column(0);
+    const bool in_twos = p.dim_v % 2 == 0 && stride_row % 2 == 0 && reinterpret_cast<u64>(first) % 8 == 0;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
@@ -262,10 +263,16 @@ struct ForwardBlock {
         if (tile_row + r.row(m, half) >= sequence.slot_len_q) continue;
         float* to = first + r.row(m, half) * stride_row;
 #pragma unroll
-        for (int n = 0; n < n_blocks; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (n * 8 + e < columns) to[n * 8 + e] = r.out[m][n][2 * half + e] * scale[m][half];
+        for (int n = 0; n < n_blocks; ++n) {
+          if (n * 8 >= columns) continue;
+          const float a = r.out[m][n][2 * half] * scale[m][half], b = r.out[m][n][2 * half + 1] * scale[m][half];
+          if (in_twos) {
+            *reinterpret_cast<float2*>(to + n * 8) = make_float2(a, b);
+          } else {
+            to[n * 8] = a;
+            if (n * 8 + 1 < columns) to[n * 8 + 1] = b;
+          }
+        }
       }
   }
 };
