@@ -35,15 +35,20 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
 // The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
 constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
 
-// Heads whose K and V fit into this share of L2 are dealt out together, the heaviest tiles of all of them first. All
-// sections have about as many heads: a last one of few would have too few tiles to even out.
-i32 section_heads(const Problem& p, const Device& device) {
-  constexpr i32 kSharePercent = 65;
+// How many heads' query tiles are dealt out together. One key head's where all tiles have the same work: whoever reads
+// its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
+// lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM one.
+// A power of two, so that the last section is not much smaller than the others.
+i32 section_heads(const Problem& p, const Device& device, i32 tiles_q) {
+  if (p.window_right >= MICA_MAX_SEQLEN) return p.group;
   const i64 bytes_of_head = max_of<i64>(i64(p.hint_len_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
-  const i64 heads_k = max_of<i64>(i64(p.heads_k) * p.batch, 1);
-  const i64 fitting = clamp_to<i64>(device.l2_bytes / 100 * kSharePercent / bytes_of_head, 1, heads_k);
-  const i64 sections = (heads_k + fitting - 1) / fitting;
-  return i32((heads_k + sections - 1) / sections * p.group);
+  const i64 heads_k = i64(p.heads_k) * p.batch, tiles_of_head = i64(tiles_q) * p.group;
+  i64 heads = 1;
+  while (2 * heads <= heads_k && 2 * heads * bytes_of_head <= device.l2_bytes / 2) heads *= 2;
+  while (2 * heads <= heads_k && heads * tiles_of_head < device.num_sms &&
+         2 * heads * bytes_of_head <= device.l2_bytes / 5 * 4)
+    heads *= 2;
+  return i32(heads * p.group);
 }
 
 }  // namespace
@@ -78,7 +83,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const i64 at_once = i64(choice.device.num_sms) * row.blocks;
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
   const i64 grid = draws ? at_once : work;
-  if (row.traits.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device);
+  if (row.traits.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device, params.tiles_q);
   if (draws) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));

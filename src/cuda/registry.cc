@@ -221,23 +221,34 @@ bool is_wasteful(i32 len_q, i32 tile_q) {
   return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q);
 }
 
-// Rows times keys of all tiles.
-i64 padded_pairs(const Problem& p, i32 tile_q, i32 tile_k) {
-  return i64(round_up(p.hint_len_q, tile_q)) * round_up(p.hint_len_k, tile_k);
+// What a kernel takes for sequences of some hundred keys, by a model that was fitted on an H200 (docs/design/tuning.md):
+// as many rounds as the SMs need for all query tiles, in each of which a tile costs its keys and a beginning and an end.
+struct ShortCost {
+  i32 tile_q, tile_k;
+  i32 of_key, end_keys;  // the cost of a key, in any unit; what beginning and end cost, in keys
+};
+i64 short_cost(const ShortCost& cost, const Problem& p, i32 num_sms) {
+  const i64 tiles = i64(p.batch) * p.heads_q * ceil_div(p.hint_len_q, cost.tile_q);
+  const i32 keys = p.causal ? (p.hint_len_k + cost.tile_q) / 2 : p.hint_len_k;
+  return (tiles + num_sms - 1) / num_sms * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
+}
+// Whether 256 queries a tile pay: up to kMostKeys, and beside the row with 192.
+bool suits_short(const KernelRow& row, const Problem& p, i32 num_sms) {
+  constexpr i32 kMostKeys = 1024, kNarrow = 64;
+  const bool narrow = row.dim_qk <= kNarrow;
+  const ShortCost tall = {row.tile_q, row.tile_k, 326, 283}, usual = {192, narrow ? 128 : 96, 253, 253};
+  return p.hint_len_k <= kMostKeys && narrow == (p.dim_qk <= kNarrow && p.dim_v <= kNarrow) &&
+         short_cost(tall, p, num_sms) <= short_cost(usual, p, num_sms);
 }
 
-bool suits(const KernelRow& row, const Problem& p) {
+bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kLongKeysUnderMask = 4097, kLeastKeysUnderMask = 1025, kMostShortKeys = 256;
   // Head dimensions up to kHasOwnRow have a narrower row than the middle one, whose key tiles are as narrow as this.
   constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
   const bool is_cut = is_banded(p);
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
-    case Lengths::SHORT: {
-      constexpr i32 kMostKeys = 1024, kUsualQueries = 192, kUsualKeys = 128;
-      return p.hint_len_k <= kMostKeys &&
-             20 * padded_pairs(p, row.tile_q, row.tile_k) <= 23 * padded_pairs(p, kUsualQueries, kUsualKeys);
-    }
+    case Lengths::SHORT: return suits_short(row, p, num_sms);
     case Lengths::MANY_KEYS: return p.hint_len_k >= (is_cut ? kLongKeysUnderMask : kLongKeys);
     case Lengths::MIDDLE:
       return (p.dim_qk <= kHasOwnRow && p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
@@ -252,7 +263,7 @@ bool suits(const KernelRow& row, const Problem& p) {
 }
 
 // What the fields of the row say about the problem.
-bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
+bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
   const u32 packed = row.traits.packs_heads ? u32(kFeatureChunk) : 0u;
   const u32 missing = features_of(p) & ~(row.served | row.traits.also_serves | packed);
@@ -270,7 +281,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p) {
          q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),
                "v has as many columns as k or other strides: it is no part of k") &&
          q.ask(p.hint_len_k >= row.traits.least_keys, "%d keys: too few for it", p.hint_len_k) &&
-         q.ask(suits(row, p), "%d queries and %d keys: another tile suits them better", p.hint_len_q, p.hint_len_k) &&
+         q.ask(suits(row, p, num_sms), "%d queries and %d keys: another tile suits them better", p.hint_len_q, p.hint_len_k) &&
          q.ask(row.traits.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
@@ -373,7 +384,7 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   const KernelRow& row = kTable.rows[index];
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
-  if (ask_row(q, row, choice.problem) && ask_maps(q, row, choice.problem) && ask_device(q, index, choice) &&
+  if (ask_row(q, row, choice.problem, choice.device.num_sms) && ask_maps(q, row, choice.problem) && ask_device(q, index, choice) &&
       is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();
