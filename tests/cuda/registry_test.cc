@@ -28,14 +28,16 @@ Problem problem_of(const KernelRow& row) {
   Problem p = {};
   p.pass = is_principal(row.role, MICA_BACKWARD) ? MICA_BACKWARD : MICA_FORWARD;
   p.dtype = dtype;
-  p.batch = 2;
+  const bool is_short = row.traits.lengths == Lengths::SHORT;  // pays where every SM gets several query tiles
+  p.batch = is_short ? 64 : 2;
   p.heads_q = p.heads_k = 4;
   p.group = 1;
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
-  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : 1000, row.traits.least_queries);
+  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : is_short ? 256 : 1000, row.traits.least_queries);
   p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70
                                : row.traits.lengths == Lengths::MIDDLE ? 2000
+                               : is_short                              ? 256
                                                                        : max_of(5000, row.traits.least_keys);
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
