@@ -82,9 +82,11 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   RowsShape q = rows_shape(p.q);
   q.strides = forward.q;  // rotary: of the workspace
   mica_status status = encode_map(q, 64, params.q);
-  const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
-  if (status == MICA_OK) status = encode_map(rows_shape(p.k), box_rows, params.k);
-  if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows, params.v);
+  if (!fetches_rows(p, row)) {
+    const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
+    if (status == MICA_OK) status = encode_map(rows_shape(p.k), box_rows, params.k);
+    if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows, params.v);
+  }
   // O of another type, and what is neither aligned nor small enough for a map, leaves from the registers.
   RowsShape o = rows_shape(p.o);
   if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0]) status = encode_map(o, kWarpRows, params.o);
@@ -98,8 +100,8 @@ mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x,
     a.forward.work_epoch = next_work_epoch();
   }
   mica_status status = bind_map(a.q, a.forward.q.data);
-  if (status == MICA_OK) status = bind_map(a.k, a.forward.k.data);
-  if (status == MICA_OK) status = bind_map(a.v, a.forward.v.data);
+  if (status == MICA_OK && a.k.box_rows > 0) status = bind_map(a.k, a.forward.k.data);
+  if (status == MICA_OK && a.v.box_rows > 0) status = bind_map(a.v, a.forward.v.data);
   if (status == MICA_OK && a.o.box_rows > 0) status = bind_map(a.o, a.forward.o.data);
   return status;
 }

@@ -289,12 +289,6 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
 // What the copy engine says about the tensors that the row fetches by it.
 bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
   if (!row.traits.uses_maps) return true;
-  constexpr i32 kSwizzledRows = 8;
-  if (p.page_size > 0 && !row.traits.v_in_k &&
-      !(q.ask(p.page_size % kSwizzledRows == 0, "pages of %d rows, want a multiple of %d", p.page_size,
-              kSwizzledRows) &&
-        q.ask(!(p.vectors & MICA_CACHE_LEFTPAD), "cache_leftpad: a page's boxes would not begin at its rows")))
-    return false;
   const struct {
     const char* name;
     const Tensor& tensor;
@@ -302,6 +296,7 @@ bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
   for (const auto& [name, tensor] : mapped) {
     // Forward has no dO, and one of another type is read from the workspace.
     if (&tensor == &p.d_o && p.d_o.dtype != p.dtype) continue;
+    if ((&tensor == &p.k || &tensor == &p.v) && fetches_rows(p, row)) continue;
     const char* why = why_no_map(rows_shape(tensor));
     if (!q.ask(!why[0], "it fetches %s by the copy engine, and %s", name, why)) return false;
   }
@@ -346,6 +341,11 @@ bool rows_are_aligned(const Tensor& t) {
   bool aligned = t.alignment % 16 == 0 && t.shape[3] * bytes % 16 == 0;
   for (int axis = 0; axis < 3; ++axis) aligned = aligned && t.stride[axis] * bytes % 16 == 0;
   return aligned;
+}
+
+bool fetches_rows(const Problem& p, const KernelRow& row) {
+  constexpr i32 kLeastBox = 64;  // rows, below which lanes are faster (docs/design/tuning.md)
+  return p.page_size > 0 && !row.traits.v_in_k && (p.page_size % kLeastBox != 0 || (p.vectors & MICA_CACHE_LEFTPAD));
 }
 
 bool v_can_lie_in_k(const Problem& p) {

@@ -81,6 +81,9 @@ struct KernelChoice {
 // Rows of the tensor can be fetched 16 bytes at a time, at any dim that is a multiple of 16 bytes.
 bool rows_are_aligned(const Tensor& tensor);
 
+// Whether a kernel that fetches by the copy engine fetches the keys of these pages otherwise: in small boxes, or where
+// boxes would not begin at a page's rows, that is slow or impossible.
+bool fetches_rows(const Problem& p, const KernelRow& row);
 // V is narrower than K and has its strides, so that it may be a part of K's columns; only the addresses tell.
 bool v_can_lie_in_k(const Problem& problem);
 

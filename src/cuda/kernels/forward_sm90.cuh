@@ -19,6 +19,7 @@
 #include "device/wgmma.cuh"
 #include "device/work_ring_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
+#include "kernels/parts/key_rows_sm90.cuh"
 
 namespace mica {
 
@@ -38,7 +39,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
   static_assert(kConsumers * 64 == tile_q && tile_k % 16 == 0 && dim_qk % 16 == 0 && dim_v % 16 == 0);
   // What a thread begins with, in the steps of 8 that setmaxnreg takes; consumers get what the producer gives up.
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
-  static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 24;
+  static constexpr bool kPaged = (served & kFeaturePaged) != 0;
+  static constexpr int kProducerRegisters = kPaged ? (kConsumers > 2 ? 64 : 56) : kConsumers > 2 ? 32 : 24;
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
 
@@ -55,7 +57,6 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
   static_assert(kRoom.q_bytes == kConsumers * QTile::kBytes && kRoom.k_bytes == KTile::kBytes &&
                 kRoom.v_bytes == VTile::kBytes && OTile::kBytes <= QTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
-  static constexpr bool kPaged = (served & kFeaturePaged) != 0;
   // O begins as zeros, or as the first P V: a product that may not add costs the loop 2 % where its tiles are wide, and
   // the zeros cost each query tile an instruction a number.
   static constexpr bool kBeginsWithZeros = tile_k > 128;
@@ -125,8 +126,10 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
       mbarrier_init(nearly_done, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
-      tma_prefetch(maps.k.map);
-      tma_prefetch(maps.v.map);
+      if (!fetches_rows()) {
+        tma_prefetch(maps.k.map);
+        tma_prefetch(maps.v.map);
+      }
     }
     __syncthreads();
     if (threadIdx.x < 128) {
@@ -172,6 +175,9 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
     for (i32 group = 0; group < kConsumers; ++group)
       work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
     work_ring.announce();
+  }
+  MICA_DEVICE void say_if_nearly_done(i32 step) const {
+    if (is_long() && step == tiles.end - tiles.begin - 1 - kDrawnAhead) arrive_as_warp(nearly_done);
   }
   MICA_DEVICE bool is_long() const { return tiles.end - tiles.begin > kDrawnAhead; }
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
@@ -232,6 +238,10 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
     while (take_tile()) {
       find_place();
       work_ring.release();
+      if (fetches_rows()) {
+        fetch_rows<KTile, true>(p.k, p.dim_qk, smem_k, k_ring, k_place);
+        continue;
+      }
       Boxes ahead = find_boxes(maps.k, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         const Boxes boxes = ahead;
@@ -241,8 +251,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
         if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(full, KTile::kBytes);
         ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, boxes, full);
         k_place.next();
-        if (is_long() && step == tiles.end - tiles.begin - 1 - kDrawnAhead && threadIdx.x % 32 == 0)
-          mbarrier_arrive(nearly_done);
+        say_if_nearly_done(step);
       }
     }
   }
@@ -250,6 +259,10 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
     while (take_tile()) {
       find_place();
       work_ring.release();
+      if (fetches_rows()) {
+        fetch_rows<VTile, false>(p.v, p.dim_v, smem_v, v_ring, v_place);
+        continue;
+      }
       Boxes ahead = find_boxes(maps.v, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         const Boxes boxes = ahead;
@@ -257,6 +270,49 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
         fetch_v(step, boxes);
       }
     }
+  }
+  // Small pages have no map: the copy engine would be asked for box after small box, and the lanes are faster.
+  MICA_DEVICE bool fetches_rows() const { return kPaged && maps.k.box_rows == 0; }
+  // The warp's lanes fetch the tiles' rows, 16 bytes at a time. A tile is announced when it has landed: while the next
+  // one is under way, or before the warp waits for room.
+  template <class KeyTile, bool is_k>
+  MICA_DEVICE void fetch_rows(const RowsArg& tensor, i32 dim, u32 smem, const Ring<stages>& ring,
+                              RingPlace<stages>& place) const {
+    if constexpr (kPaged) {
+      using Keys = KeyRows<tile_k>;
+      const i32 count = tiles.end - tiles.begin;
+      if (count == 0) return;
+      const u16* first = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;
+      i32 columns[KeyTile::kPanels], landing = -1;  // a stage
+#pragma unroll
+      for (int panel = 0; panel < KeyTile::kPanels; ++panel) columns[panel] = panel * 64;
+      Keys ahead = Keys::find(*this, tiles.end - 1);
+      for (i32 step = 0; step < count; ++step) {
+        const typename Keys::Offsets offsets = ahead.offsets(p.sequences, tensor);
+        ahead = Keys::find(*this, max_of(tiles.end - 2 - step, 0));
+        if (!__all_sync(0xffffffffu, mbarrier_is_over(ring.empty(place.stage), place.parity ^ 1))) {
+          announce_landed<0>(ring, landing);
+          landing = -1;
+          ring.wait_empty(place);
+        }
+        Keys::template fetch<KeyTile::kPanels>(smem + place.stage * KeyTile::kBytes, first, offsets, columns,
+                                               sequence.len_k - key_begin(step), dim);
+        cp_async_commit();
+        announce_landed<1>(ring, landing);
+        landing = place.stage;
+        place.next();
+        if (is_k) say_if_nearly_done(step);
+      }
+      announce_landed<0>(ring, landing);
+    }
+  }
+  template <int younger>
+  static MICA_DEVICE void announce_landed(const Ring<stages>& ring, i32 stage) {
+    if (stage < 0) return;
+    cp_async_wait<younger>();
+    fence_for_wgmma();
+    __syncwarp();
+    arrive_as_warp(ring.full(stage));
   }
   MICA_DEVICE TmaPlace key_place(i32 step) const {
     return {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};

@@ -11,7 +11,7 @@
 
 namespace mica::emulation {
 
-constexpr u32 kShadowWarps = 16;  // of a block
+constexpr u32 kShadowWarps = 20;  // of a block
 constexpr u32 kShadowLoads = 64;  // barriers of a block that count bytes
 // Who acts: the warps; the copy engine when it reads for each of them; the same when it writes for each barrier.
 constexpr u32 kEngineReads = kShadowWarps, kEngineWrites = 2 * kShadowWarps;
