@@ -111,6 +111,13 @@ std::vector<Row> rows() {
        {spec([](S& s) { s.mask = true; }), description([](const S& s, D& d) {
           d.mask.boolean = mica::layout(MICA_BOOL, {s.batch, s.heads_q, s.seqlen_q, s.keys()});
         })}},
+      {"tree masks",
+       "about the last keys of each sequence; for speculation, forward",
+       {description([](const S& s, D& d) {
+         if (s.is_backward()) return;
+         d.mask.boolean = mica::layout(MICA_BOOL, {s.batch, 1, s.seqlen_q, 5});
+         d.mask_last_keys = 5;
+       })}},
       {"additive bias",
        "any broadcast; gradient",
        {spec([](S& s) { s.bias = true; }), broadcast(0, 1), broadcast(1, 0)}},

@@ -160,6 +160,10 @@ typedef struct mica_attention {
    * position i + shift, sees the keys of its own chunk alone; 0: no chunks. Without causal, mask.diagonal must be
    * named. */
   int64_t attention_chunk;
+  /* mask.boolean is about the last so many keys of each sequence (= mask.boolean.shape[3]), and keys before them are
+   * visible: a tree of speculated tokens needs no mask as wide as the cache. 0: its keys count from key 0. Forward
+   * only. */
+  int64_t mask_last_keys;
 } mica_attention;
 
 /* mica_attention a = MICA_ATTENTION_INIT;  no mask, unlimited window, scale 1/sqrt(dim), CPU. */

@@ -262,6 +262,11 @@ class Attention {
     return *this;
   }
   Attention& boolean_mask(ConstTensor mask) { return bind(description.mask.boolean, bindings.boolean_mask, mask); }
+  // (batch, heads or 1, rows, new): about the last `new` keys of each sequence; those before them are visible.
+  Attention& tree_mask(ConstTensor mask) {
+    description.mask_last_keys = mask.layout().shape[3];
+    return boolean_mask(mask);
+  }
 
   // From product to score.
   Attention& scale(float scale) {

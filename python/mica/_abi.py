@@ -74,7 +74,7 @@ class Attention(Structure):
                 ("q", Tensor), ("k", Tensor), ("v", Tensor), ("o", Tensor), ("lse", Tensor), ("probs", Tensor),
                 ("mask", Mask), ("score", Score), ("sequences", Sequences), ("append", Append), ("dropout", Dropout),
                 ("control", Control), ("gradients", Gradients), ("place", Place),
-                ("quantisation", Quantisation), ("attention_chunk", c_int64)]
+                ("quantisation", Quantisation), ("attention_chunk", c_int64), ("mask_last_keys", c_int64)]
 
     def __init__(self) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(Attention), abi_version=ABI_VERSION)

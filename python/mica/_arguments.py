@@ -83,7 +83,7 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
               scale: Optional[float] = None, softcap: Optional[float] = None, dropout: float = 0.0,
               diagonal: Optional[str] = None, num_splits: int = 0, batch_invariant: bool = False,
               deterministic: bool = False, rotary_interleaved: bool = False, max_seqlen_q: Optional[int] = None,
-              max_seqlen_k: Optional[int] = None) -> Tuple:
+              max_seqlen_k: Optional[int] = None, mask_last_keys: int = 0) -> Tuple:
     """The arguments of options(), or InvalidArgument for what the C interface could not even be asked."""
     of_causal = _choice("causal", causal, CAUSAL, "False, True, 'bottom-right' or 'top-left'")
     of_diagonal = _choice("diagonal", diagonal, DIAGONAL, "None, 'bottom-right' or 'top-left'")
@@ -101,7 +101,7 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
     hints = [0 if value is None else integer(name, value)
              for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k))]
     return (of_causal, of_causal if causal and diagonal is None else of_diagonal, window_left,
-            _abi.UNLIMITED if causal else window_right, chunk, scale, softcap, dropout, num_splits, bool(deterministic),
+            _abi.UNLIMITED if causal else window_right, chunk, mask_last_keys, scale, softcap, dropout, num_splits, bool(deterministic),
             bool(batch_invariant), bool(rotary_interleaved), *hints)
 
 

@@ -14,7 +14,7 @@ from ._arguments import numbers, window_of
 from ._describe import ROW_ALIGNMENT, ROWS, Options, View, describe, view_of
 from ._dlpack import Located, is_numpy, locate, locate_lengths, native
 from ._library import Plan, load
-from ._pairs import check_pairs, longest
+from ._pairs import check_pairs, longest, tree_mask
 from .errors import InvalidArgument, Unsupported
 
 KEPT_PLANS = 512
@@ -190,9 +190,9 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                          rotary_interleaved: bool, causal: Any, window: Any, chunk: Any, mask: Any, bias: Any,
                          scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, return_lse: Any,
                          out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
-                         max_seqlen_k: Optional[int]) -> Any:
+                         max_seqlen_k: Optional[int], tree: Any) -> Any:
     options = numbers(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
-                      rotary_interleaved, None, max_seqlen_k)
+                      rotary_interleaved, None, max_seqlen_k, 0 if tree is None else tree.shape[-1])
     if hasattr(cache_seqlens, "__index__") and not hasattr(cache_seqlens, "__getitem__"):
         cache_seqlens = [cache_seqlens] * located("q", native("q", q)).shape[0]
     cache_seqlens = locate_lengths("cache_seqlens", cache_seqlens)
@@ -202,6 +202,8 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
         new = located("k", native("k", k)).shape[1] if k is not None else 0
         check_pairs(mask, bias, located("q", native("q", q)).shape[1],
                     longest(None, used, whole) + (new if used is not None else 0))
+    if tree is not None:
+        mask = tree_mask(tree, mask)
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                     rotary_cos=rotary_cos, rotary_sin=rotary_sin)

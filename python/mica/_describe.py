@@ -18,13 +18,14 @@ class View(NamedTuple):
 
 class Options:
     """The numbers of a call, made by options() alone: equal ones are one object, so that a cache keys by identity."""
-    __slots__ = ("causal", "diagonal", "window_left", "window_right", "chunk", "scale", "softcap", "dropout",
+    __slots__ = ("causal", "diagonal", "window_left", "window_right", "chunk", "mask_last_keys", "scale", "softcap", "dropout",
                  "num_splits", "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k", "place")
     causal: int
     diagonal: int
     window_left: int
     window_right: int
     chunk: int  # 0: none
+    mask_last_keys: int  # 0: a mask begins at key 0
     scale: float
     softcap: float
     dropout: float
@@ -39,12 +40,12 @@ class Options:
 
 @lru_cache(maxsize=4096)
 def options(causal: int = 0, diagonal: int = 0, window_left: int = -1, window_right: int = -1, chunk: int = 0,
-            scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0, num_splits: int = 0, deterministic: bool = False,
+            mask_last_keys: int = 0, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0, num_splits: int = 0, deterministic: bool = False,
             batch_invariant: bool = False, rotary_interleaved: bool = False, max_seqlen_q: int = 0,
             max_seqlen_k: int = 0, place: Tuple[int, ...] = ()) -> Options:
     made = Options()
-    for name, value in zip(Options.__slots__, (causal, diagonal, window_left, window_right, chunk, scale, softcap,
-                                               dropout, num_splits, deterministic, batch_invariant, rotary_interleaved,
+    for name, value in zip(Options.__slots__, (causal, diagonal, window_left, window_right, chunk, mask_last_keys,
+                                               scale, softcap, dropout, num_splits, deterministic, batch_invariant, rotary_interleaved,
                                                max_seqlen_q, max_seqlen_k, place)):
         setattr(made, name, value)
     return made
@@ -146,7 +147,7 @@ def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) ->
     a.sequences.max_seqlen_q, a.sequences.max_seqlen_k = given.max_seqlen_q, given.max_seqlen_k
     a.mask.causal, a.mask.diagonal = given.causal, given.diagonal
     a.mask.window_left, a.mask.window_right = given.window_left, given.window_right
-    a.attention_chunk = given.chunk
+    a.attention_chunk, a.mask_last_keys = given.chunk, given.mask_last_keys
     a.score.scale, a.score.softcap = given.scale, given.softcap
     a.append.rotary_interleaved = given.rotary_interleaved
     a.dropout.probability, a.dropout.rng_from_memory = given.dropout, "rng_state" in views

@@ -8,7 +8,7 @@ _FIELDS = [(re.compile(pattern), word) for pattern, word in (
     (r"append\.(\w+) is absent", r"append.\1 is None"),
     (r"mask\.boolean\b|\bboolean_mask\b", "mask"), (r"mask\.(causal|diagonal)\b", r"\1"),
     (r"mask\.window_left", "window's left"), (r"mask\.window_right", "window's right"),
-    (r"attention_chunk", "chunk"), (r"score\.(\w+)", r"\1"), (r"dropout\.probability", "dropout"), (r"control\.(\w+)", r"\1"),
+    (r"attention_chunk", "chunk"), (r"mask_last_keys", "tree.shape[-1]"), (r"score\.(\w+)", r"\1"), (r"dropout\.probability", "dropout"), (r"control\.(\w+)", r"\1"),
     (r"sequences\.(max_seqlen_q|max_seqlen_k|block_table)", r"\1"), (r"sequences\.batch", "the batch"),
     (r"(bindings\.)?rng_state", "seed"), (r"append\.", ""), (r"bindings\.", ""),
     (r"\bo(?=\.(shape|dtype|stride)| overlaps| is )", "out"),

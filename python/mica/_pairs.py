@@ -26,3 +26,13 @@ def longest(cu_seqlens: Optional[Sequence[int]], used: Optional[Sequence[int]], 
     if cu_seqlens is not None:
         return max((b - a for a, b in zip(cu_seqlens, cu_seqlens[1:])), default=0)
     return whole
+
+
+def tree_mask(tree: Any, mask: Any) -> Any:
+    """A tree of speculated tokens as the mask that it is: (rows, n), or with batch or (batch, heads) ahead."""
+    if mask is not None:
+        raise InvalidArgument("tree is given with mask, want one of them")
+    axes = len(getattr(tree, "shape", ()))
+    if not 2 <= axes <= 4:
+        raise InvalidArgument(f"tree has {axes} axes, want (rows, n), (batch, rows, n) or (batch, heads, rows, n)")
+    return tree[:, None] if axes == 3 else tree

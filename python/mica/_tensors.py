@@ -83,7 +83,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
             k_new: Optional[Tensor] = None, v_new: Optional[Tensor] = None, rotary_cos: Optional[Tensor] = None,
             rotary_sin: Optional[Tensor] = None, rng_state: Optional[Tensor] = None, seed: int = 0, offset: int = 0,
             causal: int = _abi.CAUSAL_NONE, diagonal: int = _abi.DIAGONAL_FROM_CAUSAL, window_left: int = -1,
-            window_right: int = -1, chunk: int = 0, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0,
+            window_right: int = -1, chunk: int = 0, mask_last_keys: int = 0, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0,
             num_splits: int = 0, deterministic: bool = False, batch_invariant: bool = False,
             rotary_interleaved: bool = False, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
             place: Tuple[int, ...] = ()) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
@@ -101,7 +101,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
     if probs is True:
         probs = q.new_empty((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32)
     lse, probs = None if lse is False else lse, None if probs is False else probs
-    _forward(options(causal, diagonal, window_left, window_right, chunk, scale, softcap, dropout, num_splits, deterministic,
+    _forward(options(causal, diagonal, window_left, window_right, chunk, mask_last_keys, scale, softcap, dropout, num_splits, deterministic,
                      batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k),
                      place),
              q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
@@ -138,7 +138,7 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
         torch.empty_like(like) if cu is None else torch.zeros_like(like)
         for wanted, like, cu in ((dq, q, cu_seqlens_q), (dk, k, cu_seqlens_k), (dv, v, cu_seqlens_k),
                                  (d_bias, bias, None), (d_sinks, sinks, None)))
-    _backward(options(causal, diagonal, window_left, window_right, chunk, scale, softcap, dropout, 0, deterministic,
+    _backward(options(causal, diagonal, window_left, window_right, chunk, 0, scale, softcap, dropout, 0, deterministic,
                       batch_invariant, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k), place),
               q, k, v, o, lse, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
               cache_leftpad, seed & _64_BITS, offset & _64_BITS, rng_state if dropout else None, d_o, d_lse, dq, dk,

@@ -20,7 +20,7 @@ from ._caller import caller
 from ._describe import Options
 from ._recent import Recent, recent, remember
 from ._packed import clear_outside
-from ._pairs import check_pairs, longest
+from ._pairs import check_pairs, longest, tree_mask
 from ._subclasses import attend_subclass
 from ._tracing import (has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
@@ -267,7 +267,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          mask: Optional[Tensor], bias: Optional[Tensor], scale: Optional[float],
                          softcap: Optional[float], alibi: Optional[Tensor], sinks: Optional[Tensor],
                          return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
-                         batch_invariant: bool, max_seqlen_k: Optional[int]) -> Any:
+                         batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor]) -> Any:
     if window is not None:
         window = window_of(window)
     if isinstance(cache_seqlens, (int, torch.SymInt)) or type(cache_seqlens).__module__ == "numpy" and not getattr(
@@ -278,6 +278,9 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         cache_seqlens = lengths_of("cache_seqlens", cache_seqlens, q)
     arguments = (causal, window, chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                  rotary_interleaved, None, max_seqlen_k)
+    if tree is not None:
+        mask = tree_mask(tree, mask)
+        arguments += (mask.shape[-1],)
     if is_grad_enabled():
         refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
                         rotary_cos=rotary_cos, rotary_sin=rotary_sin)
@@ -290,10 +293,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                            k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin), normalise(*arguments),
                       return_lse, out, None)
     _refuse_layouts(q=q, k_cache=k_cache, v_cache=v_cache)
-    if (mask is not None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
+    if (mask is not None and tree is None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
         whole = k_cache.shape[1] if block_table is None else 0
         new = 0 if k is None else k.shape[1]
-        _check_pairs(mask, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
+        _check_pairs(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
         q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
     options = numbers(*arguments)

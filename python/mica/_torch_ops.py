@@ -23,7 +23,7 @@ TENSORS = ("mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "se
            "cache_leftpad", "cache_batch_idx", "block_table")
 BACKWARD_TENSORS = TENSORS[:10]
 APPEND_TENSORS = ("k_new", "v_new", "rotary_cos", "rotary_sin")
-NUMBERS = (("int", "causal"), ("int", "diagonal"), ("int", "window_left"), ("int", "window_right"), ("int", "chunk"),
+NUMBERS = (("int", "causal"), ("int", "diagonal"), ("int", "window_left"), ("int", "window_right"), ("int", "chunk"), ("int", "mask_last_keys"),
            ("float", "scale"), ("float", "softcap"), ("float", "dropout"), ("int", "num_splits"), ("bool", "deterministic"),
            ("bool", "batch_invariant"), ("bool", "rotary_interleaved"), ("SymInt", "max_seqlen_q"),
            ("SymInt", "max_seqlen_k"))
@@ -100,7 +100,7 @@ def _backward(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Ten
     made = _gradients(q, k, v, named["bias"], named["sinks"], needs, is_packed)
     wanted = dict(zip(("dq", "dk", "dv", "d_bias", "d_sinks"),
                       (tensor if need else False for tensor, need in zip(made, needs))))
-    for unused in ("num_splits", "rotary_interleaved"):
+    for unused in ("num_splits", "rotary_interleaved", "mask_last_keys"):
         named.pop(unused)
     d_lse = None if d_lse is None else d_lse.resolve_neg()
     _tensors.backward(_tensors.dense(d_o), *(_tensors.dense(t) for t in (q, k, v, o)), lse, d_lse=d_lse, **wanted,

@@ -73,7 +73,7 @@ def attention_with_cache(
     Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[False] = ..., out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
-    max_seqlen_k: Optional[int] = ...,
+    max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ...,
 ) -> A: ...
 @overload
 def attention_with_cache(
@@ -84,7 +84,7 @@ def attention_with_cache(
     Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[True], out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
-    max_seqlen_k: Optional[int] = ...,
+    max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ...,
 ) -> Tuple[A, A]: ...
 @overload
 def attention_with_cache(
@@ -95,5 +95,5 @@ def attention_with_cache(
     Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Any, out: Optional[Array] =
     ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., max_seqlen_k:
-    Optional[int] = ...,
+    Optional[int] = ..., tree: Optional[Array] = ...,
 ) -> Any: ...

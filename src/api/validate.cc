@@ -158,6 +158,7 @@ struct Validation {
   mica_status same_as_q(const char* name, const mica_tensor& t, Tensor& out, i64 dim, const char* dim_meaning);
   mica_status rows_by_heads(const char* name, const mica_tensor& t, Tensor& out);
   mica_status pairs(const char* name, const mica_tensor& t, Tensor& out, Fit fit);
+  mica_status last_pairs();
 };
 
 mica_status Validation::qkv() {
@@ -309,6 +310,22 @@ mica_status Validation::pairs(const char* name, const mica_tensor& t, Tensor& ou
   return check_shape(name, out, {{p.batch, "the batch", fit}, {p.heads_q, "= q.shape[2]", fit}, rows, keys});
 }
 
+// A mask of the last keys of each sequence: as many as it has.
+mica_status Validation::last_pairs() {
+  MICA_RETURN_IF_FAILED(check_tensor("mask.boolean", a.mask.boolean, p.boolean));
+  const bool packed_q = p.vectors & MICA_CU_SEQLENS_Q;
+  const Want rows = packed_q ? Want{p.boolean.shape[2], "any"} : Want{p.max_len_q, "= q.shape[1]", Fit::kBroadcast};
+  MICA_RETURN_IF_FAILED(check_shape("mask.boolean", p.boolean,
+                                    {{p.batch, "the batch", Fit::kBroadcast},
+                                     {p.heads_q, "= q.shape[2]", Fit::kBroadcast},
+                                     rows,
+                                     {a.mask_last_keys, "= mask_last_keys"}}));
+  if (a.mask_last_keys > MICA_MAX_SEQLEN)
+    return invalid("mask_last_keys is %lld, want at most %d", (long long)a.mask_last_keys, MICA_MAX_SEQLEN);
+  p.mask_last_keys = i32(a.mask_last_keys);
+  return MICA_OK;
+}
+
 mica_status Validation::outputs() {
   if (!present(a.o) && p.dtype == MICA_FP8_E4M3) return invalid("o.dtype is absent, want bf16, fp16 or fp32");
   if (!present(a.o)) return invalid("o.dtype is absent, want %s (= q.dtype) or fp32", dtype_name(p.dtype));
@@ -361,8 +378,15 @@ mica_status Validation::band() {
   p.window_right =
       p.causal ? 0
                : i32(m.window_right == MICA_UNLIMITED ? MICA_MAX_SEQLEN : min_of<i64>(m.window_right, MICA_MAX_SEQLEN));
+  if (a.mask_last_keys != 0 && (!present(m.boolean) || a.mask_last_keys != m.boolean.shape[3]))
+    return invalid("mask_last_keys is %lld, want 0 or %lld (= mask.boolean.shape[3])", (long long)a.mask_last_keys,
+                   (long long)(present(m.boolean) ? m.boolean.shape[3] : 0));
+  if (a.mask_last_keys > 0 && p.pass == MICA_BACKWARD)
+    return fail(MICA_ERROR_UNSUPPORTED, "mask_last_keys is %lld, but it is for inference and has no gradient",
+                (long long)a.mask_last_keys);
   if (present(m.boolean)) {
-    MICA_RETURN_IF_FAILED(pairs("mask.boolean", m.boolean, p.boolean, Fit::kBroadcast));
+    MICA_RETURN_IF_FAILED(a.mask_last_keys > 0 ? last_pairs()
+                                               : pairs("mask.boolean", m.boolean, p.boolean, Fit::kBroadcast));
     if (p.boolean.dtype != MICA_BOOL)
       return invalid("mask.boolean.dtype is %s, want bool", dtype_name(p.boolean.dtype));
   }

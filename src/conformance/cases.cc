@@ -21,7 +21,9 @@ void CaseTable::add(const std::string& name, const Options& options) {
   }
 }
 
-bool has_gradients(const Options& o) { return o.page_size == 0 && !o.has_batch_idx && o.len_new == 0; }
+bool has_gradients(const Options& o) {
+  return o.page_size == 0 && !o.has_batch_idx && o.len_new == 0 && o.mask_last_keys == 0;
+}
 
 void add_shape_cases(CaseTable& table) {
   table.add("plain", {});

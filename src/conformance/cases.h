@@ -21,7 +21,7 @@ class CaseTable {
   std::vector<Options> options_;
 };
 
-// What the library defines no gradient for: keys that sequences may share, and append.
+// What the library defines no gradient for: keys that sequences may share, append, and masks of the last keys.
 bool has_gradients(const Options& options);
 
 void add_shape_cases(CaseTable& table);
@@ -29,6 +29,7 @@ void add_layout_cases(CaseTable& table);
 void add_aligned_cases(CaseTable& table);
 void add_mask_cases(CaseTable& table);
 void add_chunk_cases(CaseTable& table);
+void add_tree_cases(CaseTable& table);
 void add_score_cases(CaseTable& table);
 void add_sequence_cases(CaseTable& table);
 void add_cache_cases(CaseTable& table);

@@ -400,6 +400,7 @@ std::vector<Options> named_options() {
   add_aligned_cases(table);
   add_mask_cases(table);
   add_chunk_cases(table);
+  add_tree_cases(table);
   add_score_cases(table);
   add_sequence_cases(table);
   add_cache_cases(table);

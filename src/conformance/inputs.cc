@@ -199,6 +199,7 @@ void make_score_side(Inputs& x, Random& random) {
   }
   if (o.has_mask) {
     pair_shape(x, o.mask_axes, shape);
+    if (o.mask_last_keys) shape[3] = o.mask_last_keys;
     x.mask = make_tensor(MICA_BOOL, shape, o.layout_score, o.alignment);
     for (int64_t b = 0; b < shape[0]; ++b)
       for (int64_t h = 0; h < shape[1]; ++h)
@@ -245,6 +246,7 @@ void describe(Inputs& x) {
   a.mask.window_left = o.window_left, a.mask.window_right = o.window_right;
   a.attention_chunk = o.chunk;
   a.mask.boolean = x.mask.description;
+  a.mask_last_keys = o.mask_last_keys;
   a.score.scale = o.scale, a.score.softcap = o.softcap;
   a.score.alibi = x.alibi.description, a.score.bias = x.bias.description, a.score.sinks = x.sinks.description;
   const auto carry = [&a](bool is_there, uint32_t vector) { a.sequences.vectors |= is_there ? vector : 0u; };

@@ -74,6 +74,7 @@ struct Options {
   uint32_t mask_axes = kAllAxes;
   double mask_density = 0.7;  // of true
   bool mask_empty_rows = false;
+  int64_t mask_last_keys = 0;  // with has_mask: it is about so many keys at the end
 
   float scale = 0, softcap = 0;
   bool has_alibi = false, alibi_per_batch = false;

@@ -106,6 +106,12 @@ bool Attention<T>::is_visible(int64_t b, int64_t h, int64_t i, int64_t j) const 
     if (chunk_of(diagonal) != chunk_of(j)) return false;
   }
   double value;
+  if (o_.mask_last_keys) {
+    const int64_t column = j - (s.len_k - o_.mask_last_keys);
+    return column < 0 ||
+           x_.mask.get(x_.mask.description.shape[0] == 1 ? 0 : b, x_.mask.description.shape[1] == 1 ? 0 : h,
+                       x_.mask.description.shape[2] == 1 ? 0 : i, column) != 0;
+  }
   return !x_.mask.present() || (read_pair(x_.mask, b, h, i, j, value) && value != 0);
 }
 

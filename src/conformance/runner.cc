@@ -276,6 +276,7 @@ std::vector<std::string> tags_of(const Options& o) {
   tag(o.window_left != MICA_UNLIMITED || o.window_right != MICA_UNLIMITED, "window");
   tag(o.chunk > 0, "chunk");
   tag(o.has_mask, "mask");
+  tag(o.mask_last_keys > 0, "tree");
   tag(o.bias_dtype != MICA_NONE, "bias");
   tag(o.has_alibi, "alibi");
   tag(o.softcap != 0, "softcap");

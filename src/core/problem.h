@@ -63,6 +63,7 @@ struct Problem {
   i32 batch_invariant;
 
   Tensor q, k, v, o, lse, probs;
+  i32 mask_last_keys;  // boolean is about the last so many keys, and those before are visible; 0: it begins at key 0
   Tensor boolean, alibi, bias, sinks;
   Tensor block_table, k_new, v_new, rotary_cos, rotary_sin;
   Tensor d_o, d_lse, dq, dk, dv, d_bias, d_sinks;

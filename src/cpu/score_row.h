@@ -82,8 +82,20 @@ inline void add_bias_row(const Scoring& s, float* row, i32 head, i32 i, i32 j_be
   for (; c < end; ++c) row[c] = add_bias<ScalarMath>(row[c], load_as_float(base, c * at.stride_key, t.dtype));
 }
 
+// What hide_by_mask does where the mask is about the last keys alone. A row that it does not have sees nothing.
+inline void hide_by_last_keys(const Scoring& s, const PairRow& at, float* row, i32 j_begin, i32 count) {
+  const i32 keys = s.problem->mask_last_keys, first = s.band.len_k - keys;  // the key of its column 0
+  const u8* mask = static_cast<const u8*>(s.x->boolean_mask) + at.offset;
+  for (i32 c = at.num_keys == 0 ? 0 : max_of(first - j_begin, 0); c < count; ++c) {
+    const i32 column = j_begin + c - first;
+    if (at.num_keys == 0 || column >= keys || !mask[column * at.stride_key]) row[c] = -infinity();
+  }
+}
+
+// Hides what the boolean mask hides of keys [j_begin, j_begin + count) from row i.
 inline void hide_by_mask(const Scoring& s, float* row, i32 head, i32 i, i32 j_begin, i32 count) {
   const PairRow at = pair_row(s.problem->boolean, s.batch_index, head, i);
+  if (s.problem->mask_last_keys > 0) return hide_by_last_keys(s, at, row, j_begin, count);
   const i32 end = clamp_to(at.num_keys - j_begin, 0, count);
   const u8* base = end > 0 ? static_cast<const u8*>(s.x->boolean_mask) + at.offset + j_begin * at.stride_key : nullptr;
   i32 c = 0;

@@ -34,6 +34,10 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.alibi_stride_head = p.alibi.stride[1];
   a.bias = pairs_arg(p.bias);
   a.boolean = pairs_arg(p.boolean);
+  if (p.mask_last_keys > 0) {
+    a.boolean.keys = a.boolean.last_keys = p.mask_last_keys;
+    a.boolean.in_twos = 0;
+  }
   a.dropout = dropout_arg(p);
   a.splits = splits;
   a.partial_rows = rows_of_head(p);

@@ -156,6 +156,7 @@ const char* feature_name(u32 feature) {
     case kFeatureNegativeScale: return "a negative scale";
     case kFeaturePaged: return "pages";
     case kFeatureChunk: return "chunks";
+    case kFeatureLastKeys: return "a mask of the last keys";
     case kFeatureManyPairs: return "an fp32 bias, or a bias beside a mask";
     case kFeatureUnaligned: return "rows that are not whole multiples of 16 bytes";
     case kFeatureFp32Output: return "fp32 output";
@@ -366,6 +367,7 @@ u32 features_of(const Problem& p) {
   if (p.scale < 0) features |= kFeatureNegativeScale;
   if (p.page_size > 0) features |= kFeaturePaged;
   if (p.chunk > 0) features |= kFeatureChunk;
+  if (p.mask_last_keys > 0) features |= kFeatureLastKeys;
   const bool forward = p.pass == MICA_FORWARD;
   if (forward && p.o.dtype != p.dtype) features |= kFeatureFp32Output;
   // A dO of another type is read from the workspace.

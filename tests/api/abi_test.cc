@@ -90,7 +90,7 @@ EXPECT_OFFSET(mica_quantisation, v_descale, 144);
 EXPECT_OFFSET(mica_quantisation, per_page, 216);
 EXPECT_OFFSET(mica_quantisation, reserved, 220);
 
-static_assert(sizeof(mica_attention) == 1992);
+static_assert(sizeof(mica_attention) == 2000);
 EXPECT_OFFSET(mica_attention, struct_bytes, 0);
 EXPECT_OFFSET(mica_attention, abi_version, 4);
 EXPECT_OFFSET(mica_attention, device, 8);
@@ -110,6 +110,7 @@ EXPECT_OFFSET(mica_attention, gradients, 1192);
 EXPECT_OFFSET(mica_attention, place, 1696);
 EXPECT_OFFSET(mica_attention, quantisation, 1760);
 EXPECT_OFFSET(mica_attention, attention_chunk, 1984);
+EXPECT_OFFSET(mica_attention, mask_last_keys, 1992);
 
 static_assert(sizeof(void*) == 8 && sizeof(mica_bindings) == 304);
 EXPECT_OFFSET(mica_bindings, struct_bytes, 0);

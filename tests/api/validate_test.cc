@@ -58,10 +58,10 @@ void quantise(mica_attention& a, bool all) {
 
 // clang-format off
 const BadCall kBadCalls[] = {
-  {"struct_bytes", "struct_bytes is 8, want 1992 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
+  {"struct_bytes", "struct_bytes is 8, want 2000 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.struct_bytes = 8; }},
-  {"struct_bytes_of_a_later_header", "struct_bytes is 2000, want at most 1992: the program was compiled with the header of a later Mica",
-   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 2000; }},
+  {"struct_bytes_of_a_later_header", "struct_bytes is 2008, want at most 2000: the program was compiled with the header of a later Mica",
+   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 2008; }},
   {"abi_version", "abi_version is 9, want 1 (use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.abi_version = 9; }},
 
@@ -193,6 +193,19 @@ const BadCall kBadCalls[] = {
    kForward, [](mica_attention& a) { a.mask.causal = 1, a.mask.window_right = 4; }},
   {"diagonal_against_causal", "mask.diagonal is 2, want 1 (the alignment that mask.causal names)", kInvalid, kForward,
    [](mica_attention& a) { a.mask.causal = 1, a.mask.diagonal = 2; }},
+  {"last_keys_without_a_mask", "mask_last_keys is 3, want 0 or 0 (= mask.boolean.shape[3])", kInvalid, kForward,
+   [](mica_attention& a) { a.mask_last_keys = 3; }},
+  {"last_keys_of_another_mask", "mask_last_keys is 4, want 0 or 5 (= mask.boolean.shape[3])", kInvalid, kForward,
+   [](mica_attention& a) { a.mask.boolean = dense(MICA_BOOL, {2, 1, 5, 5}), a.mask_last_keys = 4; }},
+  {"last_keys_rows", "mask.boolean.shape[2] is 4, want 1 or 5 (= q.shape[1])", kInvalid, kForward,
+   [](mica_attention& a) { a.mask.boolean = dense(MICA_BOOL, {2, 1, 4, 5}), a.mask_last_keys = 5; }},
+  {"last_keys_many", "mask_last_keys is 536870913, want at most 536870912", kInvalid, kForward,
+   [](mica_attention& a) {
+     a.mask_last_keys = MICA_MAX_SEQLEN + 1;
+     a.mask.boolean = dense(MICA_BOOL, {1, 1, 5, a.mask_last_keys});
+   }},
+  {"last_keys_backward", "mask_last_keys is 5, but it is for inference and has no gradient", kUnsupported, kBackward,
+   [](mica_attention& a) { a.mask.boolean = dense(MICA_BOOL, {2, 1, 5, 5}), a.mask_last_keys = 5; }},
   {"chunk_negative", "attention_chunk is -1, want 0 (no chunks) to 536870912", kInvalid, kForward,
    [](mica_attention& a) { a.attention_chunk = -1; }},
   {"chunk_beyond_the_longest", "attention_chunk is 536870913, want 0 (no chunks) to 536870912", kInvalid, kForward,

@@ -45,7 +45,7 @@ class Options(NamedTuple):
 def _options(causal: Causal, window: Window, scale: Optional[float], softcap: Optional[float], dropout: float,
              diagonal: Optional[str]) -> Options:
     given = normalise(causal, window_of(window), 0, scale, softcap, dropout, diagonal)
-    of_causal, of_diagonal, left, right, _chunk, scale, softcap, dropout = given[:8]
+    of_causal, of_diagonal, left, right, _chunk, _last_keys, scale, softcap, dropout = given[:9]
     if of_causal and diagonal is not None and of_diagonal != of_causal:
         raise InvalidArgument(f"diagonal is {diagonal!r}, want None or the alignment that causal names")
     if not 0 <= dropout < 1:

@@ -277,7 +277,12 @@ struct FeatureState {
         for (int half = 0; half < 2; ++half) {
           const i32 query = query_begin + m * 16 + half * 8 + lane / 4;
           FragmentRow<n_blocks> row = {scores[m], half};
-          whole(row, line_of(a, band, batch, head, query, key_begin + lane % 4 * 2));
+          const i32 first = key_begin + lane % 4 * 2;
+          if constexpr (served & kFeatureLastKeys)
+            whole(row, a.last_keys > 0 ? last_line_of(a, band, batch, head, query, first)
+                                       : line_of(a, band, batch, head, query, first));
+          else
+            whole(row, line_of(a, band, batch, head, query, first));
         }
     } else {
 #pragma unroll

@@ -8,15 +8,23 @@
 
 namespace mica {
 
-// The keys of one query from a first one on: where that is in the tensor, and how many there are.
+// The keys of one query from a first one on: where that is in the tensor, how many there are, and how many come before
+// the tensor's first (a mask of the last keys shows those).
 struct PairsLine {
   i64 index;
-  i32 limit;
+  i32 limit, before;
 };
 MICA_DEVICE PairsLine line_of(const PairsArg& a, const Band& band, i32 batch, i32 head, i32 query, i32 first_key) {
   const bool inside = query < min_of(a.rows, band.len_q);
   return PairsLine{batch * a.stride_batch + head * a.stride_head + query * a.stride_row + first_key * a.stride_key,
-                   inside ? min_of(a.keys, band.len_k) - first_key : 0};
+                   inside ? min_of(a.keys, band.len_k) - first_key : 0, 0};
+}
+// The same of a mask of the last keys.
+MICA_DEVICE PairsLine last_line_of(const PairsArg& a, const Band& band, i32 batch, i32 head, i32 query, i32 first_key) {
+  const i32 column = first_key - (band.len_k - a.last_keys);
+  const bool inside = query < min_of(a.rows, band.len_q);
+  return PairsLine{batch * a.stride_batch + head * a.stride_head + query * a.stride_row + column * a.stride_key,
+                   inside ? a.last_keys - column : 0, inside ? max_of(-column, 0) : 0};
 }
 
 // One of the two rows that a lane holds of a 16-row block.
@@ -103,7 +111,7 @@ MICA_DEVICE void hide_line(FragmentRow<n_blocks>& row, const PairsArg& a, const 
     } else {
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        if (n * 8 + e < line.limit) visible[e] = data[(n * 8 + e) * a.stride_key];
+        if (n * 8 + e < line.limit) visible[e] = n * 8 + e < line.before ? 1 : data[(n * 8 + e) * a.stride_key];
     }
 #pragma unroll
     for (int e = 0; e < 2; ++e) row.at(n, e) = visible[e] ? row.at(n, e) : -infinity();

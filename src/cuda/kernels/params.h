@@ -26,6 +26,7 @@ struct PairsArg {
   i32 dtype;
   i32 rows, keys;  // shape[2], shape[3]; 2^31 - 1 where they broadcast
   i32 in_twos;     // keys 2n and 2n + 1 can be read at once
+  i32 last_keys;   // it is about the last so many keys, and those before are visible; 0: it begins at key 0
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
@@ -60,6 +61,7 @@ enum Feature : u32 {
   kFeatureFp32Output = 256,
   kFeatureManyPairs = 512,    // a bias in fp32, or a bias beside a mask
   kFeatureApartCells = 1024,  // dropout at a place in a larger call that does not keep cells together (keeps_cells)
+  kFeatureLastKeys = 4096,    // a boolean mask about the last keys
   kFeatureChunk = 2048,       // packed rows (parts/packed_rows.cuh) have it without asking
 };
 

@@ -55,8 +55,9 @@ struct ProbsRow {
     if (p.bias.data && row < p.bias.rows && key < p.bias.keys)
       x = add_bias<DoubleMath>(x, load_as_float(p.bias.data, index_in(p.bias, key), p.bias.dtype));
     if (!p.boolean.data) return x;
-    const bool visible = row < p.boolean.rows && key < p.boolean.keys &&
-                         static_cast<const u8*>(p.boolean.data)[index_in(p.boolean, key)];
+    const i32 column = p.boolean.last_keys > 0 ? key - (band.len_k - p.boolean.last_keys) : key;
+    const bool visible = row < p.boolean.rows && column < p.boolean.keys &&
+                         (column < 0 || static_cast<const u8*>(p.boolean.data)[index_in(p.boolean, column)]);
     return visible ? x : -infinity();
   }
 

@@ -184,7 +184,7 @@ def test_ops_obey_torch(device):
     """PyTorch's own check of schema, fake implementation and autograd registration."""
     q, k, v = qkv(device)
     used = torch.tensor([3, 1], dtype=torch.int32, device=device)
-    numbers = (1, 1, -1, -1, 0.0, 0.0, 0.0, 0, False, False, False, 0, 0)
+    numbers = (1, 1, -1, -1, 0, 0, 0.0, 0.0, 0.0, 0, False, False, False, 0, 0)
     tensors = dict.fromkeys(_torch_ops.TENSORS)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.mica.attention.default, (q, k, v, *tensors.values(), *numbers, True),

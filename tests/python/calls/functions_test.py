@@ -399,3 +399,28 @@ def test_a_defect_inside_is_not_hidden(monkeypatch):
         with pytest.raises(AttributeError, match="has no attribute 'shape'"):
             call()
         assert len(tried) == 1
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_a_tree_of_speculated_tokens(device, axes):
+    q, cache_k, cache_v = (torch.randn(2, n, h, 32, device=device) for n, h in ((5, 4), (40, 2), (40, 2)))
+    k, v = (torch.randn(2, 5, 2, 32, device=device) for _ in range(2))
+    tree = torch.rand(*((2, 4, 5, 5)[4 - axes:] if axes != 3 else (2, 5, 5)), device=device) < 0.6
+    used = torch.tensor([30, 0], dtype=torch.int32, device=device)
+    out = mica.attention_with_cache(q, cache_k, cache_v, k=k, v=v, cache_seqlens=used, tree=tree)
+    full = tree[:, None] if axes == 3 else tree.expand(2, 4, 5, 5)
+    for b, n in enumerate((30, 0)):
+        mask = torch.cat([torch.ones(4, 5, n, dtype=torch.bool, device=device), full[b].expand(4, 5, 5)], -1)
+        want, _ = reference.attention(q[b:b + 1], cache_k[b:b + 1, :n + 5], cache_v[b:b + 1, :n + 5], mask=mask[None])
+        torch.testing.assert_close(out[b:b + 1].double(), want, rtol=2e-5, atol=2e-5)
+
+
+def test_a_tree_that_is_none(device):
+    q, cache = torch.randn(1, 5, 4, 32, device=device), torch.randn(1, 40, 2, 32, device=device)
+    tree = torch.ones(5, 5, dtype=torch.bool, device=device)
+    with pytest.raises(ValueError, match="tree is given with mask, want one of them"):
+        mica.attention_with_cache(q, cache, cache, tree=tree, mask=torch.ones(5, 40, dtype=torch.bool, device=device))
+    with pytest.raises(ValueError, match="tree has 1 axes, want"):
+        mica.attention_with_cache(q, cache, cache, tree=tree[0])
+    with pytest.raises(ValueError, match=r"mask.shape\[2\] is 3, want 1 or 5"):
+        mica.attention_with_cache(q, cache, cache, tree=tree[:3])

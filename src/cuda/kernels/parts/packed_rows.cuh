@@ -112,8 +112,9 @@ struct PackedRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       FragmentRow<n_blocks> fragment = {scores, half};
-      function(fragment,
-               line_of(a, band, batch_index, row[half].head, row[half].query, key_begin + i32(threadIdx.x % 4) * 2));
+      const i32 first = key_begin + i32(threadIdx.x % 4) * 2;
+      function(fragment, a.last_keys > 0 ? last_line_of(a, band, batch_index, row[half].head, row[half].query, first)
+                                         : line_of(a, band, batch_index, row[half].head, row[half].query, first));
     }
   }
 
