@@ -38,13 +38,26 @@ double available_bytes() {
   return free ? double(free) : std::numeric_limits<double>::infinity();
 }
 
-ChildResult run_self(const std::vector<std::string>& arguments) {
+namespace {
+
+support::Command self(const std::vector<std::string>& arguments) {
   support::Command command = {
       .words = {"mica"}, .variables = support::current_environment(), .folder = "", .program = "/proc/self/exe"};
   command.words.insert(command.words.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+}  // namespace
+
+ChildResult run_self(const std::vector<std::string>& arguments) {
   ChildResult result = {};
-  result.exit_code = support::run_beside(command, &result.output).exit_code;
+  result.exit_code = support::run_beside(self(arguments), &result.output).exit_code;
   return result;
+}
+
+int show_self(const std::vector<std::string>& arguments) {
+  std::fflush(stdout);
+  return support::run_beside(self(arguments), nullptr).exit_code;
 }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }

@@ -20,6 +20,9 @@ struct ChildResult {
 // Runs this same program with other arguments and collects its standard output.
 ChildResult run_self(const std::vector<std::string>& arguments);
 
+// The same, where its output is for whoever reads this program's: its exit code.
+int show_self(const std::vector<std::string>& arguments);
+
 bool stdout_is_terminal();
 
 // Throws std::runtime_error, in one line, if the file cannot be written: better before the work than after it.

@@ -29,7 +29,7 @@ struct Options {
   builder::BuildRequest request;
   SlurmOptions slurm;
   std::string jobs = "auto";
-  bool dry_run = false, attach = false, json = false, install = false, no_progress = false;
+  bool dry_run = false, attach = false, json = false, install = false, no_progress = false, no_fetch = false;
 };
 
 std::string minutes(double seconds) {
@@ -103,6 +103,11 @@ void print_plan(const builder::PreparedBuild& b) {
     for (const builder::Decision& d : b.plan.decisions) table.add({d.what, d.value, d.why});
     std::printf("\n%s", table.text().c_str());
   }
+  if (const builder::Forecast& f = b.forecast; !f.from.empty())
+    std::printf("\nforecast  about %s, %s of memory, a wheel of %.0f MB (from %s)\n", minutes(f.seconds).c_str(),
+                builder::gigabytes(f.peak_bytes).c_str(), double(f.wheel_bytes) / 1e6, f.from.c_str());
+  else if (!b.plan.refused())
+    std::printf("\nforecast  none: no build of %s is recorded\n", b.source.package.c_str());
   if (!b.plan.settings.empty()) {
     Table table({"variable", "", "why"});
     for (const builder::Setting& s : b.plan.settings) table.add({s.name, s.removed ? "(taken away)" : s.value, s.why});
@@ -177,6 +182,10 @@ void note_outcome(const std::string& json) {
   if (file && *file) support::replace_file(file, json);
 }
 
+ChildResult install_wheel(const std::string& wheel, const std::string& python) {
+  return run_self({"fix", wheel, "--yes", "--python", python});
+}
+
 int run(Options options) {
   if (options.jobs != "auto") {
     char* end = nullptr;
@@ -186,14 +195,18 @@ int run(Options options) {
     options.request.jobs = int(jobs);
   }
   options.request.mica_version = mica_version();
+  options.request.fetches_toolchain = !options.no_fetch;
   Display display(options.json, !options.no_progress);
   const builder::Listener listener = {[&](const std::string& line) { display.say(line); },
                                       [&](const builder::BuildProgress& p) { display.show(p); }};
   support::take_stop_signals();
   const auto as_job = [&] {
-    const int code = run_in_slurm(options.request, options.slurm, options.attach, options.json, listener);
+    const SlurmEnd end = run_in_slurm(options.request, options.slurm, options.attach, options.json, listener);
     display.clear();
-    return code;
+    if (!options.install || end.exit_code != kOk || end.wheel.empty()) return end.exit_code;
+    const ChildResult installed = install_wheel(end.wheel, end.python);
+    if (!options.json) std::printf("%s", installed.output.c_str());
+    return installed.exit_code;
   };
   options.slurm.print |= options.dry_run;  // of a job, the script is what would be done
   if (options.slurm.slurm) return as_job();
@@ -212,6 +225,9 @@ int run(Options options) {
   builder::PreparedBuild prepared =
       builder::prepare(options.request, options.dry_run ? builder::Fetch::kNothing : builder::Fetch::kSource, listener);
   if (options.dry_run) {
+    if (!prepared.plan.refused())
+      prepared.forecast =
+          builder::forecast(prepared.plan, prepared.source.package, builder::recorded_builds(prepared.request.work));
     if (options.json)
       std::printf("%s", builder::plan_json(prepared).c_str());
     else
@@ -240,7 +256,7 @@ int run(Options options) {
   }
   ChildResult installed = {0, ""};
   if (outcome.status == builder::BuildStatus::kBuilt && options.install)
-    installed = run_self({"fix", outcome.wheel, "--yes", "--python", prepared.place.program});
+    installed = install_wheel(outcome.wheel, prepared.place.program);
   note_outcome(builder::outcome_json(prepared, outcome));
   if (options.json) {
     std::printf("%s", builder::outcome_json(prepared, outcome).c_str());
@@ -264,8 +280,11 @@ Verb build_verb(Command& app) {
       ->type_name("TARGET");
   verb->add_option("--python", request.python, "the Python whose torch it is for (default: the active one)")
       ->type_name("PATH");
-  verb->add_option("--target", request.target_file, "where it shall run: a file that mica doctor --export wrote there")
-      ->type_name("FILE");
+  verb->add_option("--target", request.target_files,
+                   "where it shall run: files that mica doctor --export wrote there; several: one wheel for all")
+      ->type_name("FILE")
+      ->expected(1)
+      ->take_all();
   verb->add_option("--arch", request.architectures, "auto (the target's GPUs) or a list as in 8.0,9.0a,12.0+PTX")
       ->type_name("LIST")
       ->capture_default_str();
@@ -283,6 +302,10 @@ Verb build_verb(Command& app) {
   verb->add_flag("--keep", request.keep, "keep sources and objects after success");
   verb->add_flag("--allow-downloads", request.allow_downloads,
                  "let setup.py download (default: it is told that there is nothing)");
+  verb->add_flag("--no-fetch", options->no_fetch, "do not fetch an nvcc or a g++ where none that suits is here");
+  verb->add_option("--conda-channel", request.conda_channel,
+                   "a folder with packages of conda that g++ is taken from (default: the distribution's packages)")
+      ->type_name("DIR");
   verb->add_flag("--dry-run", options->dry_run, "only say what would be done, with every variable and flag, and why");
   verb->add_flag("--attach", options->attach, "follow a build that is running (that of TARGET, or any)");
   verb->add_flag("--no-progress", options->no_progress, "no lines about files and memory so far");

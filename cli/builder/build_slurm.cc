@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "builder/plan/architectures.h"
 #include "builder/plan/parallel.h"
 #include "builder/plan/recipe.h"
 #include "builder/run/prepare.h"
 #include "builder/slurm/job.h"
+#include "builder/slurm/nodes.h"
 #include "builder/slurm/slurm.h"
 #include "builder/slurm/slurm_end.h"
 #include "builder/slurm/slurm_script.h"
@@ -78,8 +80,9 @@ builder::JobRequest job_request(const builder::BuildRequest& request, const Slur
     if (!value.empty()) job.words.insert(job.words.end(), {flag, value});
   };
   add("--python", prepared.place.program);
-  add("--target", absolute(request.target_file));
+  for (const std::string& file : request.target_files) add("--target", absolute(file));
   add("--arch", request.architectures);
+  add("--conda-channel", absolute(request.conda_channel));
   job.out = prepared.request.out;
   job.publish = absolute(options.publish);
   add("--out", job.out);
@@ -200,13 +203,41 @@ void print_json(const Result& result) {
   std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
-int finish(const Result& result, bool json) {
+SlurmEnd finish(const Result& result, bool json) {
   if (json)
     print_json(result);
   else
     print(result);
-  if (result.status.phase != builder::JobPhase::kEnded) return kInterrupted;
-  return succeeded(result) ? kOk : kFailed;
+  if (result.status.phase != builder::JobPhase::kEnded) return {kInterrupted, "", ""};
+  const std::vector<std::string>& words = result.job.request.words;
+  const auto python = std::find(words.begin(), words.end(), "--python");
+  return {succeeded(result) ? kOk : kFailed, wheel_of(result), python + 1 < words.end() ? python[1] : ""};
+}
+
+// `--arch auto` on a cluster: the GPUs that its nodes have, as Slurm lists them.
+void take_the_clusters_gpus(builder::BuildRequest& request, const SlurmOptions& options,
+                            const builder::Listener& listener) {
+  if (request.architectures != "auto" || !request.target_files.empty()) return;
+  std::vector<doctor::ComputeCapability> gpus;
+  std::vector<std::string> not_known;
+  for (const builder::NodeType& type : builder::node_types(options.wishes.partition)) {
+    if (type.gpu)
+      gpus.push_back(*type.gpu);
+    else
+      not_known.push_back(type.gres);
+  }
+  const int lowest = builder::recipe_of(builder::parse_source(request.target).package).lowest_sm;
+  std::erase_if(gpus, [&](const auto& gpu) { return gpu.major * 10 + gpu.minor < lowest; });
+  for (const std::string& gres : not_known)
+    listener.say("nodes with " + gres + ": Slurm does not say which GPU that is; --arch or --target do");
+  if (gpus.empty()) return;
+  const builder::FleetArchitectures fleet = builder::smallest_set(gpus);
+  std::vector<std::string> names;
+  for (const auto& gpu : fleet.exact) names.push_back(gpu.text());
+  request.architectures = support::joined(names, ",");
+  std::string line = "for the cluster's GPUs: exact for " + support::joined(names, ", ");
+  for (const auto& [gpu, by] : fleet.compatible) line += "; " + gpu.text() + " runs the code of " + by.text();
+  listener.say(line);
 }
 
 }  // namespace
@@ -222,6 +253,22 @@ void add_slurm_flags(Command& verb, SlurmOptions& options) {
   add("--time", options.wishes.time, "time limit of the job", "TIME");
   add("--gres", options.wishes.gres, "as sbatch takes it: gpu:1 lets the wheel be tried on a GPU", "LIST");
   add("--account", options.wishes.account, "as sbatch takes it", "NAME");
+  add("--qos", options.wishes.qos, "as sbatch takes it", "NAME");
+  add("--constraint", options.wishes.constraint, "as sbatch takes it", "LIST");
+  add("--reservation", options.wishes.reservation, "as sbatch takes it", "NAME");
+  verb.add_option("--module", options.wishes.modules, "loaded in the job before the build: cuda/12.8 (may be repeated)")
+      ->type_name("NAME")
+      ->group(group)
+      ->expected(1)
+      ->take_all()
+      ->needs(slurm);
+  verb.add_option("--sbatch", options.wishes.lines,
+                  "any other option of sbatch, as in --sbatch=--exclusive (may be repeated)")
+      ->type_name("OPTION")
+      ->group(group)
+      ->expected(1)
+      ->take_all()
+      ->needs(slurm);
   verb.add_option("--retries", options.retries, "second tries after too little memory or time, or a lost node")
       ->group(group)
       ->capture_default_str()
@@ -247,8 +294,9 @@ std::string find_job_folder(const builder::BuildRequest& request) {
   return newest;
 }
 
-int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& options, bool attach, bool json,
-                 const builder::Listener& listener) {
+SlurmEnd run_in_slurm(const builder::BuildRequest& asked, const SlurmOptions& options, bool attach, bool json,
+                      const builder::Listener& listener) {
+  builder::BuildRequest request = asked;
   builder::check_wishes(options.wishes);
   if (attach || options.cancel) {
     const std::string folder = find_job_folder(request);
@@ -261,6 +309,9 @@ int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& optio
     return finish(follow(std::move(job), calm, listener), json);
   }
   if (request.target.empty()) throw std::runtime_error("want a package, a source archive or a folder");
+  builder::Listener quiet = listener;
+  if (options.print) quiet.say = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  take_the_clusters_gpus(request, options, quiet);
   const builder::PreparedBuild prepared =
       builder::prepare(request, options.print ? builder::Fetch::kNothing : builder::Fetch::kForAnotherNode, listener);
   const builder::JobRequest wanted = job_request(request, options, prepared);
@@ -268,7 +319,7 @@ int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& optio
     const std::string script = builder::job_script(wanted);
     const nlohmann::json as_json = {{"script", script}, {"folder", wanted.folder}};
     std::printf("%s", json ? (as_json.dump(2) + "\n").c_str() : script.c_str());
-    return kOk;
+    return {};
   }
   for (const doctor::Verdict& verdict : prepared.plan.verdicts)
     if (verdict.severity == doctor::Severity::kError)

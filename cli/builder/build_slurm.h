@@ -21,9 +21,14 @@ struct SlurmOptions {
 
 void add_slurm_flags(Command& verb, SlurmOptions& options);
 
-// Submits the build, or follows the job that is there already, and says how it ended. Returns an exit code.
-int run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& options, bool attach, bool json,
-                 const builder::Listener& listener);
+struct SlurmEnd {
+  int exit_code = 0;
+  std::string wheel, python;  // what was built, and the Python that it is for; empty: nothing was
+};
+
+// Submits the build, or follows the job that is there already, and says how it ended.
+SlurmEnd run_in_slurm(const builder::BuildRequest& request, const SlurmOptions& options, bool attach, bool json,
+                      const builder::Listener& listener);
 
 // The folder of a job of this target (of any, if empty) that was submitted from here; empty: none.
 std::string find_job_folder(const builder::BuildRequest& request);

@@ -13,6 +13,7 @@
 #include "cli/process.h"
 #include "cli/verbs.h"
 #include "doctor/explain/explain.h"
+#include "jupyter/running.h"
 #include "support/text.h"
 
 namespace cli {
@@ -22,7 +23,8 @@ using Kind = builder::FixChoice::Kind;
 
 struct Options {
   std::vector<std::string> wish, folders;
-  std::string python;
+  std::string python, architectures;
+  bool slurm = false;
   bool dry_run = false, yes = false, undo = false, json = false;
 };
 
@@ -98,6 +100,7 @@ int run(const Options& options) {
       std::printf("install  %s\n", support::printable(wheel, 2000).c_str());
     if (installs) std::printf("into     %s\n", builder::site_of(*python).c_str());
   }
+  nlohmann::json build;
   bool is_done = choice.kind == Kind::kNothing;
   int code = choice.kind == Kind::kRefused ? kFailed : kOk;
   if (!options.dry_run && installs && is_agreed(options)) {
@@ -112,15 +115,29 @@ int run(const Options& options) {
     if (!options.json && is_done) {
       for (const std::string& old : outcome.replaced) std::printf("replaced %s\n", old.c_str());
       std::printf("done     %s imported in a new process\n", support::joined(outcome.imported, ", ").c_str());
+      for (const jupyter::RunningKernel& kernel : jupyter::running_kernels(support::Files()))
+        for (const doctor::Verdict& verdict : jupyter::judge_running(kernel))
+          std::printf("%s", doctor::verdict_text(verdict, isatty(STDOUT_FILENO)).c_str());
     }
-  } else if (!options.dry_run && choice.kind == Kind::kBuild && is_agreed(options)) {
-    const ChildResult built = run_self({"build", choice.package, "--install", "--python", python->program});
-    std::printf("%s", built.output.c_str());
-    code = built.exit_code;
-    is_done = code == kOk;
+  } else if (choice.kind == Kind::kBuild && (options.dry_run || is_agreed(options))) {
+    std::vector<std::string> words = {"build", choice.package, "--python", python->program};
+    words.push_back(options.dry_run ? "--dry-run" : "--install");
+    if (options.slurm) words.push_back("--slurm");
+    if (!options.architectures.empty()) words.insert(words.end(), {"--arch", options.architectures});
+    if (options.json) {
+      words.push_back("--json");
+      const ChildResult built = run_self(words);
+      build = nlohmann::json::parse(built.output, nullptr, false);
+      code = built.exit_code;
+    } else {
+      code = show_self(words);
+    }
+    is_done = !options.dry_run && code == kOk;
+    if (options.dry_run) code = kOk;  // the choice is made; whether the build can work is in its plan
   }
   if (options.json) {
     nlohmann::json out = as_json(choice, outcome, is_done);
+    if (!build.is_null()) out["build"] = build;
     out["exit_code"] = code;
     std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   }
@@ -136,6 +153,8 @@ Verb fix_verb(Command& app) {
   verb->add_option("--from", options->folders, "where wheels are looked for (default: here, dist and wheels)");
   verb->add_option("--python", options->python,
                    "the environment (a program or its folder); without it, the active one");
+  verb->add_option("--arch", options->architectures, "GPUs that a build is for, as in 8.0,9.0 (see mica build)");
+  verb->add_flag("--slurm", options->slurm, "build as a job of Slurm (see mica build)");
   verb->add_flag("--dry-run", options->dry_run, "only say what would be done, and why");
   verb->add_flag("--yes", options->yes, "do not ask");
   verb->add_flag("--undo", options->undo, "only undo what an interrupted one left");

@@ -2,6 +2,8 @@
 // `mica jupyter`: the kernels that are here and what loads in them; a Python registered as one and tried.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,8 @@
 #include "doctor/verdict/verdict_json.h"
 #include "jupyter/install.h"
 #include "jupyter/kernels.h"
+#include "jupyter/notebook.h"
+#include "jupyter/running.h"
 #include "support/process.h"
 #include "support/text.h"
 
@@ -21,7 +25,10 @@ struct Options {
   jupyter::KernelRequest request;
   std::vector<std::string> env;
   bool user = false, json = false;
-  Command *list = nullptr, *install = nullptr;
+  jupyter::NotebookRequest notebook;
+  std::vector<std::int64_t> restart;
+  bool restart_all = false;
+  Command *list = nullptr, *install = nullptr, *run = nullptr, *running = nullptr;
 };
 
 void print_json(const nlohmann::json& out) {
@@ -175,6 +182,89 @@ int run_install(Options& options) {
   return exit_code(done.verdicts);
 }
 
+// The Python that a notebook's kernel starts; the active one where it names none.
+std::string python_of_notebook(const Options& options, doctor::Survey& survey) {
+  if (!options.notebook.python.empty()) {
+    const doctor::PythonInstall* python = doctor::find_python(survey, options.notebook.python);
+    if (!python)
+      throw std::runtime_error("--python is " + support::printable(options.notebook.python) + ", which is no Python");
+    return python->program;
+  }
+  for (const jupyter::Kernel& kernel : jupyter::list_kernels(survey))
+    if (kernel.name == options.notebook.kernel && kernel.python) return kernel.python->program;
+  const doctor::PythonInstall* python = doctor::default_python(survey);
+  if (!python) throw std::runtime_error("no Python is here; name one: --python PATH");
+  return python->program;
+}
+
+int run_notebook(Options& options) {
+  doctor::Survey survey = doctor::survey(doctor::outlook_here());
+  options.notebook.python = python_of_notebook(options, survey);
+  support::take_stop_signals();
+  const jupyter::NotebookAnswer answer = jupyter::run_notebook(options.notebook);
+  const doctor::PythonInstall* python = doctor::find_python(survey, options.notebook.python);
+  const auto verdicts = jupyter::judge_notebook(options.notebook, answer, environment_of(survey, python));
+  if (options.json) {
+    print_json({{"notebook", options.notebook.notebook},
+                {"kernel", answer.kernel},
+                {"python", options.notebook.python},
+                {"cells", answer.cells},
+                {"failed_cell", answer.failed_cell},
+                {"error", answer.error},
+                {"verdicts", doctor::as_json(verdicts)}});
+  } else {
+    for (const doctor::Verdict& verdict : verdicts)
+      std::printf("%s", doctor::verdict_text(verdict, isatty(STDOUT_FILENO)).c_str());
+    if (answer.failed_cell == 0)
+      std::printf("%s ran in %s\n", support::counted(std::size_t(answer.cells), "code cell").c_str(),
+                  support::printable(options.notebook.python).c_str());
+  }
+  return answer.failed_cell ? kFailed : kOk;
+}
+
+int run_running(const Options& options) {
+  const auto is_asked_for = [&](const jupyter::RunningKernel& kernel) {
+    const auto& wanted = options.restart;
+    return std::find(wanted.begin(), wanted.end(), kernel.process) != wanted.end() ||
+           (options.restart_all && !kernel.replaced.empty());
+  };
+  std::vector<doctor::Verdict> left;
+  nlohmann::json out = nlohmann::json::array();
+  const std::vector<jupyter::RunningKernel> kernels = jupyter::running_kernels(support::Files());
+  for (const std::int64_t process : options.restart)
+    if (std::none_of(kernels.begin(), kernels.end(), [&](const auto& k) { return k.process == process; }))
+      throw std::runtime_error("--restart is " + std::to_string(process) + ", which is no running kernel");
+  for (const jupyter::RunningKernel& kernel : kernels) {
+    const std::vector<doctor::Verdict> verdicts = jupyter::judge_running(kernel);
+    jupyter::Restarted restarted;
+    const bool is_asked = is_asked_for(kernel);
+    if (is_asked) restarted = jupyter::restart_kernel(kernel, 30);
+    if (!restarted.ended) left.insert(left.end(), verdicts.begin(), verdicts.end());
+    out.push_back({{"process", kernel.process},
+                   {"connection_file", kernel.connection_file},
+                   {"program", kernel.program},
+                   {"replaced", kernel.replaced},
+                   {"restarted_as", restarted.process},
+                   {"ended", restarted.ended},
+                   {"verdicts", doctor::as_json(verdicts)}});
+    if (options.json) continue;
+    std::printf("%d  %s\n", kernel.process, support::printable(kernel.program).c_str());
+    print_row("file", support::printable(kernel.connection_file));
+    if (!is_asked)
+      for (const doctor::Verdict& verdict : verdicts)
+        std::printf("%s", doctor::verdict_text(verdict, isatty(STDOUT_FILENO)).c_str());
+    if (restarted.process)
+      print_row("again", "ended, and started again by Jupyter as process " + std::to_string(restarted.process));
+    else if (restarted.ended)
+      print_row("ended", "nothing started it again: Kernel > Restart in the notebook does");
+    else if (is_asked)
+      print_row("FAILED", "it could not be ended");
+  }
+  if (options.json) print_json({{"kernels", out}, {"verdicts", doctor::as_json(left)}});
+  if (!options.json && kernels.empty()) std::printf("no kernel of Python's is running\n");
+  return exit_code(left);
+}
+
 }  // namespace
 
 Verb jupyter_verb(Command& app) {
@@ -209,13 +299,39 @@ Verb jupyter_verb(Command& app) {
       "jupyter_client and imports torch and the attention packages in it. A kernel that does not start is taken back.\n"
       "Exit codes: 0 registered and it works; 1 it does not start (nothing is left), or an import fails in it;\n"
       "2 bad usage, or another kernel has the name.");
+  options->run = verb->add_subcommand("run", "Run a notebook; say which cell failed, and why");
+  options->run->add_option("notebook", options->notebook.notebook, "a file .ipynb")->required()->type_name("NOTEBOOK");
+  options->run->add_option("--python", options->notebook.python, "a program, or the folder of an environment");
+  options->run->add_option("--kernel", options->notebook.kernel, "its name (default: the one that the notebook names)");
+  options->run->add_option("--timeout", options->notebook.limit_seconds, "seconds that all cells together may take")
+      ->capture_default_str()
+      ->range(1.0, 1e6);
+  options->run->add_flag("--json", options->json, "print JSON");
+  options->run->footer(
+      "The notebook's file is not changed. Exit codes: 0 all cells ran; 1 one failed; 2 it could not be tried.");
+  options->running = verb->add_subcommand("running", "Kernels that run now, and those that hold replaced modules");
+  options->running->add_option("--restart", options->restart, "end this process; Jupyter starts it again")
+      ->type_name("PROCESS");
+  options->running->add_flag("--restart-old", options->restart_all,
+                             "the same for every one that holds a replaced module");
+  options->running->add_flag("--json", options->json, "print JSON");
+  options->running->footer(
+      "A kernel that imported a compiled module before it was replaced goes on with the old one; its open files tell.\n"
+      "Exit codes: 0 none does; 1 one does; 2 it cannot be told.");
   verb->footer(
       "Examples:\n"
       "  mica jupyter list\n"
+      "  mica jupyter running --restart-old\n"
+      "  mica jupyter run train.ipynb --python ~/venv\n"
       "  mica jupyter install --python ~/venv --name torch28 --display-name \"PyTorch 2.8\"\n"
       "  mica jupyter install --python ~/venv --name torch28 --display-name \"PyTorch 2.8\" \\\n"
       "      --env LD_LIBRARY_PATH=/opt/cuda/lib64 --replace");
-  return {verb, [options] { return options->list->is_given() ? run_list(*options) : run_install(*options); }};
+  return {verb, [options] {
+            if (options->list->is_given()) return run_list(*options);
+            if (options->run->is_given()) return run_notebook(*options);
+            if (options->running->is_given()) return run_running(*options);
+            return run_install(*options);
+          }};
 }
 
 }  // namespace cli

@@ -68,6 +68,16 @@ KernelAnswer parse_kernel_answer(std::string_view text) {
   return out;
 }
 
+NotebookAnswer parse_notebook_answer(std::string_view text) {
+  const json answer = parsed(text, "the notebook's answer");
+  const auto number = [&](const char* name) {
+    const auto found = answer.find(name);
+    return found != answer.end() && found->is_number_integer() ? found->get<int>() : 0;
+  };
+  return {number("cells"),          number("failed_cell"),         text_of(answer, "kernel"),
+          text_of(answer, "error"), text_of(answer, "first_line"), text_of(answer, "traceback")};
+}
+
 KernelProbe parse_kernel_probe(std::string_view text) {
   const json answer = parsed(text, "the Python's answer");
   KernelProbe out;

@@ -34,6 +34,14 @@ struct KernelAnswer {
 // Throws std::runtime_error with one line if it is no answer.
 KernelAnswer parse_kernel_answer(std::string_view text);
 
+// What became of a notebook's cells.
+struct NotebookAnswer {
+  int cells = 0;        // of code
+  int failed_cell = 0;  // counted from 1; 0: none
+  std::string kernel, error, first_line, traceback;
+};
+NotebookAnswer parse_notebook_answer(std::string_view text);
+
 // Of the question to a Python whether it can be a kernel.
 struct KernelProbe {
   bool has_ipykernel = false;

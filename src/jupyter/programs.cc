@@ -97,4 +97,79 @@ answer = main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
 print("\n" + MARK + json.dumps(answer), flush=True)
 )py";
 
+const char* const kNotebookProgram = R"py(
+import json, os, re, sys, time
+
+def main(path, name, seconds):
+    from jupyter_client.manager import KernelManager
+
+    with open(path, encoding="utf-8") as file:
+        book = json.load(file)
+    name = name or book.get("metadata", {}).get("kernelspec", {}).get("name", "")
+    cells = ["".join(cell["source"]) for cell in book.get("cells", []) if cell.get("cell_type") == "code"]
+    answer = {"cells": len(cells), "kernel": name, "failed_cell": 0}
+    deadline = time.time() + seconds
+    with open(os.path.join(os.environ["JUPYTER_RUNTIME_DIR"], "words"), "w+") as words:
+        manager = KernelManager(kernel_name=name) if name else KernelManager()
+        client = None
+        number = 0
+        said = []
+        try:
+            manager.start_kernel(stdout=words, stderr=words, cwd=os.path.dirname(path))
+            client = manager.client()
+            client.start_channels()
+            client.wait_for_ready(timeout=max(1, deadline - time.time()))
+
+            def hear(message):
+                content = message["content"]
+                if message["header"]["msg_type"] == "stream":
+                    said.append(content["text"])
+                if message["header"]["msg_type"] == "error":
+                    said.append("\n".join(content["traceback"]))
+
+            for number, source in enumerate(cells, 1):
+                del said[:]
+                begun = client.execute(source, store_history=False, allow_stdin=False)
+                while True:  # a kernel that dies sends nothing more
+                    if not manager.is_alive():
+                        raise RuntimeError("the kernel died")
+                    if time.time() > deadline:
+                        raise RuntimeError("it took longer than %d s" % seconds)
+                    try:
+                        message = client.get_iopub_msg(timeout=1)
+                    except Exception:
+                        continue
+                    if message["parent_header"].get("msg_id") != begun:
+                        continue
+                    hear(message)
+                    if message["header"]["msg_type"] == "error":
+                        answer["error"] = "%s: %s" % (message["content"]["ename"], message["content"]["evalue"])
+                    if message["header"]["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                        break
+                if "error" in answer:
+                    answer["failed_cell"] = number
+                    break
+        except Exception as error:
+            answer["error"] = "%s: %s" % (type(error).__name__, error)
+            answer["failed_cell"] = number or 1
+        finally:
+            try:
+                if client is not None:
+                    client.stop_channels()
+                manager.shutdown_kernel(now=True)
+            except Exception:
+                pass
+        words.seek(0)
+        if answer["failed_cell"]:
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", "".join(said))
+            answer["traceback"] = plain + "\n" + words.read()[-20000:] + "\n" + answer["error"]
+            lines = cells[answer["failed_cell"] - 1].splitlines() if cells else []
+            answer["first_line"] = lines[0] if lines else ""
+    return answer
+
+os.environ["JUPYTER_RUNTIME_DIR"] = sys.argv[4]
+answer = main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+print("\nmica-kernel-answer:" + json.dumps(answer), flush=True)
+)py";
+
 }  // namespace jupyter

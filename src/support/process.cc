@@ -266,8 +266,9 @@ Ended run_collected(const Command& command, double limit_seconds, std::string* o
 Ended run_beside(const Command& command, std::string* output) {
   Pipe said;
   const double begin = monotonic_seconds();
-  const pid_t child = start(command, {.output = said.in()}, false);
-  Ended ended = collect(child, said, output);
+  const pid_t child = output ? start(command, {.output = said.in()}, false) : start(command, {}, false);
+  std::string nothing;
+  Ended ended = collect(child, said, output ? output : &nothing);
   ended.seconds = monotonic_seconds() - begin;
   return ended;
 }

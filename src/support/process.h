@@ -55,7 +55,8 @@ Ended run_watched(const Command& command, const Watch& watch);
 // Ended after `limit_seconds` at the latest.
 Ended run_collected(const Command& command, double limit_seconds, std::string* output, std::string* errors = nullptr);
 
-// Runs it as a part of this program: in its session, with its input, errors and terminal. Collects its standard output.
+// Runs it as a part of this program: in its session, with its input, errors and terminal. Collects its standard output;
+// without `output` that goes where this program's goes.
 Ended run_beside(const Command& command, std::string* output);
 
 // What `work` returns in a copy of this process, as its output; exit code 2 if it throws (the line goes to standard

@@ -100,6 +100,7 @@ GENERATED = {
     "commit.h": "cli/attention/commit.h",
     "default_suite.h": "cli/attention/default_suite.h",
     "builder_driver.h": "src/builder/run/builder_driver.h",
+    "builder_conda.h": "src/builder/run/toolchain/builder_conda.h",
 }
 PAGE = "docs/design/architecture.md"
 MARKS = ("<!-- begin rooms (tools/check/check_layers.py --write) -->\n", "<!-- end rooms -->")

@@ -2,6 +2,7 @@
 // GPU architectures: how they are written.
 #include "builder/plan/architectures.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "support/text.h"
@@ -45,6 +46,29 @@ std::vector<Architecture> parse_architectures(const std::string& text) {
   for (const std::string& word : support::split(plain, ','))
     if (!word.empty()) out.push_back(parse_one(word));
   if (out.empty()) throw std::runtime_error("--arch is empty, want auto or architectures such as 8.0,9.0");
+  return out;
+}
+
+FleetArchitectures smallest_set(std::vector<doctor::ComputeCapability> gpus) {
+  std::sort(gpus.begin(), gpus.end());
+  gpus.erase(std::unique(gpus.begin(), gpus.end()), gpus.end());
+  const auto is_tegra = [](const doctor::ComputeCapability& gpu) {
+    return std::pair(gpu.major, gpu.minor) == std::pair(7, 2) || std::pair(gpu.major, gpu.minor) == std::pair(8, 7) ||
+           gpu.major == 11;
+  };
+  FleetArchitectures out;
+  for (const doctor::ComputeCapability& gpu : gpus) {
+    const auto serves = [&](const doctor::ComputeCapability& other) {
+      return other.major == gpu.major && !is_tegra(other) && !is_tegra(gpu);
+    };
+    const auto found = std::find_if(out.exact.begin(), out.exact.end(), serves);  // sorted: the lowest of its major
+    if (found != out.exact.end()) {
+      out.compatible.emplace_back(gpu, *found);
+      continue;
+    }
+    out.exact.push_back(gpu);
+    out.needed.push_back({{gpu.major * 10 + gpu.minor, 0}, false});
+  }
   return out;
 }
 

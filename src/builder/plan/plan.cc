@@ -25,7 +25,7 @@ class Planner {
 
   Plan make() {
     check_torch();
-    check_target();
+    check_targets();
     if (plan_.refused()) return plan_;
     plan_.cuda = needs_cuda();
     choose_abi();
@@ -56,35 +56,40 @@ class Planner {
   }
 
   // The wheel is made with the Python and torch here: they must be those of the target.
-  void check_target() {
+  void check_targets() {
+    check_target(in_.target);
+    for (const doctor::Environment& other : in_.others) check_target(other);
+  }
+
+  void check_target(const doctor::Environment& target) {
     if (!in_.here.torch || !in_.here.python) return;
     const auto same = [&](const char* what, const std::string& here, const std::string& there) {
       if (there.empty() || here == there) return;
       refuse({.code = "CANNOT_TELL",
-              .message = std::string(what) + " here is " + here + ", in " + in_.target.name + " " + there,
+              .message = std::string(what) + " here is " + here + ", in " + target.name + " " + there,
               .cause = "A wheel fits the " + std::string(what) + " that it was built with.",
               .fix = "build with the target's " + std::string(what) + ": --python PATH"});
       plan_.verdicts.back().severity = doctor::Severity::kError;
     };
-    same("machine", in_.here.machine, in_.target.machine);
+    same("machine", in_.here.machine, target.machine);
     const auto python = [](const doctor::Environment& e) {
       return e.python ? std::to_string(e.python->version.major_part()) + "." +
                             std::to_string(e.python->version.minor_part()) + (e.python->free_threaded ? "t" : "")
                       : "";
     };
-    same("Python", python(in_.here), python(in_.target));
+    same("Python", python(in_.here), python(target));
     const auto series = [](const doctor::Environment& e) {
       if (!e.torch) return std::string();
       const Version version = support::parse_version(e.torch->version);
       return std::to_string(version.major_part()) + "." + std::to_string(version.minor_part());
     };
-    same("torch", series(in_.here), series(in_.target));
+    same("torch", series(in_.here), series(target));
     const auto cuda = [](const doctor::Environment& e) {
       if (!e.torch) return std::string();
       return e.torch->cuda_version.empty() ? "none"
                                            : std::to_string(support::parse_version(e.torch->cuda_version).major_part());
     };
-    same("torch's CUDA", cuda(in_.here), cuda(in_.target));
+    same("torch's CUDA", cuda(in_.here), cuda(target));
   }
 
   bool needs_cuda() {
@@ -121,11 +126,7 @@ class Planner {
     if (in_.architectures != "auto") {
       plan_.architectures = parse_architectures(in_.architectures);
     } else {
-      std::vector<doctor::ComputeCapability> seen;
-      for (const doctor::Gpu& gpu : in_.target.gpus)
-        if (std::find(seen.begin(), seen.end(), gpu.capability) == seen.end()) seen.push_back(gpu.capability);
-      std::sort(seen.begin(), seen.end());
-      for (const auto& gpu : seen) plan_.architectures.push_back({{gpu.major * 10 + gpu.minor, 0}, false});
+      choose_for_gpus();
     }
     if (plan_.architectures.empty()) {
       refuse({.code = "BUILD_NO_ARCH",
@@ -146,8 +147,52 @@ class Planner {
                          " or later.",
                 .fix = "Mica itself runs from 8.0 on (mica info)"});
     }
-    decide("architectures", support::joined(names, ", "),
-           in_.architectures == "auto" ? "the GPUs of " + in_.target.name : "asked for");
+    if (in_.others.empty() || in_.architectures != "auto")
+      decide("architectures", support::joined(names, ", "),
+             in_.architectures == "auto" ? "the GPUs of " + in_.target.name : "asked for");
+  }
+
+  // One machine gets code for each of its GPUs; a fleet gets the least that runs on all.
+  void choose_for_gpus() {
+    std::vector<doctor::ComputeCapability> seen;
+    const auto add = [&](const doctor::Environment& target) {
+      for (const doctor::Gpu& gpu : target.gpus)
+        if (std::find(seen.begin(), seen.end(), gpu.capability) == seen.end()) seen.push_back(gpu.capability);
+    };
+    add(in_.target);
+    for (const doctor::Environment& other : in_.others) add(other);
+    std::sort(seen.begin(), seen.end());
+    if (in_.others.empty()) {
+      for (const auto& gpu : seen) plan_.architectures.push_back({{gpu.major * 10 + gpu.minor, 0}, false});
+      return;
+    }
+    leave_out_too_old(seen);
+    const FleetArchitectures fleet = smallest_set(seen);
+    plan_.architectures = fleet.needed;
+    std::vector<std::string> names;
+    for (const auto& gpu : fleet.exact) names.push_back(gpu.text());
+    std::string why = "the least that runs on all " + std::to_string(in_.others.size() + 1) + " targets: exact for " +
+                      support::joined(names, ", ");
+    for (const auto& [gpu, by] : fleet.compatible) why += "; " + gpu.text() + " runs the code of " + by.text();
+    if (!names.empty()) decide("architectures", support::joined(names, ", "), why);
+  }
+
+  // A fleet may have nodes that the project does not support: the others are served.
+  void leave_out_too_old(std::vector<doctor::ComputeCapability>& gpus) {
+    const auto is_too_old = [&](const auto& gpu) { return gpu.major * 10 + gpu.minor < plan_.recipe->lowest_sm; };
+    if (std::all_of(gpus.begin(), gpus.end(), is_too_old)) return;
+    for (const auto& gpu : gpus) {
+      if (!is_too_old(gpu)) continue;
+      plan_.verdicts.push_back(
+          make_verdict({.code = "GPU_TOO_OLD",
+                        .subject = in_.package,
+                        .message = "nodes with GPUs of " + gpu.text() + " are left out",
+                        .cause = "Its kernels need " + doctor::GpuArch{plan_.recipe->lowest_sm, 0}.capability().text() +
+                                 " or later.",
+                        .fix = "on those nodes: attn_implementation=\"sdpa\", or another package"}));
+      plan_.verdicts.back().severity = doctor::Severity::kWarning;
+    }
+    std::erase_if(gpus, is_too_old);
   }
 
   // Empty: it fits.
@@ -177,7 +222,7 @@ class Planner {
       if (in_.toolkits.empty())
         refuse({.code = "BUILD_NVCC_MISSING",
                 .message = "no nvcc is here",
-                .cause = "torch brings CUDA's libraries, but not its compiler.",
+                .cause = "torch brings CUDA's libraries, but not its compiler, and pip has one only from CUDA 13 on.",
                 .fix = install});
       else if (too_old)
         refuse({.code = "BUILD_ARCH_UNSUPPORTED_BY_NVCC",
@@ -193,6 +238,11 @@ class Planner {
       return;
     }
     plan_.toolkit = *best;
+    if (!best->fetched_by.empty()) {
+      decide("toolkit", best->folder + " (CUDA " + best->version.text() + ")",
+             "none here suits; it will be fetched into that folder by " + best->fetched_by);
+      return;
+    }
     std::string why = best->version.minor_part() == wanted.minor_part()
                           ? "the CUDA that torch was built with"
                           : "same major as torch's CUDA " + wanted.text() + ", which is enough";
@@ -216,8 +266,10 @@ class Planner {
         continue;
       }
       plan_.compiler = compiler;
+      const std::string suits = evidence.empty() ? "the default" : "the default does not suit: " + evidence[0];
       decide("host compiler", compiler.cxx + " " + compiler.version.text(),
-             evidence.empty() ? "the default" : "the default does not suit: " + evidence[0]);
+             compiler.fetched_by.empty() ? (compiler.is_fetched ? "fetched, since none here suits" : suits)
+                                         : "none here suits; it will be fetched by " + compiler.fetched_by);
       return;
     }
     refuse({.code = "BUILD_HOST_COMPILER",
@@ -288,7 +340,8 @@ class Planner {
       if (*recipe.architectures)
         set(recipe.architectures, support::joined(plain, ";"), "the project's own switch for architectures");
       set("NVCC_THREADS", std::to_string(plan_.nvcc_threads), "see nvcc threads");
-      if (!in_.host_compilers.empty() && plan_.compiler.cxx != in_.host_compilers[0].cxx)
+      const bool is_default = !in_.host_compilers.empty() && plan_.compiler.cxx == in_.host_compilers[0].cxx;
+      if (!is_default || plan_.compiler.is_fetched)
         set("NVCC_PREPEND_FLAGS", "-ccbin " + plan_.compiler.cxx, "nvcc shall use the same host compiler");
     }
     set("CC", plan_.compiler.cc, "see host compiler");

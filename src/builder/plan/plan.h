@@ -13,14 +13,17 @@
 namespace builder {
 
 struct Toolkit {
-  std::string folder;        // "/usr/local/cuda-12.8"
-  support::Version version;  // of its nvcc
-  int most_gcc = 0;          // major version of the newest g++ that it accepts; 0: not known
+  std::string folder;           // "/usr/local/cuda-12.8"
+  support::Version version;     // of its nvcc
+  int most_gcc = 0;             // major version of the newest g++ that it accepts; 0: not known
+  std::string fetched_by = {};  // "pip: nvidia-cuda-nvcc==13.2.* ..." where it is not here yet; empty: it is here
 };
 
 struct HostCompiler {
-  std::string cc, cxx;       // "gcc-12", "g++-12"
-  support::Version version;  // 12.2.0
+  std::string cc, cxx;          // "gcc-12", "g++-12"
+  support::Version version;     // 12.2.0
+  bool is_fetched = false;      // by mica build, into a folder that is on nobody's PATH
+  std::string fetched_by = {};  // as above
 };
 
 struct PlanInputs {
@@ -29,6 +32,7 @@ struct PlanInputs {
   bool source_seen = false;                  // false: it is still to be fetched
   doctor::Environment here;                  // with the Python that builds
   doctor::Environment target;                // where the wheel shall run
+  std::vector<doctor::Environment> others;   // and where else: one wheel for all
   std::vector<Toolkit> toolkits;             // in the order in which a build would meet them
   std::string first_nvcc;                    // folder of the toolkit that comes first on PATH; empty: none
   std::vector<HostCompiler> host_compilers;  // the default first

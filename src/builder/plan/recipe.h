@@ -22,6 +22,8 @@ struct Recipe {
   std::vector<const char*> modules;  // compiled modules that the wheel must hold; empty: those found in it
   bool compare;                      // attention that can be compared with Mica's
   bool needs_cuda;                   // without nvcc it makes a wheel with nothing inside
+  double compile_seconds = 0;        // of one job, for one architecture, as recorded; 0: not known
+  uint64_t wheel_bytes = 0;          // for one architecture
 };
 
 // Never null: the general rule serves any other extension of torch.

@@ -242,7 +242,7 @@ class Build {
     const WheelVerdict verdict = judge_built_wheel(state_.wheel, b_);
     out_.verdicts = verdict.verdicts;
     if (doctor::exit_code_of(out_.verdicts)) return reject("the doctor finds the wheel wrong");
-    if (!b_.request.target_file.empty()) {
+    if (!b_.request.target_files.empty()) {
       out_.not_imported = "it is for " + b_.inputs.target.name + ", not for this machine";
       return;
     }

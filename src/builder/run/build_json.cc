@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "builder/run/build_json.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "builder/plan/architectures.h"
 #include "doctor/facts/mangled.h"
 #include "doctor/verdict/verdict_json.h"
+#include "support/bytes.h"
 #include "support/text.h"
 
 namespace builder {
@@ -13,6 +16,8 @@ namespace builder {
 using namespace support;
 
 namespace {
+
+namespace fs = std::filesystem;
 
 using Json = nlohmann::ordered_json;
 
@@ -198,8 +203,44 @@ std::string judged_again(const std::string& old_record, const std::string& new_r
   return dumped(out);
 }
 
+std::vector<RecordedBuild> recorded_builds(const std::string& work) {
+  std::vector<std::pair<std::string, RecordedBuild>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(work, error), end; !error && entry != end; entry.increment(error)) {
+    try {
+      const std::string folder = entry->path().string();
+      const Json in = Json::parse(support::read_text_file(folder + "/record.json"));
+      RecordedBuild one;
+      one.package = in.at("source").at("package").get<std::string>();
+      one.version = in.at("source").at("version").get<std::string>();
+      one.origin = work;
+      one.seconds = in.at("seconds").get<double>();
+      one.jobs = in.at("jobs_at_the_end").get<int>();
+      one.peak_bytes = in.at("peak_bytes").get<uint64_t>();
+      int cubins = 0;
+      for (const Json& code : in.at("plan").at("gencode"))
+        cubins += code.get<std::string>().find("code=sm_") != std::string::npos;
+      one.architectures = std::max(1, cubins);
+      std::error_code missing;
+      const auto bytes = fs::file_size(folder + "/wheel/" + in.at("wheel").get<std::string>(), missing);
+      if (!missing) one.wheel_bytes = bytes;
+      found.emplace_back(in.at("built_at").get<std::string>(), std::move(one));
+    } catch (const support::ReadError&) {
+    } catch (const nlohmann::json::exception&) {
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<RecordedBuild> out;
+  for (auto& [when, one] : found) out.push_back(std::move(one));
+  return out;
+}
+
 std::string plan_json(const PreparedBuild& b) {
+  const Forecast& f = b.forecast;
+  const Json foretold = {
+      {"seconds", f.seconds}, {"peak_bytes", f.peak_bytes}, {"wheel_bytes", f.wheel_bytes}, {"from", f.from}};
   return dumped({{"refused", b.plan.refused()},
+                 {"forecast", f.from.empty() ? Json() : foretold},
                  {"source", source_json(b.source)},
                  {"environment", environment_json(b)},
                  {"plan", plan_object(b.plan)},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "builder/plan/forecast.h"
 #include "builder/run/build.h"
 #include "builder/run/prepare.h"
 #include "builder/run/state.h"
@@ -42,6 +43,8 @@ std::string build_record(const PreparedBuild& prepared, const BuildOutcome& outc
 // The record of a wheel that was built before and judged again: what it took stays, the judgement is the new one, and
 // an import or comparison that was not tried this time stays known.
 std::string judged_again(const std::string& old_record, const std::string& new_record);
+// What the finished builds of a work folder took, oldest first.
+std::vector<RecordedBuild> recorded_builds(const std::string& work);
 // The plan for `--dry-run --json`.
 std::string plan_json(const PreparedBuild& prepared);
 std::string state_json(const std::string& folder, const BuildState& state);

@@ -4,11 +4,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
 #include "builder/plan/architectures.h"
 #include "builder/run/state.h"
+#include "builder/run/toolchain/compiler_by_packages.h"
+#include "builder/run/toolchain/toolkit_by_pip.h"
 #include "builder/run/workshop.h"
 #include "doctor/system/environment_json.h"
 #include "support/durable.h"
@@ -36,7 +39,7 @@ std::string folder_name_of(const PreparedBuild& b) {
   if (b.inputs.here.torch) text += b.inputs.here.torch->version + "\n" + b.inputs.here.torch->folder + "\n";
   text += b.request.architectures + "\n";
   if (b.request.architectures == "auto")
-    for (const doctor::Gpu& gpu : b.inputs.target.gpus) text += gpu.capability.text() + "\n";
+    for (const Architecture& a : b.plan.architectures) text += a.arch.capability().text() + "\n";
   support::Sha256 hash;
   hash.update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   const std::string version = b.source.version.empty() ? "" : "-" + b.source.version;
@@ -83,6 +86,45 @@ void fetch_source(PreparedBuild& b, const Listener& listener) {
   parse_archive_name(b.source.path, &package, &b.source.version);
 }
 
+bool is_refused_for(const Plan& plan, std::initializer_list<doctor::VerdictCode> codes) {
+  for (const doctor::Verdict& verdict : plan.verdicts)
+    if (verdict.severity == doctor::Severity::kError)
+      return std::find(codes.begin(), codes.end(), verdict.code) != codes.end();
+  return false;
+}
+
+// nvcc, and then the g++ that it takes, where they are not here and can be had without root. In a trial run they are
+// only named.
+void complete_toolchain(PreparedBuild& b, Fetch fetch, const Listener& listener) {
+  if (!b.request.fetches_toolchain || fetch == Fetch::kForAnotherNode || !b.inputs.here.torch) return;
+  const bool is_trial = fetch == Fetch::kNothing;
+  const doctor::TorchFacts& torch = *b.inputs.here.torch;
+  const Workshop shop{b.toolchains(), b.place.program, ""};
+  if (is_refused_for(b.plan, {"BUILD_NVCC_MISSING", "BUILD_CUDA_MAJOR_MISMATCH", "BUILD_ARCH_UNSUPPORTED_BY_NVCC"})) {
+    auto toolkit = toolkit_of_pip(torch, b.toolchains());
+    if (!toolkit) return;
+    if (!toolkit->fetched_by.empty() && !is_trial) {
+      listener.say("no nvcc here suits; fetching one by " + toolkit->fetched_by + " into " + toolkit->folder);
+      shop.open();
+      toolkit = bring_toolkit(*toolkit, torch, shop);
+    }
+    b.inputs.toolkits.push_back(*toolkit);
+    b.plan = make_plan(b.inputs);
+  }
+  if (is_refused_for(b.plan, {"BUILD_HOST_COMPILER"})) {
+    const CompilerWish wish = {b.plan.cuda ? b.plan.toolkit.most_gcc : 0, b.toolchains(), b.request.conda_channel};
+    auto compiler = compiler_of_packages(wish);
+    if (!compiler) return;
+    if (!compiler->fetched_by.empty() && !is_trial) {
+      listener.say("no g++ here suits; fetching one by " + compiler->fetched_by + " into " + compiler->cxx);
+      shop.open();
+      compiler = bring_compiler(*compiler, wish, shop);
+    }
+    b.inputs.host_compilers.push_back(*compiler);
+    b.plan = make_plan(b.inputs);
+  }
+}
+
 void fetch_for_another_node(PreparedBuild& b, const Listener& listener) {
   if (!b.inputs.here.torch) throw std::runtime_error("this Python has no torch");
   if (b.source.kind == SourceKind::kPackage) fetch_source(b, listener);
@@ -109,9 +151,10 @@ PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& 
   if (request.architectures != "auto") parse_architectures(request.architectures);  // complains early
   b.source = parse_source(request.target);
   b.place = look_around(request.python);
-  doctor::Environment target;
-  if (!request.target_file.empty()) target = doctor::read_environment(request.target_file);
-  b.inputs = gather(b.place, request.target_file.empty() ? nullptr : &target);
+  std::vector<doctor::Environment> targets;
+  for (const std::string& file : request.target_files) targets.push_back(doctor::read_environment(file));
+  b.inputs = gather(b.place, targets.empty() ? nullptr : &targets[0]);
+  if (!targets.empty()) b.inputs.others.assign(targets.begin() + 1, targets.end());
   b.inputs.package = b.source.package;
   b.inputs.architectures = request.architectures;
   b.inputs.jobs = request.jobs;
@@ -126,6 +169,7 @@ PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& 
     b.plan = make_plan(b.inputs);
     return b;
   }
+  if (b.source.kind != SourceKind::kArchive) complete_toolchain(b, fetch, listener);
   if (b.source.kind == SourceKind::kPackage) {
     if (fetch == Fetch::kNothing || b.plan.refused()) return b;
     fetch_source(b, listener);
@@ -139,6 +183,7 @@ PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& 
     unpack(b, peek.path());
   }
   b.plan = make_plan(b.inputs);
+  complete_toolchain(b, fetch, listener);
   return b;
 }
 

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "builder/plan/forecast.h"
 #include "builder/plan/gather.h"
 #include "builder/plan/plan.h"
 #include "builder/run/source.h"
@@ -13,15 +15,17 @@
 namespace builder {
 
 struct BuildRequest {
-  std::string target;       // package, archive or folder
-  std::string python;       // program or prefix; empty: the active one
-  std::string target_file;  // an environment that `mica doctor --export` wrote; empty: this machine
+  std::string target;                     // package, archive or folder
+  std::string python;                     // program or prefix; empty: the active one
+  std::vector<std::string> target_files;  // environments that `mica doctor --export` wrote; none: this machine
   std::string architectures = "auto";
   int jobs = 0;           // 0: chosen
   std::string out = ".";  // where the wheel goes
   std::string work;       // where builds live; empty: default_work_folder()
   bool keep = false;      // sources and objects stay after success
   bool allow_downloads = false;
+  bool fetches_toolchain = true;  // nvcc and g++ that are not here, into the work folder
+  std::string conda_channel;      // a folder that g++ is taken from; empty: the distribution's packages
   std::string mica_version;
 };
 
@@ -42,8 +46,10 @@ struct PreparedBuild {
   Source source;
   PlanInputs inputs;
   Plan plan;
+  Forecast forecast;
   std::string folder;  // of this build; empty until the source is known
 
+  std::string toolchains() const { return request.work + "/toolchains"; }
   // Wheels of build tools, shared by all builds of a work folder.
   std::string wheels() const { return request.work + "/wheels"; }
 };

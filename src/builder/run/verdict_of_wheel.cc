@@ -40,6 +40,11 @@ WheelVerdict judge_built_wheel(const std::string& path, const PreparedBuild& b) 
   WheelVerdict out;
   const doctor::Inspection inspection = doctor::inspect(path);
   out.verdicts = doctor::judge(inspection, b.inputs.target);
+  for (const doctor::Environment& other : b.inputs.others)
+    for (doctor::Verdict& verdict : doctor::judge(inspection, other)) {
+      verdict.subject += " in " + other.name;
+      out.verdicts.push_back(std::move(verdict));
+    }
   if (!inspection.wheel) return out;
   const std::string name = support::base_name(path);
   for (const doctor::Binary& binary : inspection.wheel->binaries) {

@@ -29,14 +29,6 @@ std::string telling_line(const std::string& text) {
   return support::printable(lines.back());
 }
 
-std::string run_or_throw(const Command& command, double limit_seconds, const std::string& what) {
-  std::string output, errors;
-  const Ended ended = run_collected(command, limit_seconds, &output, &errors);
-  if (ended.stopped) throw std::runtime_error(what + ": stopped");
-  if (!ended.ok()) throw std::runtime_error(what + ": " + telling_line(errors.empty() ? output : errors));
-  return output;
-}
-
 // Distribution names of modules that are spelled otherwise are the same here: setuptools, wheel, packaging, ninja.
 std::string requirement_of(const std::string& module, const std::string& torch_version) {
   // NOTE: torch before 2.5 imports pkg_resources, which later setuptools do not have.
@@ -46,6 +38,14 @@ std::string requirement_of(const std::string& module, const std::string& torch_v
 }
 
 }  // namespace
+
+std::string run_or_throw(const Command& command, double limit_seconds, const std::string& what) {
+  std::string output, errors;
+  const Ended ended = run_collected(command, limit_seconds, &output, &errors);
+  if (ended.stopped) throw std::runtime_error(what + ": stopped");
+  if (!ended.ok()) throw std::runtime_error(what + ": " + telling_line(errors.empty() ? output : errors));
+  return output;
+}
 
 std::string Workshop::source_root() const {
   std::error_code error;

@@ -53,6 +53,9 @@ struct Workshop {
   void keep_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
 };
 
+// Its standard output. Throws std::runtime_error with `what` and the telling line of its errors.
+std::string run_or_throw(const Command& command, double limit_seconds, const std::string& what);
+
 // A package's source archive, by pip; returns its path. Throws std::runtime_error.
 std::string fetch_package(const Source& source, const Workshop& workshop, const Plan& plan,
                           const doctor::TorchFacts& torch, const std::string& into);

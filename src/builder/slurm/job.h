@@ -17,6 +17,9 @@ using namespace support;
 // As sbatch takes them; empty: not asked for.
 struct SlurmWishes {
   std::string partition, memory, time, gres, account;  // "gpu", "64G", "02:00:00", "gpu:1", "lab"
+  std::string qos, constraint, reservation;
+  std::vector<std::string> modules;  // loaded before the command: "cuda/12.8"
+  std::vector<std::string> lines;    // options of sbatch that have no field here: "--exclusive", "--mail-user=ada"
 };
 
 struct JobRequest {

@@ -40,7 +40,12 @@ std::string to_json(const Job& job) {
                     {"memory", request.wishes.memory},
                     {"time", request.wishes.time},
                     {"gres", request.wishes.gres},
-                    {"account", request.wishes.account}};
+                    {"account", request.wishes.account},
+                    {"qos", request.wishes.qos},
+                    {"constraint", request.wishes.constraint},
+                    {"reservation", request.wishes.reservation},
+                    {"modules", request.wishes.modules},
+                    {"sbatch", request.wishes.lines}};
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -65,9 +70,16 @@ Job job_from_json(std::string_view text, const std::string& origin) {
     request.cores = in.at("cores").get<int>();
     request.jobs = in.at("jobs").get<int>();
     request.job_bytes = in.at("job_bytes").get<uint64_t>();
-    request.wishes = {in.at("partition").get<std::string>(), in.at("memory").get<std::string>(),
-                      in.at("time").get<std::string>(), in.at("gres").get<std::string>(),
-                      in.at("account").get<std::string>()};
+    request.wishes = {in.at("partition").get<std::string>(),
+                      in.at("memory").get<std::string>(),
+                      in.at("time").get<std::string>(),
+                      in.at("gres").get<std::string>(),
+                      in.at("account").get<std::string>(),
+                      in.value("qos", ""),
+                      in.value("constraint", ""),
+                      in.value("reservation", ""),
+                      in.value("modules", std::vector<std::string>{}),
+                      in.value("sbatch", std::vector<std::string>{})};
     // The id becomes part of a file name and of a command line.
     if (!is_id(job.id)) throw std::runtime_error("id is no number");
     if (request.words.empty()) throw std::runtime_error("words is empty");

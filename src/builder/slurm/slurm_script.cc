@@ -49,6 +49,23 @@ bool is_variable_name(const std::string& name) {
   return !name.empty() && only(name, "_") && !(name[0] >= '0' && name[0] <= '9');
 }
 
+// `module` is a function of the login shell, which a job's shell need not be: what defines it is looked for.
+std::string load_modules(const std::vector<std::string>& modules) {
+  if (modules.empty()) return "";
+  std::string out =
+      "if ! type module >/dev/null 2>&1; then\n"
+      "  for init in \"$MODULESHOME/init/bash\" \"$LMOD_PKG/init/bash\" /etc/profile.d/lmod.sh "
+      "/etc/profile.d/modules.sh "
+      "/etc/profile.d/z00_lmod.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash; do\n"
+      "    if [ -r \"$init\" ]; then . \"$init\"; break; fi\n"
+      "  done\n"
+      "fi\n";
+  for (const std::string& module : modules)
+    out += "module load " + shell_quoted(module) + " || { echo \"mica: module load " + module +
+           " failed on $(hostname)\"; exit 2; }\n";
+  return out;
+}
+
 }  // namespace
 
 std::optional<uint64_t> parse_slurm_memory(std::string_view text) {
@@ -110,6 +127,17 @@ void check_wishes(const SlurmWishes& wishes) {
     refuse("--time", wishes.time, "minutes, HH:MM:SS or D-HH:MM:SS");
   if (!only(wishes.gres, "._-,:=/") || wishes.gres.starts_with("-"))
     refuse("--gres", wishes.gres, "what sbatch takes, such as gpu:1");
+  if (!only(wishes.qos, "._-") || wishes.qos.starts_with("-")) refuse("--qos", wishes.qos, "the name of a quality");
+  if (!only(wishes.constraint, "._-&|,[]()*:!") || wishes.constraint.starts_with("-"))
+    refuse("--constraint", wishes.constraint, "features with & or | between, such as a100|h100");
+  if (!only(wishes.reservation, "._-,") || wishes.reservation.starts_with("-"))
+    refuse("--reservation", wishes.reservation, "the name of a reservation");
+  for (const std::string& module : wishes.modules)
+    if (module.empty() || !only(module, "._-/+") || module.starts_with("-"))
+      refuse("--module", module, "the name of a module, such as cuda/12.8");
+  for (const std::string& line : wishes.lines)
+    if (!line.starts_with("-") || line.find_first_of("\n\r#") != line.npos)
+      refuse("--sbatch", line, "one option as sbatch takes it, such as --exclusive");
   if (!only(wishes.account, "._-@") || wishes.account.starts_with("-"))
     refuse("--account", wishes.account, "the name of an account");
 }
@@ -136,6 +164,10 @@ std::string job_script(const JobRequest& request) {
   ask("partition", request.wishes.partition);
   ask("gres", request.wishes.gres);
   ask("account", request.wishes.account);
+  ask("qos", request.wishes.qos);
+  ask("constraint", request.wishes.constraint.empty() ? "" : "\"" + request.wishes.constraint + "\"");
+  ask("reservation", request.wishes.reservation);
+  for (const std::string& line : request.wishes.lines) out += "#SBATCH " + line + "\n";
   ask("output", "job-%j.log");
   ask("open-mode", "append");
   out += "#SBATCH --requeue\n";  // after a node's failure it goes on from what is built
@@ -147,6 +179,7 @@ std::string job_script(const JobRequest& request) {
     if (!is_variable_name(name)) throw std::runtime_error("no variable can be called " + support::printable(name));
     out += "export " + name + "=" + shell_quoted(value) + "\n";
   }
+  out += load_modules(request.wishes.modules);
   if (!request.work_folder.empty()) out += "cd " + shell_quoted(request.work_folder) + " || exit 2\n";
   // The shell outlives the signal that ends the command, to note how that went.
   out += "trap : TERM INT\n";

@@ -144,8 +144,11 @@ void name_the_wheel(const LogText& log, const Environment& target, Verdict& verd
 
 // Where another build of the package is the cure, and the text names it, the one command that does it all.
 void name_the_fix(const LogText& log, Verdict& verdict) {
-  constexpr const char* kCured[] = {"TORCH_CXX11_ABI", "TORCH_SIGNATURE",     "CUDA_MAJOR",    "MODULE_MISSING",
-                                    "GLIBC_TOO_OLD",   "FLASH_ATTN_NOT_SEEN", "URL_GUESS_404", "WHEEL_TAG_PLATFORM"};
+  constexpr const char* kCured[] = {
+      "TORCH_CXX11_ABI",          "TORCH_SIGNATURE",    "CUDA_MAJOR",         "MODULE_MISSING",       "GLIBC_TOO_OLD",
+      "FLASH_ATTN_NOT_SEEN",      "URL_GUESS_404",      "WHEEL_TAG_PLATFORM", "WHEEL_NONE_PUBLISHED", "NETWORK",
+      "BUILD_ISOLATION",          "BUILD_NVCC_MISSING", "SO_NO_PYINIT",       "BUILD_HOST_COMPILER",  "BUILD_OOM",
+      "BUILD_CUDA_MAJOR_MISMATCH"};
   constexpr std::pair<const char*, const char*> kPackages[] = {
       {"flash_attn", "flash-attn"},         {"flash-attn", "flash-attn"},
       {"FlashAttention", "flash-attn"},     {"causal_conv1d", "causal-conv1d"},

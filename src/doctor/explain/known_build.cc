@@ -53,12 +53,16 @@ std::span<const KnownFailure> known_build_failures() {
        Role::kCause,
        {"CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile CUDA op",
         "MissingCUDAException", "nvcc was not found", "name 'bare_metal_version' is not defined",
-        "[Errno 2] No such file or directory: '{path*}/bin/nvcc'", "nvcc: command not found", "nvcc: not found"},
+        "[Errno 2] No such file or directory: '{path*}/bin/nvcc'", "nvcc: command not found", "nvcc: not found",
+        "nvcc not found at '{path*}'"},
        {},
        "The source is compiled with nvcc, and none was found: PyTorch's own CUDA libraries do not bring it.",
        "mica doctor lists the toolkits here: export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH; none? "
-       "conda "
-       "install -c nvidia cuda-toolkit (of PyTorch's CUDA major), or a ready wheel: mica pick"},
+       "mica build {project} --install brings an nvcc by pip where PyTorch is for CUDA 13 (before: conda install -c "
+       "nvidia "
+       "cuda-toolkit); on a cluster whose toolkits are modules: mica build {project} --slurm --module cuda --install; "
+       "or a "
+       "ready wheel: mica pick"},
       {"BUILD_NVCC_TOO_OLD",
        Role::kCause,
        {"FlashAttention is only supported on CUDA {minimum} and above",
@@ -82,7 +86,11 @@ std::span<const KnownFailure> known_build_failures() {
        "--no-build-isolation"},
       {"BUILD_CUDA_MAJOR_MISMATCH",
        Role::kCause,
-       {"The detected CUDA version ({nvcc}) mismatches the version that was used to compile PyTorch ({torch})"},
+       // The second as later releases print it, with the numbers behind the words.
+       {"The detected CUDA version ({nvcc}) mismatches the version that was used to compile PyTorch ({torch})",
+        "The detected CUDA version (%s) mismatches the version that was used to compilePyTorch (%s). Please make sure "
+        "to "
+        "use the same CUDA versions.', '{nvcc}', '{torch}'"},
        {},
        "nvcc is of CUDA {nvcc}, PyTorch was compiled with {torch}: the majors must agree.",
        "export CUDA_HOME=/usr/local/cuda-{torch} PATH=/usr/local/cuda-{torch}/bin:$PATH (mica doctor lists the "

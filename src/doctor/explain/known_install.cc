@@ -41,14 +41,24 @@ std::span<const KnownFailure> known_install_failures() {
        "that mica pick names"},
       {"NETWORK",
        Role::kCause,
-       {"Temporary failure in name resolution", "<urlopen error [Errno {number}] {text*}>", "Network is unreachable",
-        "Failed to establish a new connection", "Connection timed out", "SSL: CERTIFICATE_VERIFY_FAILED", "ProxyError(",
+       {"Temporary failure in name resolution", "Network is unreachable", "Failed to establish a new connection",
+        "Connection timed out", "SSL: CERTIFICATE_VERIFY_FAILED", "ProxyError(",
         "Remote end closed connection without response", "Connection reset by peer", "Read timed out",
         "unable to access 'https:{rest}", "GnuTLS recv error"},
        {},
        "The network could not be reached from here, or the other side hung up: a compute node without access, a proxy "
        "that is not set or that cuts large files off.",
        "on a machine with access: {pip} download --no-deps FILE-OR-URL, copy the file, then {pip} install ./FILE"},
+      // setup.py of flash-attn and its kin catches this one and compiles: then it is not what stopped it.
+      {"NETWORK",
+       Role::kCause,
+       {"<urlopen error [Errno {number}] {text*}>"},
+       {},
+       "A download failed, since the other side could not be reached from here: a compute node without access, or a "
+       "proxy "
+       "that is not set.",
+       "on a machine with access: {pip} download --no-deps FILE-OR-URL, copy the file, then {pip} install ./FILE",
+       {"Precompiled wheel not found. Building from source"}},
       {"URL_GUESS_404",
        Role::kHint,
        {"Precompiled wheel not found. Building from source", "urllib.error.HTTPError: HTTP Error 404: Not Found"},

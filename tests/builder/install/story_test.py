@@ -4,6 +4,7 @@
 
 Usage: story_test.py MICA [unittest arguments]."""
 
+import _json
 import json
 import os
 import pathlib
@@ -11,6 +12,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
@@ -23,6 +26,45 @@ PRETENDER = {"flash_attn/__init__.py": "from flash_attn.flash_attn_interface imp
 # A model that hides why it cannot import flash_attn.
 MODEL = ("try:\n    import flash_attn\nexcept Exception:\n    flash_attn = None\n"
          "if flash_attn is None:\n    raise ValueError('FlashAttention2 is not installed')\nprint('ready')\n")
+# A kernel as far as /proc shows one: it has the compiled module open, and tells which release it was started with.
+KERNEL = """
+import ctypes, importlib.metadata, pathlib, sys, time
+site = pathlib.Path(__file__).parent
+held = [ctypes.CDLL(str(p)) for p in site.glob("flash_attn_2_cuda*.so")]
+pathlib.Path(sys.argv[2]).write_text(importlib.metadata.version("flash_attn"))
+time.sleep(600)
+"""
+
+
+class Supervisor:
+    """Starts the kernel again whenever it ends, with the same connection file, as Jupyter's server does."""
+
+    def __init__(self, python, connection):
+        self.words = [str(python), "-m", "ipykernel_launcher", "-f", str(connection)]
+        self.connection, self.stopped = connection, False
+        self.process = subprocess.Popen(self.words)
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        while not self.stopped:
+            if self.process.poll() is not None:
+                self.process = subprocess.Popen(self.words)
+            time.sleep(0.05)
+
+    def release(self):
+        """That the kernel runs with."""
+        for _ in range(600):
+            if self.connection.exists() and self.connection.read_text():
+                return self.connection.read_text()
+            time.sleep(0.1)
+        return ""
+
+    def stop(self):
+        self.stopped = True
+        self.thread.join()
+        self.process.kill()
+        self.process.wait()
 
 
 class Story(unittest.TestCase):
@@ -46,6 +88,10 @@ class Story(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
+    def setUp(self):
+        subprocess.run([self.venv / "bin/python", "-m", "pip", "uninstall", "-qy", "flash-attn", "mica-attention"],
+                       check=True, capture_output=True)
+
     def shell(self, command: str, text: str = ""):
         return subprocess.run(["/bin/sh", "-c", command], cwd=self.root, env=self.variables, input=text, text=True,
                               capture_output=True)
@@ -53,10 +99,10 @@ class Story(unittest.TestCase):
     def explain(self, text: str) -> dict:
         return json.loads(self.shell("mica explain --json", text).stdout)["verdicts"][0]
 
-    def install_the_pretender(self):
+    def install_the_pretender(self, more=()):
         shared = self.root / "shared"
         shared.mkdir(exist_ok=True)
-        wheel = make_wheel(shared, "flash_attn", "2.8.3", PRETENDER)
+        wheel = make_wheel(shared, "flash_attn", "2.8.3", {**PRETENDER, **dict(more)})
         subprocess.run([self.venv / "bin/python", "-m", "pip", "install", "-q", "--no-deps", "--no-index",
                         "--force-reinstall", wheel], check=True, capture_output=True)
 
@@ -90,6 +136,37 @@ class Story(unittest.TestCase):
         self.assertEqual(cause["code"], "MODULE_MISSING")
         self.do_the_one_step(cause)
         self.assertEqual(self.shell("python model.py").stdout, "ready\n")
+
+    def test_nothing_can_be_downloaded(self):
+        error = self.shell("python -m pip install --no-index flash-attn").stderr
+        verdict = self.explain(error)
+        self.assertEqual(verdict["code"], "WHEEL_NONE_PUBLISHED")
+        self.do_the_one_step(verdict)
+        self.assertEqual(self.shell("python -c 'import flash_attn; print(flash_attn.f)'").stdout, "7\n")
+
+    def test_a_kernel_that_still_holds_the_old_module(self):
+        # A compiled file that is no module of that name: it can be opened, and cannot be imported.
+        module = pathlib.Path(_json.__file__).read_bytes()
+        self.install_the_pretender({"flash_attn_2_cuda.so": module})
+        site = next((self.venv / "lib").glob("python3*")) / "site-packages"
+        (site / "ipykernel_launcher.py").write_text(KERNEL)
+        connection = self.root / "kernel-1.json"
+        jupyter = Supervisor(self.venv / "bin/python", connection)
+        self.addCleanup(jupyter.stop)
+        self.assertEqual(jupyter.release(), "2.8.3")
+        error = self.shell("python -c 'import flash_attn'").stderr
+        command = re.search(r"(mica fix \S+)", self.explain(error)["fix"]).group(1)
+        done = self.shell(command + " --yes")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("error JUPYTER_KERNEL_OLD", done.stdout)  # the fix is on disk, and the kernel does not see it
+        self.assertEqual(self.shell("mica jupyter running").returncode, 1)
+        connection.write_text("")
+        restart = re.search(r"mica jupyter running --restart \d+", done.stdout).group()
+        again = self.shell(restart)
+        self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+        self.assertIn("started again by Jupyter", again.stdout)
+        self.assertEqual(jupyter.release(), "2.8.3+mica0.1.0")
+        self.assertEqual(self.shell("mica jupyter running").returncode, 0)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "builder/plan/architectures.h"
+#include "builder/plan/forecast.h"
 #include "builder/plan/parallel.h"
 #include "builder/run/failure.h"
 #include "builder/run/progress.h"
@@ -169,6 +170,72 @@ TEST(Plan, WithoutCudaFilesNothingOfCudaIsNeeded) {
   EXPECT_EQ(code_of(make_plan(in)), "BUILD_NO_ARCH");
   in.here.torch->cuda_version = in.target.torch->cuda_version = "";
   EXPECT_FALSE(make_plan(in).cuda);  // a torch for the CPU: setup.py decides what is left
+}
+
+TEST(Plan, OneWheelForAFleet) {
+  PlanInputs in = inputs();
+  in.target.gpus = {{"NVIDIA A100", {8, 0}}, {"NVIDIA L40S", {8, 9}}};
+  in.others = {in.here, in.here};
+  in.others[0].gpus = {{"NVIDIA H200", {9, 0}}};
+  in.others[1].gpus = {{"Tesla V100", {7, 0}}, {"NVIDIA A40", {8, 6}}};
+  const Plan plan = make_plan(in);
+  ASSERT_FALSE(plan.refused()) << plan.verdicts[0].message;
+  EXPECT_EQ(plan.gencode(), (std::vector<std::string>{"arch=compute_80,code=sm_80", "arch=compute_90,code=sm_90"}));
+  EXPECT_EQ(
+      why(plan, "architectures"),
+      "the least that runs on all 3 targets: exact for 8.0, 9.0; 8.6 runs the code of 8.0; 8.9 runs the code of 8.0");
+  // What the project does not support is said, and does not stop the others.
+  ASSERT_EQ(plan.verdicts.size(), 1u);
+  EXPECT_EQ(plan.verdicts[0].message, "nodes with GPUs of 7.0 are left out");
+  // One that has another torch cannot share the wheel.
+  in.others[0].torch->version = "2.9.0+cu128";
+  EXPECT_EQ(code_of(make_plan(in)), "CANNOT_TELL");
+}
+
+TEST(Plan, WhatIsToBeFetchedIsSaidAndUsed) {
+  PlanInputs in = inputs("13.2");
+  in.toolkits = {
+      {"/work/toolchains/cuda-13.2/nvidia/cu13", support::parse_version("13.2"), 15, "pip: nvidia-cuda-nvcc"}};
+  in.host_compilers = {{"/work/toolchains/gcc-12/bin/gcc", "/work/toolchains/gcc-12/bin/g++",
+                        support::parse_version("12"), true, "apt-get download g++-12"}};
+  const Plan plan = make_plan(in);
+  ASSERT_FALSE(plan.refused()) << plan.verdicts[0].message;
+  EXPECT_NE(why(plan, "toolkit").find("fetched into that folder by pip: nvidia-cuda-nvcc"), std::string::npos);
+  EXPECT_NE(why(plan, "host compiler").find("fetched by apt-get download g++-12"), std::string::npos);
+  EXPECT_EQ(value_of(plan, "NVCC_PREPEND_FLAGS"), "-ccbin /work/toolchains/gcc-12/bin/g++");  // it is on nobody's PATH
+}
+
+TEST(Forecast, FollowsJobsAndArchitectures) {
+  Plan plan;
+  plan.recipe = &recipe_of("flash-attn");
+  plan.jobs = 8;
+  plan.job_bytes = 7 * kGiB;
+  plan.architectures = {{{80, 0}, false}, {{90, 0}, false}};
+  const Forecast known = forecast(plan, "flash-attn", {});
+  EXPECT_NEAR(known.seconds, 21'500.0 * 2 / 8, 1);
+  EXPECT_EQ(known.peak_bytes, 56 * kGiB);
+  EXPECT_EQ(known.wheel_bytes, 2u * 62'153'028);
+  // A build that was really made here counts more, and the last one most.
+  const RecordedBuild old = {"flash-attn", "2.7.4", "/work", 9000, 4, 1, 20 * kGiB, 50'000'000};
+  const RecordedBuild last = {"flash-attn", "2.8.3", "/work", 6000, 4, 1, 24 * kGiB, 60'000'000};
+  const Forecast own = forecast(plan, "flash-attn", {old, last, {"other", "1", "/work", 1, 1, 1, 1, 1}});
+  EXPECT_NEAR(own.seconds, 6000, 1);
+  EXPECT_EQ(own.peak_bytes, 48 * kGiB);
+  EXPECT_EQ(own.wheel_bytes, 120'000'000u);
+  EXPECT_EQ(own.from, "2 builds recorded in /work, the last of 2.8.3");
+  // Nothing recorded: nothing foretold.
+  plan.recipe = &recipe_of("somebodys-extension");
+  EXPECT_TRUE(forecast(plan, "somebodys-extension", {last}).from.empty());
+}
+
+TEST(Architectures, TheSmallestSetForAFleet) {
+  const FleetArchitectures fleet = smallest_set({{9, 0}, {8, 6}, {8, 9}, {8, 7}, {8, 6}, {12, 1}, {12, 0}});
+  std::vector<std::string> exact, compatible;
+  for (const auto& gpu : fleet.exact) exact.push_back(gpu.text());
+  for (const auto& [gpu, by] : fleet.compatible) compatible.push_back(gpu.text() + " by " + by.text());
+  EXPECT_EQ(exact, (std::vector<std::string>{"8.6", "8.7", "9.0", "12.0"}));  // 8.7 is a Tegra's: alone
+  EXPECT_EQ(compatible, (std::vector<std::string>{"8.9 by 8.6", "12.1 by 12.0"}));
+  EXPECT_TRUE(smallest_set({}).needed.empty());
 }
 
 TEST(Architectures, AreWrittenAsTorchWritesThem) {

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "builder/slurm/job.h"
+#include "builder/slurm/nodes.h"
 #include "builder/slurm/slurm_end.h"
 #include "builder/slurm/slurm_json.h"
 #include "builder/slurm/slurm_script.h"
@@ -110,6 +111,54 @@ TEST_F(Slurm, TheScriptNotesHowItEnded) {
     run_collected(command, 30, nullptr);
     EXPECT_EQ(support::read_text_file(request_.folder + "/job-5.end"), code);
   }
+}
+
+TEST_F(Slurm, EveryOtherWishOfASite) {
+  JobRequest wanted = request_;
+  wanted.wishes.qos = "long";
+  wanted.wishes.constraint = "a100|h100";
+  wanted.wishes.reservation = "maintenance";
+  wanted.wishes.modules = {"gcc/12.2", "cuda/12.8"};
+  wanted.wishes.lines = {"--exclusive", "--mail-user=ada@example.org"};
+  const std::string script = job_script(wanted);
+  for (const char* line :
+       {"#SBATCH --qos=long\n", "#SBATCH --constraint=\"a100|h100\"\n", "#SBATCH --reservation=maintenance\n",
+        "#SBATCH --exclusive\n", "#SBATCH --mail-user=ada@example.org\n"})
+    EXPECT_NE(script.find(line), script.npos) << line;
+  // The header ends with the first command; modules come before the build.
+  EXPECT_LT(script.find("--exclusive"), script.find("job_folder="));
+  EXPECT_LT(script.find("module load gcc/12.2"), script.find("module load cuda/12.8"));
+  EXPECT_LT(script.find("module load cuda/12.8"), script.find("trap :"));
+  // A second try has them too.
+  Job job;
+  job.id = "7";
+  job.request = wanted;
+  EXPECT_EQ(job_script(job_from_json(to_json(job), "job.json").request), script);
+  for (const auto& [wishes, flag] :
+       std::vector<std::pair<SlurmWishes, std::string>>{{{.qos = "a b"}, "--qos"},
+                                                        {{.constraint = "$(reboot)"}, "--constraint"},
+                                                        {{.modules = {"cuda; reboot"}}, "--module"},
+                                                        {{.lines = {"--mem=1\nreboot"}}, "--sbatch"},
+                                                        {{.lines = {"reboot"}}, "--sbatch"}}) {
+    try {
+      check_wishes(wishes);
+      ADD_FAILURE() << flag << " was taken";
+    } catch (const std::runtime_error& e) {
+      EXPECT_TRUE(std::string(e.what()).starts_with(flag)) << e.what();
+    }
+  }
+}
+
+TEST(Nodes, TheGpusThatSlurmLists) {
+  const auto types = parse_node_types(
+      "gpu:a100:4(S:0-1)|ib,epyc|12\n(null)|cpu|200\ngpu:nvidia_h100_80gb_hbm3:8|ib|4\ngpu:2|rtx3090,old|3\ngpu:1|new|"
+      "1\n");
+  ASSERT_EQ(types.size(), 4u);
+  EXPECT_EQ(types[0].gpu->text(), "8.0");
+  EXPECT_EQ(types[0].nodes, 12);
+  EXPECT_EQ(types[1].gpu->text(), "9.0");
+  EXPECT_EQ(types[2].gpu->text(), "8.6");  // by a feature of the node
+  EXPECT_FALSE(types[3].gpu);              // not guessed
 }
 
 TEST_F(Slurm, WishesThatAreNone) {

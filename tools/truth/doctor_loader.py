@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Really loading what the doctor has judged: single files, and packages by `import`."""
+
+import json
+import pathlib
+import re
+import subprocess
+from typing import List, Sequence, Tuple
+import zipfile
+
+SKIPPED_FOLDERS = {"tests", "test", "docs", "examples", "benchmarks", "benchmark"}
+
+# Loads files as Python would, each in a child of its own: torch first if it is there, then the module or the library.
+LOADER = r"""
+import ctypes, importlib.machinery, importlib.util, json, os, sys
+try:
+    if sys.argv[1] == "torch":
+        import torch
+    problem = ""
+except ImportError as e:
+    problem = type(e).__name__ + ": " + str(e).split("\n")[0]
+print("READY", flush=True)
+for line in sys.stdin:
+    how, first, path = json.loads(line)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = problem
+        try:
+            name = os.path.basename(path)
+            kept = [ctypes.CDLL(library) for library in first if not problem]
+            if not problem and how == "by-name":
+                sys.path.insert(0, os.path.dirname(path))
+                importlib.import_module(name.split(".")[0])
+            elif not problem and (".cpython-" in name or ".abi3." in name):
+                module = name.split(".")[0]
+                loader = importlib.machinery.ExtensionFileLoader(module, path)
+                importlib.util.module_from_spec(importlib.util.spec_from_file_location(module, path, loader=loader))
+            elif not problem:
+                ctypes.CDLL(path)
+            answer = answer or "LOADS"
+        except (ImportError, OSError) as e:
+            answer = type(e).__name__ + ": " + str(e).split("\n")[0]
+        except Exception:
+            answer = "LOADS"  # the loader did its part; the module wants its package around it
+        os.write(write, answer.encode())
+        os._exit(0)
+    os.close(write)
+    answer = b""
+    while piece := os.read(read, 65536):
+        answer += piece
+    os.close(read)
+    status = os.waitpid(child, 0)[1]
+    print(answer.decode() or "ended with status " + str(status), flush=True)
+"""
+
+
+class Loader:
+    """A Python that has imported torch (or not) and loads what it is told to."""
+
+    def __init__(self, python: pathlib.Path, with_torch: bool, folder: pathlib.Path) -> None:
+        self.process = subprocess.Popen([str(python), "-c", LOADER, "torch" if with_torch else "bare"], cwd=folder,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout and self.process.stdout.readline() == "READY\n"
+
+    def load(self, path: pathlib.Path, code: str, first: Sequence[pathlib.Path] = ()) -> str:
+        """A module for another Python is one that the import system does not find by its name."""
+        assert self.process.stdin and self.process.stdout
+        request = ["by-name" if code == "SO_SOABI" else "by-path", [str(library) for library in first], str(path)]
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def top_modules(wheel: pathlib.Path) -> List[str]:
+    """What a user of the wheel imports: packages and modules at its top that are not private."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    names = [re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", name) for name in names]
+    tops = {n.split("/")[0] for n in names if n.count("/") == 1 and n.endswith("/__init__.py")}
+    tops |= {n.split(".")[0] for n in names if "/" not in n and n.endswith((".so", ".py"))}
+    return sorted(t for t in tops if t.isidentifier() and not t.startswith("_") and t not in SKIPPED_FOLDERS)
+
+
+def try_import(python: pathlib.Path, modules: Sequence[str], with_torch: bool, folder: pathlib.Path) -> Tuple[str, str]:
+    """Each module in a process of its own. ("works", "") or ("fails" | "in Python", the last line of the first failure);
+    "in Python": a name or a package that Python code did not find, which no compiled file has a part in."""
+    for module in modules:
+        program = ("import torch\n" if with_torch else "") + f"import {module}\n"
+        try:
+            tried = subprocess.run([str(python), "-c", program], capture_output=True, text=True, timeout=300, cwd=folder,
+                                   env={"PATH": "/usr/bin:/bin", "HOME": str(folder)})
+        except subprocess.TimeoutExpired:
+            return "fails", "ended after 300 s"
+        if tried.returncode == 0:
+            continue
+        lines = [line for line in tried.stderr.strip().splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        words = (lines or [f"exit code {tried.returncode}"])[-1]
+        absent = re.search(r"No module named '([\w.]+)", words)
+        in_python = (absent and absent.group(1).split(".")[0] not in modules) or "cannot import name" in words or \
+            words.startswith(("AttributeError", "NameError", "TypeError"))
+        return "in Python" if in_python else "fails", words
+    return "works", ""

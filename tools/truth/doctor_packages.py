@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `doctor_truth.py` tries: targets, and the packages that are judged and really loaded in each of them."""
+
+import platform
+
+# What PyTorch and the packages below import, and no compiled part of which is tried here.
+PYTHON_OF_TORCH = ["typing-extensions", "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "sympy", "mpmath",
+                   "pillow", "requests", "urllib3", "idna", "certifi", "charset-normalizer", "packaging", "setuptools<80",
+                   "wheel", "psutil", "python-dateutil", "six", "pytz", "tzdata", "ndindex", "py-cpuinfo", "joblib",
+                   "threadpoolctl", "cycler", "fonttools", "pyparsing", "wasabi", "srsly", "catalogue", "lazy-loader", "patsy"]
+NUMPY_1, NUMPY_2 = "numpy==1.26.4", "numpy==2.2.6"
+# Releases of PyTorch, old C++ ABI and new, each with the NumPy of its time.
+TORCHES = {"2.4.1": NUMPY_1, "2.8.0": NUMPY_2, "2.10.0": NUMPY_2}
+if platform.machine() != "x86_64":  # there they are small: without CUDA's libraries
+    TORCHES = {"2.1.2": NUMPY_1, "2.4.1": NUMPY_1, "2.6.0": NUMPY_2, "2.8.0": NUMPY_2, "2.10.0": NUMPY_2}
+# Tried with every one of them: made for one, for several (by a stable interface, or a file for each), or for none.
+WITH_TORCH = ["torchvision==0.16.2", "torchvision==0.19.1", "torchvision==0.21.0", "torchvision==0.23.0", "torchvision==0.25.0",
+              "torchaudio==2.1.2", "torchaudio==2.6.0", "torchaudio==2.8.0", "tensordict==0.10.0", "bitsandbytes==0.46.1"]
+# The same, where the machine is an x86_64: most projects publish for no other.
+WITH_TORCH_X86_64 = ["torchtext==0.18.0", "torchcodec==0.7.0", "torchao==0.13.0", "torchrl==0.10.0", "fbgemm-gpu-cpu==1.3.0",
+                     "xformers==0.0.32.post2", "vllm-flash-attn==2.6.2", "sgl-kernel==0.3.5", "dgl==2.1.0",
+                     "autoawq-kernels==0.0.9", "intel-extension-for-pytorch==2.8.0", "torchdata==0.9.0", "auto-gptq==0.7.1"]
+# Compiled against NumPy 1.x or 2.x: tried with both.
+WITH_NUMPY = """numexpr==2.8.7 bottleneck==1.3.7 tables==3.9.2 pandas==1.5.3 scipy==1.11.4 scikit-learn==1.3.2 matplotlib==3.7.5
+h5py==3.10.0 numba==0.58.1 shapely==2.0.2 pyarrow==14.0.1 statsmodels==0.14.1 scikit-image==0.22.0
+opencv-python-headless==4.8.1.78 pycocotools==2.0.7 gensim==4.3.2 thinc==8.2.1 faiss-cpu==1.7.4 onnxruntime==1.16.3 onnx==1.15.0
+xgboost==2.0.3 lightgbm==4.3.0 pandas==2.2.3 scipy==1.15.2 scikit-learn==1.6.1 matplotlib==3.10.1 h5py==3.13.0 contourpy==1.3.1
+blis==1.2.0 faiss-cpu==1.10.0 ctranslate2==4.5.0 ml-dtypes==0.5.1 jaxlib==0.5.1 soxr==0.5.0.post1""".split()
+# Compiled against neither: modules, libraries opened by ctypes, programs, plug-ins.
+PLAIN = """markupsafe==2.1.5 numpy==1.26.4 bitsandbytes==0.46.1 llvmlite==0.41.1 kiwisolver==1.4.8 safetensors==0.5.3
+tokenizers==0.21.0 lxml==5.3.1 xxhash==3.5.0 orjson==3.10.15 uvloop==0.21.0 multidict==6.1.0 cffi==1.17.1 psutil==7.0.0
+pyzmq==26.2.1 av==14.2.0 pillow==11.1.0 regex==2024.11.6 zstandard==0.23.0 lz4==4.4.3 mmh3==5.1.0 cvxopt==1.3.2
+soundfile==0.13.1 cymem==2.0.11 grpcio==1.70.0 pymssql==2.3.2 greenlet==3.1.1 mpi4py==4.0.3 psycopg2-binary==2.9.10 duckdb==1.2.1
+pikepdf==9.5.2 frozenlist==1.5.0 yarl==1.18.3 rapidfuzz==3.12.2 ujson==5.10.0 tornado==6.4.2 murmurhash==1.0.12 preshed==3.0.9
+pybase64==1.4.1 simplejson==3.20.1 msgpack==1.1.0 pyyaml==6.0.2 brotli==1.1.0 cryptography==44.0.2 pydantic-core==2.31.1
+rpds-py==0.23.1 watchfiles==1.0.4 scs==3.2.7 sentencepiece==0.2.0 tiktoken==0.9.0 polars==1.24.0 pynacl==1.5.0 bcrypt==4.3.0
+aiohttp==3.11.13 wrapt==1.17.2 pymupdf==1.25.3 python-rapidjson==1.20 ruamel.yaml.clib==0.2.12 cupy-cuda12x==13.4.0""".split()
+# Wheels of another Python, of another C library, of another machine.
+FOREIGN = [("torchvision==0.23.0", ["--python-version", "3.12", "--implementation", "cp", "--abi", "cp312"]),
+           ("markupsafe==2.1.5", ["--python-version", "3.9", "--implementation", "cp", "--abi", "cp39"]),
+           ("markupsafe==2.1.5", ["--platform", f"musllinux_1_1_{platform.machine()}"]),
+           ("torchvision==0.23.0", ["--platform", "MACHINE"]), ("numpy==1.26.4", ["--platform", "MACHINE"])]
+SOURCE = "flash-attn==2.8.3"
+
+
+def packages_with_torch() -> list:
+    return WITH_TORCH + (WITH_TORCH_X86_64 if platform.machine() == "x86_64" else [])
