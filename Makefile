@@ -16,7 +16,7 @@ PARSERS := cache elf fatbin log system target text wheel
 build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all fuzz bench builder-truth doctor-truth doctor-imports transformers-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
+.PHONY: build demo test test-all fuzz bench builder-truth doctor-truth transformers-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
 
 build: ## build the library with all GPU kernels, the command and the tests into build/
 	@$(BOOTSTRAP) build test
@@ -48,15 +48,10 @@ fuzz: ## libFuzzer over every parser of the doctor, SECONDS_EACH (60) each; what
 	  grep -E "^stat::number_of_executed_units|DONE" out/fuzz/$$parser.log; \
 	done
 
-doctor-truth: ## the doctor against real packages in throw-away Pythons (downloads 1 GB); writes docs/evidence/doctor-truth.md
+doctor-truth: ## the doctor against real packages in throw-away Pythons (downloads 10 GB); writes docs/evidence/doctor-truth-ARCH.md
 	@$(BOOTSTRAP) build
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
-	python3 tools/truth/doctor_truth.py build/bin/mica --output docs/evidence/doctor-truth.md
-
-doctor-imports: ## the doctor's exit code against real imports in .venv (downloads 500 MB); writes docs/evidence/doctor-imports.md
-	@$(BOOTSTRAP) build bench
-	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
-	python3 tools/truth/doctor_imports.py build/bin/mica --python .venv --output docs/evidence/doctor-imports.md
+	python3 tools/truth/doctor_truth.py build/bin/mica --output docs/evidence/doctor-truth-$$(uname -m).md
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json
 	@$(BOOTSTRAP) build bench

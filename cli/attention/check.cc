@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/attention/against/against.h"
 #include "cli/process.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
@@ -28,6 +29,7 @@ struct Options {
   std::string filter, backend = "cpu", isa;
   int jobs = 0;
   bool list = false, json = false, verbose = false;
+  AgainstOptions against;
 };
 
 const char* status_name(Status status) {
@@ -208,6 +210,15 @@ Verb check_verb(Command& app) {
   verb->add_option("--jobs", options->jobs, "cases at a time (0: as many as there are cores)")
       ->range(0, 1024)
       ->capture_default_str();
+  verb->add_option("--against", options->against.package,
+                   "instead: the attention of an installed package beside an exact one, forward and backward")
+      ->one_of({"flash_attn", "flash_attn_3", "xformers", "sdpa"});
+  verb->add_option("--python", options->against.python,
+                   "with --against: the Python that has it (default: the active one)")
+      ->type_name("PATH");
+  verb->add_option("--device", options->against.device, "with --against: where it computes")
+      ->one_of({"auto", "cuda", "cpu"})
+      ->capture_default_str();
   verb->add_flag("--list", options->list, "print the names of the cases and stop");
   verb->add_flag("--verbose", options->verbose, "a line for every case");
   verb->add_flag("--json", options->json, "print JSON");
@@ -219,8 +230,11 @@ Verb check_verb(Command& app) {
       "  mica check\n"
       "  mica check --filter 'paged.*bf16'\n"
       "  mica check --filter backward --json\n"
+      "  mica check --against flash_attn --python ~/venv\n"
       "Exit codes: 0 all that ran passed; 1 a case failed; 2 none could be run.");
-  return {verb, [options] { return run(*options); }};
+  return {verb, [options] {
+            return options->against.package.empty() ? run(*options) : check_against(options->against, options->json);
+          }};
 }
 
 }  // namespace cli

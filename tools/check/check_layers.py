@@ -100,6 +100,7 @@ GENERATED = {
     "commit.h": "cli/attention/commit.h",
     "default_suite.h": "cli/attention/default_suite.h",
     "builder_driver.h": "src/builder/run/builder_driver.h",
+    "against_program.h": "cli/attention/against/against_program.h",
     "builder_conda.h": "src/builder/run/toolchain/builder_conda.h",
 }
 PAGE = "docs/design/architecture.md"

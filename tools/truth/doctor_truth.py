@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor against the truth: predicts what real packages will do in real Pythons, then really loads them.
 
-Usage: doctor_truth.py MICA [--output FILE] [--work FOLDER] [--only REGEX] [--torch RELEASE] [--keep]
+Usage: doctor_truth.py MICA [--output FILE] [--work FOLDER] [--only REGEX] [--torch RELEASE] [--rows FILE] [--keep]
 
 Each target is a throw-away virtual environment with one release of PyTorch and of NumPy (or no PyTorch). What a package
 requires of Python is installed, then it is judged (`mica doctor FILE --python ENVIRONMENT --json`) and unpacked as pip does.
@@ -203,6 +203,7 @@ class Truth:
         codes = sorted({code for code, _, _ in predictions})
         row = Row(target, package, len(predictions), shown[1], shown[2], ", ".join(codes), foretold, *imported)
         self.rows.append(row)
+        (self.work / "rows.json").write_text(json.dumps(self.rows))  # a run that is ended has not been for nothing
         say(f"{'right' if row.right else 'WRONG'}  {target}  {row.package}  {row.code}  import {foretold}/{row.imported} {row.words}")
         if wrong:
             say(f"  predicted {shown[1]}\n  really    {shown[2]}")
@@ -232,8 +233,6 @@ class Truth:
         imported = try_import(self.python, tops, bool(self.torch) and wants_torch, self.work) if tops else ("", "")
         self.remove(added)
         foretold = {0: "works", 1: "fails"}.get(code, "") if tops else ""
-        first_error = next((v["code"] for v in verdicts if v["severity"] == "error"), "")
-        say(f"  exit code {code} {first_error}")
         if not predictions and open_files and not foretold:
             say(f"not foretold: {wheel.name} in {target}")
             self.open_pairs += 1
@@ -377,11 +376,17 @@ def main() -> int:
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path(".cache/doctor-truth"))
     parser.add_argument("--only", default="", help="a regular expression over target and package")
     parser.add_argument("--torch", action="append", help="only these releases of torch, or none")
+    parser.add_argument("--rows", type=pathlib.Path, action="append", default=[],
+                        help="rows.json of another run (its --work folder), reported too")
+    parser.add_argument("--report-only", action="store_true", help="try nothing: only report --rows")
     parser.add_argument("--keep", action="store_true", help="keep the downloads")
     arguments = parser.parse_args()
     truth = Truth(arguments.mica.resolve(), arguments.work.resolve(), arguments.only)
     wanted = [None if release == "none" else release for release in arguments.torch or ["none", *tried.TORCHES]]
-    truth.run_all(wanted)
+    for path in arguments.rows:
+        truth.rows += [Row(*row) for row in json.loads(path.read_text())]
+    if not arguments.report_only:
+        truth.run_all(wanted)
     if not arguments.keep:
         shutil.rmtree(truth.wheels, ignore_errors=True)
     shutil.rmtree(truth.work / "foreign", ignore_errors=True)

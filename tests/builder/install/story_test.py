@@ -11,6 +11,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -147,7 +148,7 @@ class Story(unittest.TestCase):
     def test_a_kernel_that_still_holds_the_old_module(self):
         # A compiled file that is no module of that name: it can be opened, and cannot be imported.
         module = pathlib.Path(_json.__file__).read_bytes()
-        self.install_the_pretender({"flash_attn_2_cuda.so": module})
+        self.install_the_pretender({"flash_attn_2_cuda" + sysconfig.get_config_var("EXT_SUFFIX"): module})
         site = next((self.venv / "lib").glob("python3*")) / "site-packages"
         (site / "ipykernel_launcher.py").write_text(KERNEL)
         connection = self.root / "kernel-1.json"
