@@ -88,7 +88,7 @@ cross-x86_64 cross-aarch64: cross-%: ## the same for another architecture, with 
 wheel: ## the wheels of both architectures (ARCHS=...), with all GPU kernels, and of flash-attn, into out/wheels/
 	@$(BOOTSTRAP) build test wheel
 	@for arch in $(ARCHS); do \
-	  $(call build,cross-$$arch,$(ALL_KERNELS)) --target mica mica_command mica_launcher && \
+	  $(call build,cross-$$arch,-DMICA_PINNED=REQUIRE $(ALL_KERNELS)) --target mica mica_command mica_launcher && \
 	  .venv/bin/python tools/wheel/wheel.py --build build-$$arch --tag manylinux2014_$$arch || exit 1; done
 	@for project in $(dir $(wildcard python/*/pyproject.toml)); do \
 	  .venv/bin/python tools/wheel/wheel.py --pure $$project || exit 1; done

@@ -23,6 +23,8 @@ else()
 endif()
 if(zlib_library AND zlib_header)
   set(MICA_ZLIB_FOUND ON)
+  mica_check_pin(zlib.h ${zlib_header})
+  mica_check_pin(libz.a-${CMAKE_SYSTEM_PROCESSOR} ${zlib_library})
   get_filename_component(zlib_header_folder ${zlib_header} DIRECTORY)
   # Links, as for the header-only libraries: the folder may be the host's /usr/include.
   foreach(header IN ITEMS zlib.h zconf.h)
