@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ._describe import dense_strides
 
-KEPT_BYTES = 16 << 20  # the CPU's workspace up to this size is kept per thread; pages that no call touched cost nothing
+KEPT_BYTES = 32 << 20  # the CPU's workspace up to this size is kept per thread; pages that no call touched cost nothing
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 

@@ -6,6 +6,9 @@
 //     using Element = float;                        // of the packed operands: float, u16 holding bf16, Half, or u32
 //                                                   // holding two bf16 that stand for their sum
 //     static constexpr i32 kRows, kCols, kDepth;    // granularity of a product
+//     static constexpr i32 kStreamedRows;           // up to so many rows decode is faster, which packs no keys; at
+//     most
+//                                                   // kDecodeRows
 //
 // C (rows x cols, fp32) = or += A (rows x depth) * B (depth x cols).
 //

@@ -250,6 +250,7 @@ struct AmxFp16 {
 template <class Type>
 struct EngineAmxPairs : AmxTiles {
   using Element = typename Type::Element;
+  static constexpr i32 kStreamedRows = 5;
   static constexpr i32 kRows = 16;
   static constexpr i32 kCols = 16;
   static constexpr i32 kDepth = 32;
@@ -327,6 +328,7 @@ using EngineAmxFp16 = EngineAmxPairs<AmxFp16>;
 
 struct EngineAmxSplit : AmxTiles {
   using Element = u32;  // bf16 high in the low half, low in the high half
+  static constexpr i32 kStreamedRows = 16;
   static constexpr i32 kRows = 16;
   static constexpr i32 kCols = 16;
   static constexpr i32 kDepth = 16;

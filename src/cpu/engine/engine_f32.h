@@ -10,6 +10,7 @@ namespace MICA_NS {
 struct EngineF32 {
   using Element = float;
   static constexpr i32 kVectors = 2;  // of a row of the block
+  static constexpr i32 kStreamedRows = 16;
   static constexpr i32 kCols = kVectors * kLanes;
 #if HWY_TARGET == HWY_NEON
   // Multiplies by a lane of a register; rows of A are transposed in blocks of four.

@@ -89,7 +89,7 @@ void attend_tile(const CpuCall& call, const ForwardTile& tile, i32 split, char* 
   const Range tiles = {touched.begin + part.begin, touched.begin + part.end};
   const Range keys = {tiles.begin * plan.tile_k, min_of(tiles.end * plan.tile_k, s.len_k)};
   const bool is_partial = splits.num_splits > 1;
-  if (i64(s.len_q) * p.group <= kDecodeRows) {
+  if (i64(s.len_q) * p.group <= E::kStreamedRows) {
     DecodeWorker worker(call, tile, s, scratch);
     worker.run(keys);
     write_rows(call, tile, s, worker, is_partial, split);
