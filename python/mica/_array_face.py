@@ -190,7 +190,9 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                          rotary_interleaved: bool, causal: Any, window: Any, chunk: Any, mask: Any, bias: Any,
                          scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, return_lse: Any,
                          out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
-                         max_seqlen_k: Optional[int], tree: Any) -> Any:
+                         max_seqlen_k: Optional[int], tree: Any, k_prefix: Any, v_prefix: Any) -> Any:
+    if k_prefix is not None or v_prefix is not None:
+        raise InvalidArgument("k_prefix is given, want torch tensors: other arrays have no shared prefix")
     options = numbers(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                       rotary_interleaved, None, max_seqlen_k, 0 if tree is None else tree.shape[-1])
     if hasattr(cache_seqlens, "__index__") and not hasattr(cache_seqlens, "__getitem__"):

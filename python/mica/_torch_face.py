@@ -13,7 +13,7 @@ from torch import Tensor, get_num_threads, is_grad_enabled
 from torch.autograd import forward_ad, profiler
 from torch.utils import _python_dispatch
 
-from . import _abi, _tensors
+from . import _abi, _tensors, functions
 from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import caller
@@ -21,6 +21,7 @@ from ._describe import Options
 from ._recent import Recent, recent, remember
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
+from ._prefix import attend_with_prefix, refuse_with_prefix
 from ._subclasses import attend_subclass
 from ._tracing import (has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
@@ -267,7 +268,17 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          mask: Optional[Tensor], bias: Optional[Tensor], scale: Optional[float],
                          softcap: Optional[float], alibi: Optional[Tensor], sinks: Optional[Tensor],
                          return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
-                         batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor]) -> Any:
+                         batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor],
+                         k_prefix: Optional[Tensor], v_prefix: Optional[Tensor]) -> Any:
+    if k_prefix is not None or v_prefix is not None:
+        refuse_with_prefix(causal, window=window, chunk=chunk, mask=mask, bias=bias, alibi=alibi)
+
+        def own() -> Any:
+            return attention_with_cache(
+                q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
+                rotary_sin, rotary_interleaved, causal, None, 0, None, None, scale, softcap, None, sinks, True, None,
+                diagonal, num_splits, batch_invariant, max_seqlen_k, tree, None, None)
+        return attend_with_prefix(q, k_prefix, v_prefix, scale, softcap, functions.attention, own, return_lse, out)
     if window is not None:
         window = window_of(window)
     if isinstance(cache_seqlens, (int, torch.SymInt)) or type(cache_seqlens).__module__ == "numpy" and not getattr(

@@ -106,7 +106,8 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
                          softcap: Optional[float] = None, alibi: Optional[Array] = None,
                          sinks: Optional[Array] = None, return_lse: bool = False, out: Optional[Array] = None,
                          diagonal: Optional[str] = None, num_splits: int = 0, batch_invariant: bool = False,
-                         max_seqlen_k: Optional[int] = None, tree: Optional[Array] = None) -> Any:
+                         max_seqlen_k: Optional[int] = None, tree: Optional[Array] = None,
+                         k_prefix: Optional[Array] = None, v_prefix: Optional[Array] = None) -> Any:
     """attention to a cache of keys and values, which may take up new ones first. For inference: it has no gradient.
 
     q is (batch, rows, heads, dim). k_cache and v_cache are (slots, capacity, key heads, dim); with block_table, int32
@@ -123,13 +124,17 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
     tree: bool, (rows, n), (batch, rows, n) or (batch, heads, rows, n), instead of mask: which of the last n keys each row sees,
         as trees of speculated tokens want it; keys before them are visible.
 
+    k_prefix, v_prefix: (prefix keys, key heads, dim), torch tensors: keys that all sequences share, ahead of their own; they
+        are read once for the whole batch. Every row sees them all, so that there is no window, chunk, mask, bias or alibi
+        with them. Rotary counts from a sequence's own cache: hand over tables that begin at the prefix's end.
+
     The other arguments are those of attention; the diagonal counts the keys in use, new ones included.
     """
     try:
         return (_faces.get(type(q)) or _face_of(q)).attention_with_cache(
             q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
             rotary_sin, rotary_interleaved, causal, window, chunk, mask, bias, scale, softcap, alibi, sinks, return_lse, out,
-            diagonal, num_splits, batch_invariant, max_seqlen_k, tree)
+            diagonal, num_splits, batch_invariant, max_seqlen_k, tree, k_prefix, v_prefix)
     except InvalidArgument as error:
         from ._messages import of_a_cache
         raise type(error)(of_a_cache(str(error))) from None

@@ -73,7 +73,8 @@ def attention_with_cache(
     Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[False] = ..., out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
-    max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ...,
+    max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ..., k_prefix:
+    Optional[Array] = ..., v_prefix: Optional[Array] = ...,
 ) -> A: ...
 @overload
 def attention_with_cache(
@@ -84,7 +85,8 @@ def attention_with_cache(
     Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[True], out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
-    max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ...,
+    max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ..., k_prefix:
+    Optional[Array] = ..., v_prefix: Optional[Array] = ...,
 ) -> Tuple[A, A]: ...
 @overload
 def attention_with_cache(
@@ -95,5 +97,6 @@ def attention_with_cache(
     Optional[Array] = ..., bias: Optional[Array] = ..., scale: Optional[float] = ..., softcap: Optional[float] =
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Any, out: Optional[Array] =
     ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., max_seqlen_k:
-    Optional[int] = ..., tree: Optional[Array] = ...,
+    Optional[int] = ..., tree: Optional[Array] = ..., k_prefix:
+    Optional[Array] = ..., v_prefix: Optional[Array] = ...,
 ) -> Any: ...

@@ -424,3 +424,42 @@ def test_a_tree_that_is_none(device):
         mica.attention_with_cache(q, cache, cache, tree=tree[0])
     with pytest.raises(ValueError, match=r"mask.shape\[2\] is 3, want 1 or 5"):
         mica.attention_with_cache(q, cache, cache, tree=tree[:3])
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True, "sinks": 1, "softcap": 5.0, "scale": 0.2}, {"tree": 1}], ids=str)
+def test_a_prefix_that_the_batch_shares(device, options):
+    q, cache_k, cache_v = (torch.randn(3, n, h, 32, device=device) for n, h in ((4, 4), (20, 2), (20, 2)))
+    k, v = (torch.randn(3, 4, 2, 32, device=device) for _ in range(2))
+    prefix = [torch.randn(9, 2, 32, device=device) for _ in range(2)]
+    used = torch.tensor([12, 0, 5], dtype=torch.int32, device=device)
+    options = dict(options)
+    if "sinks" in options:
+        options["sinks"] = torch.randn(4, device=device)
+    if "tree" in options:
+        options["tree"] = torch.rand(3, 4, 4, device=device) < 0.5
+    out = torch.empty_like(q)
+    o, lse = mica.attention_with_cache(q, cache_k, cache_v, k=k, v=v, cache_seqlens=used, k_prefix=prefix[0],
+                                       v_prefix=prefix[1], return_lse=True, out=out, **options)
+    assert o is out
+    tree = options.pop("tree", None)
+    for b, n in enumerate((12, 0, 5)):
+        keys, values = (torch.cat((shared, own[b, :n + 4]))[None] for shared, own in zip(prefix, (cache_k, cache_v)))
+        mask = None
+        if tree is not None:
+            mask = torch.cat([torch.ones(4, 9 + n, dtype=torch.bool, device=device), tree[b]], -1)
+        want, want_lse = reference.attention(q[b:b + 1], keys, values, mask=mask, **options)
+        torch.testing.assert_close(o[b:b + 1].double(), want, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(lse[b:b + 1].double(), want_lse, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(window=(3, 0)), "window is given with k_prefix, want none"), (dict(chunk=4), "chunk is given with k_prefix"),
+    (dict(causal="top-left"), "causal is 'top-left' with k_prefix"),
+    (dict(v_prefix=None), "v_prefix is None, want it together with k_prefix"),
+    (dict(v_prefix=torch.ones(9, 1, 32)), r"v_prefix.shape\[:2\] is \(9, 1\), want \(9, 2\)"),
+    (dict(k_prefix=torch.ones(1, 9, 2, 32)), "k_prefix has 4 axes, want"), (dict(k_prefix=3), "k_prefix is a int, want")])
+def test_what_does_not_go_with_a_prefix(options, message):
+    q, cache = torch.randn(1, 2, 4, 32), torch.randn(1, 8, 2, 32)
+    given = {**dict(k_prefix=torch.ones(9, 2, 32), v_prefix=torch.ones(9, 2, 32)), **options}
+    with pytest.raises(ValueError, match=message):
+        mica.attention_with_cache(q, cache, cache, **given)
