@@ -19,7 +19,7 @@ struct Plan {
   i32 num_splits;  // at most this many; 1: not split
   size_t workspace_bytes;
   char kernel[64];                               // "cpu/avx512/forward"
-  alignas(16) unsigned char backend_data[4608];  // the backend's own choices (tiles, threads, functions)
+  alignas(16) unsigned char backend_data[5120];  // the backend's own choices (tiles, threads, functions)
 };
 
 // why_not is "" for a kernel that can run the problem.

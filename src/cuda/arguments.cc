@@ -41,6 +41,7 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.dropout = dropout_arg(p);
   a.splits = splits;
   a.partial_rows = rows_of_head(p);
+  a.o_dtype = p.o.dtype;
   return a;
 }
 
@@ -67,6 +68,9 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
   bind_pairs(a.bias, p.bias, x.bias);
   bind_pairs(a.boolean, p.boolean, x.boolean_mask);
   bind_dropout(a.dropout, p, x);
+  a.q_descale = descale_of(p.q_descale, x.q_descale);
+  a.k_descale = descale_of(p.k_descale, x.k_descale);
+  a.v_descale = descale_of(p.v_descale, x.v_descale);
   if (a.splits.num_splits > 1) {
     a.partial_o = in_workspace(x, layout.partial_o);
     a.partial_lse = in_workspace(x, layout.partial_lse);

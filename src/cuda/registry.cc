@@ -32,6 +32,11 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
           .uses_maps = true,
           .also_serves = kFeatureFp32Output};
 }
+constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
+  return {.smem_bytes = forward_fp8_sm90_room(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
+          .persistent = true,
+          .uses_maps = true};
+}
 constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_wide_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
 }
@@ -114,7 +119,7 @@ constexpr KernelTraits traits_of_probs(const KernelRow&) { return {}; }
 namespace words {
 using enum Role;
 using namespace serves;
-constexpr i32 FP32 = MICA_FP32, FP16 = MICA_FP16, BF16 = MICA_BF16;
+constexpr i32 FP32 = MICA_FP32, FP16 = MICA_FP16, BF16 = MICA_BF16, FP8_E4M3 = MICA_FP8_E4M3;
 #define MICA_TARGETS(name, architectures) constexpr const char* name = architectures;
 #define MICA_KERNEL(...)
 #define MICA_KERNELS(...)
@@ -271,6 +276,8 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
   return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
                dtype_word(p.dtype)) &&
          q.ask(p.k.dtype == p.dtype, "it reads keys of q's type, and k.dtype is e4m3") &&
+         q.ask(p.dtype != MICA_FP8_E4M3 || (row.role != Role::APPEND && row.role != Role::PROBS),
+               "it reads elements of 16 or 32 bits") &&
          q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
          q.ask(row.role != Role::DECODE || is_decode(row, p),
@@ -369,7 +376,8 @@ u32 features_of(const Problem& p) {
   if (p.chunk > 0) features |= kFeatureChunk;
   if (p.mask_last_keys > 0) features |= kFeatureLastKeys;
   const bool forward = p.pass == MICA_FORWARD;
-  if (forward && p.o.dtype != p.dtype) features |= kFeatureFp32Output;
+  // Kernels of e4m3 write any type.
+  if (forward && p.o.dtype != p.dtype && p.dtype != MICA_FP8_E4M3) features |= kFeatureFp32Output;
   // A dO of another type is read from the workspace.
   const Tensor* rows = forward ? &p.o : p.d_o.dtype == p.dtype ? &p.d_o : &p.q;
   for (const Tensor* t : {&p.q, &p.k, &p.v, rows, &p.dk, &p.dv})

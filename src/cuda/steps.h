@@ -45,7 +45,7 @@ struct Step {
 // Lives in Plan::backend_data.
 struct Steps {
   static constexpr i32 kMaxSteps = 6;
-  static constexpr u32 kParamsBytes = 4096;
+  static constexpr u32 kParamsBytes = 4608;
 
   WorkspaceLayout layout;
   bool needs_v_in_k;  // there is no step for V apart

@@ -10,13 +10,12 @@ namespace mica {
 namespace {
 
 // CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
-enum : int { kTypeFp16 = 6, kTypeBf16 = 9 };
+enum : int { kTypeByte = 0, kTypeFp16 = 6, kTypeBf16 = 9 };
 enum : int { kNotInterleaved = 0, kSwizzle128Bytes = 3, kPromoteTo256Bytes = 3, kFillWithZeros = 0 };
-constexpr i64 kElementBytes = 2, kStrideBytes = 16, kMostStrideBytes = i64(1) << 40, kMostSize = i64(1) << 32;
+constexpr i64 kBoxBytes = 128, kStrideBytes = 16, kMostStrideBytes = i64(1) << 40, kMostSize = i64(1) << 32;
 
-bool is_stride(i64 stride) {
-  return stride >= 0 && stride * kElementBytes % kStrideBytes == 0 && stride * kElementBytes < kMostStrideBytes;
-}
+bool is_stride(i64 bytes) { return bytes >= 0 && bytes % kStrideBytes == 0 && bytes < kMostStrideBytes; }
+int type_of(i32 dtype) { return dtype == MICA_FP16 ? kTypeFp16 : dtype == MICA_BF16 ? kTypeBf16 : kTypeByte; }
 i64 size_of(i64 size, i64 stride) { return stride == 0 ? 1 : size; }
 
 }  // namespace
@@ -31,9 +30,12 @@ RowsShape rows_shape(const Tensor& t) {
 }
 
 const char* why_no_map(const RowsShape& s) {
-  if (s.dtype != MICA_FP16 && s.dtype != MICA_BF16) return "its elements are not of 16 bits";
+  if (s.dtype != MICA_FP16 && s.dtype != MICA_BF16 && s.dtype != MICA_FP8_E4M3)
+    return "its elements are not of 16 or 8 bits";
   if (s.rows > 1 && s.strides.stride_row == 0) return "its rows repeat themselves";
-  if (!is_stride(s.strides.stride_row) || !is_stride(s.strides.stride_head) || !is_stride(s.strides.stride_batch))
+  const i64 element = dtype_bytes(s.dtype);
+  if (!is_stride(s.strides.stride_row * element) || !is_stride(s.strides.stride_head * element) ||
+      !is_stride(s.strides.stride_batch * element))
     return "a stride is negative, no multiple of 16 bytes, or 2^40 bytes and more";
   if (s.rows >= kMostSize || s.heads >= kMostSize || s.slots >= kMostSize) return "an axis has 2^32 entries and more";
   return "";
@@ -47,16 +49,17 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped) {
                                  u64(max_of<i64>(size_of(s.heads, s.strides.stride_head), 1)),
                                  u64(max_of<i64>(size_of(s.slots, s.strides.stride_batch), 1))};
   // The step of an axis with one entry is never taken, but must be one that the driver accepts.
-  const auto bytes = [](i64 stride) { return u64(max_of<i64>(stride * kElementBytes, kStrideBytes)); };
+  const i64 element = dtype_bytes(s.dtype);
+  const auto bytes = [element](i64 stride) { return u64(max_of<i64>(stride * element, kStrideBytes)); };
   const std::uint64_t strides[] = {bytes(s.strides.stride_row), bytes(s.strides.stride_head),
                                    bytes(s.strides.stride_batch)};
-  const std::uint32_t box[] = {64, u32(box_rows), 1, 1}, element_strides[] = {1, 1, 1, 1};
+  const std::uint32_t box[] = {u32(kBoxBytes / element), u32(box_rows), 1, 1}, element_strides[] = {1, 1, 1, 1};
   mapped.head_step = s.strides.stride_head != 0;
   mapped.slot_step = s.strides.stride_batch != 0;
   mapped.box_rows = box_rows;
   mapped.rows = i64(sizes[1]);
   return driver.check(driver.api().cuTensorMapEncodeTiled(
-                          &mapped.map, s.dtype == MICA_FP16 ? kTypeFp16 : kTypeBf16, 4, address, sizes, strides, box,
+                          &mapped.map, type_of(s.dtype), 4, address, sizes, strides, box,
                           element_strides, kNotInterleaved, kSwizzle128Bytes, kPromoteTo256Bytes, kFillWithZeros),
                       "cuTensorMapEncodeTiled");
 }

@@ -8,7 +8,7 @@
 
 namespace mica {
 
-// Rows of 16-bit elements: sizes of the axes (dim, row, head, slot), and elements between two of each axis.
+// Rows of elements of 16 or 8 bits: sizes of the axes (dim, row, head, slot), and elements between two of each axis.
 struct RowsShape {
   i32 dtype;
   i64 dim, rows, heads, slots;
@@ -19,7 +19,7 @@ RowsShape rows_shape(const Tensor& tensor);
 // "" when the copy engine takes the tensor, else why not.
 const char* why_no_map(const RowsShape& shape);
 
-// Boxes of 64 columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and its
+// Boxes of 128 bytes of columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and its
 // coordinate must be multiplied by the step that goes with it.
 mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped);
 mica_status bind_map(MappedRows& mapped, void* address);

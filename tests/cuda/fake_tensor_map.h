@@ -11,7 +11,7 @@
 namespace mica::test {
 
 // CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
-enum : int { kMapFp16 = 6, kMapFp32 = 7, kMapBf16 = 9 };
+enum : int { kMapByte = 0, kMapFp16 = 6, kMapFp32 = 7, kMapBf16 = 9 };
 enum : int { kMapNoSwizzle = 0, kMapSwizzle128 = 3, kMapMostL2Promotion = 3 };
 
 struct FakeTensorMap {
@@ -44,10 +44,10 @@ inline cu::Result encode_tensor_map(TensorMap* map, int type, std::uint32_t rank
   FakeTensorMap fake = {};
   fake.magic = FakeTensorMap::kMagic;
   fake.address = reinterpret_cast<std::uintptr_t>(address);
-  fake.element_bytes = type == kMapFp32 ? 4 : 2;
+  fake.element_bytes = type == kMapFp32 ? 4 : type == kMapByte ? 1 : 2;
   fake.swizzle = std::uint32_t(swizzle);
   bool right = reinterpret_cast<std::uintptr_t>(map) % alignof(TensorMap) == 0 && rank == FakeTensorMap::kRank &&
-               (type == kMapFp16 || type == kMapFp32 || type == kMapBf16) && fake.address % 16 == 0 &&
+               (type == kMapByte || type == kMapFp16 || type == kMapFp32 || type == kMapBf16) && fake.address % 16 == 0 &&
                interleave == 0 && (swizzle == kMapNoSwizzle || swizzle == kMapSwizzle128) && l2_promotion >= 0 &&
                l2_promotion <= kMapMostL2Promotion && fill == 0;
   for (int axis = 0; right && axis < FakeTensorMap::kRank; ++axis) {

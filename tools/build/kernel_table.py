@@ -25,7 +25,7 @@ FIELDS = {
     "blocks": 0,
     "why_spill": "",
 }
-DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3}  # mica_dtype
+DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3, "FP8_E4M3": 6}  # mica_dtype
 SERVED = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "CHUNK", "FULL")
 
 

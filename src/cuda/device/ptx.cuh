@@ -153,6 +153,9 @@ struct Bf16 {
 struct Fp16 {
   static constexpr i32 kDtype = MICA_FP16;
 };
+struct E4m3 {
+  static constexpr i32 kDtype = MICA_FP8_E4M3;
+};
 template <class T>
 MICA_DEVICE u32 pack(float low, float high);
 template <>

@@ -57,6 +57,23 @@ MICA_DEVICE i32 warp_max(i32 x) {
   return largest;
 }
 
+// 9.7.9.22 cvt: four floats to e4m3, the first in the lowest byte; what is too large becomes the largest.
+MICA_DEVICE u32 pack_e4m3(float x0, float x1, float x2, float x3) {
+  u32 r;
+  asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n}\n"
+      : "=r"(r)
+      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+  return r;
+}
+
+// 9.7.9.7 prmt: byte i of the result is byte (selector >> 4 i) % 8 of the eight of low and high.
+MICA_DEVICE u32 byte_perm(u32 low, u32 high, u32 selector) {
+  u32 r;
+  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
+  return r;
+}
+
 // 9.7.9.11 st: 16 bytes of floats.
 MICA_DEVICE void store_shared_floats(u32 address, const float (&x)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// wgmma (PTX 9.7.15.5.2): c (64 x n, fp32) += a (64 x 16) * b (16 x n), by the four warps of a warpgroup,
-// asynchronously. Warp w has rows 16w to 16w + 15 of c, and of a where it comes from registers, as in mma m16n8k16
+// wgmma (PTX 9.7.15.5.2): c (64 x n, fp32) += a (64 x 16) * b (16 x n), of e4m3 a (64 x 32) * b (32 x n), by the four
+// warps of a warpgroup, asynchronously. Warp w has rows 16w to 16w + 15 of c, and of a where it comes from registers, as in mma m16n8k16
 // (device/mma.cuh).
 #pragma once
 
@@ -23,7 +23,9 @@ MICA_DEVICE u64 advance(u64 descriptor, u32 bytes) {
 
 // add: a and b in shared memory, the summed index along the rows of both. add_a_transposed, add_b_transposed: the same,
 // but one of them with the summed index down its rows. add_both_transposed: down the rows of both. add_transposed: a
-// from registers, b with the summed index down its rows. accumulate 0: c is what it makes.
+// from registers, b with the summed index down its rows. accumulate 0: c is what it makes. e4m3 has add, and
+// add_registers: a from registers (lane l: four columns from 4 (l % 4) on of rows l / 4 and 8 + l / 4, and the same 16
+// columns further on), b with the summed index along its rows.
 template <class Element, int n>
 struct Wgmma;
 
@@ -91,6 +93,25 @@ struct Wgmma;
   MICA_WGMMA_OF(Bf16, "bf16", n, r0, r1, r2, r3, r4, r5, __VA_ARGS__) \
   MICA_WGMMA_OF(Fp16, "f16", n, r0, r1, r2, r3, r4, r5, __VA_ARGS__)
 
+#define MICA_SHARED_E4M3(n, a, b, accumulate)                                                              \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n              \
+  "k32.f32.e4m3.e4m3 {" MICA_R##n "}, %" #a ", %" #b ", p, 1, 1;\n}\n"
+#define MICA_REGISTERS_E4M3(n, a0, a1, a2, a3, b, accumulate)                                              \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n              \
+  "k32.f32.e4m3.e4m3 {" MICA_R##n "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b ", p, 1, 1;\n}\n"
+#define MICA_WGMMA_E4M3(n, r0, r1, r2, r3, r4, r5, ...)                                                           \
+  template <>                                                                                                     \
+  struct Wgmma<E4m3, n> {                                                                                         \
+    static MICA_DEVICE void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {                             \
+      asm volatile(MICA_SHARED_E4M3(n, r0, r1, r2) : __VA_ARGS__ : "l"(a), "l"(b), "r"(accumulate));              \
+    }                                                                                                             \
+    static MICA_DEVICE void add_registers(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate) {       \
+      asm volatile(MICA_REGISTERS_E4M3(n, r0, r1, r2, r3, r4, r5)                                                 \
+                   : __VA_ARGS__                                                                                  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                        \
+    }                                                                                                             \
+  };
+
 MICA_WGMMA(32, 16, 17, 18, 19, 20, 21, MICA_C4(0))
 MICA_WGMMA(40, 20, 21, 22, 23, 24, 25, MICA_C4(0), MICA_C1(4))
 MICA_WGMMA(48, 24, 25, 26, 27, 28, 29, MICA_C4(0), MICA_C2(4))
@@ -108,6 +129,10 @@ MICA_WGMMA(208, 104, 105, 106, 107, 108, 109, MICA_C8(0), MICA_C8(8), MICA_C8(16
 MICA_WGMMA(224, 112, 113, 114, 115, 116, 117, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C4(24))
 MICA_WGMMA(240, 120, 121, 122, 123, 124, 125, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C4(24), MICA_C2(28))
 MICA_WGMMA(256, 128, 129, 130, 131, 132, 133, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C8(24))
+
+MICA_WGMMA_E4M3(64, 32, 33, 34, 35, 36, 37, MICA_C8(0))
+MICA_WGMMA_E4M3(128, 64, 65, 66, 67, 68, 69, MICA_C8(0), MICA_C8(8))
+MICA_WGMMA_E4M3(256, 128, 129, 130, 131, 132, 133, MICA_C8(0), MICA_C8(8), MICA_C8(16), MICA_C8(24))
 
 #undef MICA_C1
 #undef MICA_C2
@@ -135,5 +160,8 @@ MICA_WGMMA(256, 128, 129, 130, 131, 132, 133, MICA_C8(0), MICA_C8(8), MICA_C8(16
 #undef MICA_REGISTERS_OR_ZERO
 #undef MICA_WGMMA_OF
 #undef MICA_WGMMA
+#undef MICA_SHARED_E4M3
+#undef MICA_REGISTERS_E4M3
+#undef MICA_WGMMA_E4M3
 
 }  // namespace mica

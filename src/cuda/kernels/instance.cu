@@ -6,6 +6,8 @@
 #define MICA_ELEMENT mica::Fp16
 #elif MICA_DTYPE == 3
 #define MICA_ELEMENT mica::Bf16
+#elif MICA_DTYPE == 6
+#define MICA_ELEMENT mica::E4m3
 #else
 #define MICA_ELEMENT float
 #endif

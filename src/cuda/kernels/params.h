@@ -3,6 +3,7 @@
 // on.
 #pragma once
 
+#include "core/fp8.h"
 #include "core/mask.h"
 #include "core/random.h"
 #include "core/schedule.h"
@@ -115,6 +116,8 @@ struct ForwardParams {
   float* partial_o;    // null: not split
   float* partial_lse;  // (num_splits, batch, heads_q, rows)
   i64 partial_rows;    // rows of one head: packed total, or batch slots' rows
+  i32 o_dtype;
+  Descale q_descale, k_descale, v_descale;  // of e4m3
 };
 
 // A tensor that the copy engine reads, and what a coordinate of an axis is multiplied by: 0 where the axis repeats
@@ -322,6 +325,19 @@ MICA_HD constexpr ForwardSm90Room forward_sm90_room(i32 tile_q, i32 tile_k, i32 
     room.o_panels = min_of(left / panel, round_up(dim_v, 64) / 64);
   room.bytes = rest + room.q_slots * slot + room.o_panels * panel;
   return room;
+}
+
+// Shared memory of forward_fp8_sm90, in bytes: two slots of Q, `stages` of K, one or two of V as it arrives, `stages` of
+// V^T; rows of 128 bytes. Then two announced items of work, and barriers.
+struct ForwardFp8Sm90Room {
+  i32 landings, bytes;
+};
+MICA_HD constexpr ForwardFp8Sm90Room forward_fp8_sm90_room(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+  const i32 landings = dim_v > 128 ? 1 : 2;
+  const i32 barriers = 4 * stages + 2 * landings + 2 * tile_q / 64 * 2;
+  return {landings, 2 * tile_q * round_up(dim_qk, 128) + stages * tile_k * round_up(dim_qk, 128) +
+                        landings * tile_k * round_up(dim_v, 128) + stages * tile_k * dim_v + barriers * 8 +
+                        2 * (forward_sm90_item_bytes(tile_q) + 2 * 8)};
 }
 
 // forward_wide_sm90: Q, `stages` of K and of V, and four barriers a stage.

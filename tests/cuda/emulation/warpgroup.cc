@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/fp8.h"
 #include "tests/cuda/emulation/emulator.h"
 
 namespace mica::emulation {
@@ -21,7 +22,10 @@ Queue& queue(u32 thread) {
   return all[thread];
 }
 
-float number(u16 bits, bool is_bf16) { return is_bf16 ? bf16_to_float(bits) : fp16_to_float(bits); }
+float number(u16 bits, i32 dtype) {
+  if (dtype == MICA_FP8_E4M3) return e4m3_to_float(u8(bits));
+  return dtype == MICA_BF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+}
 
 // Element (row, column) of rows of 128 bytes in panels of 64 columns, swizzled by the address bits 7 to 9.
 struct Matrix {
@@ -30,16 +34,18 @@ struct Matrix {
       : address(u32(descriptor & 0x3fff) << 4),
         leading_bytes(u32(descriptor >> 16 & 0x3fff) << 4),
         stride_bytes(u32(descriptor >> 32 & 0x3fff) << 4) {}
-  u16 at(u32 offset) const {
+  u16 at(u32 offset, u32 bytes = 2) const {
     const u32 plain = address + offset;
     const u32 swizzled = plain ^ (plain >> 7 & 7) << 4;
-    u16 bits;
-    std::memcpy(&bits, shared_pointer(swizzled, 2), 2);
-    note_access(swizzled, 2, Access::kReadByWgmma);
+    u16 bits = 0;
+    std::memcpy(&bits, shared_pointer(swizzled, bytes), bytes);
+    note_access(swizzled, bytes, Access::kReadByWgmma);
     return bits;
   }
-  // The summed index k runs along the rows: (row, k < 16).
-  u16 along(u32 row, u32 k) const { return at(row / 8 * stride_bytes + row % 8 * 128 + k * 2); }
+  // The summed index k runs along the rows: (row, k < 16; e4m3: k < 32).
+  u16 along(u32 row, u32 k, u32 bytes) const {
+    return at(row / 8 * stride_bytes + row % 8 * 128 + k * bytes, bytes);
+  }
   // It goes down the rows: (k < 16, column).
   u16 down(u32 k, u32 column) const {
     return at(column / 64 * leading_bytes + k / 8 * stride_bytes + k % 8 * 128 + column % 64 * 2);
@@ -48,29 +54,32 @@ struct Matrix {
 
 void multiply(const WgmmaPart* const (&parts)[kGroup]) {
   const WgmmaPart& one = *parts[0];
-  float a[64][16];
+  const u32 bytes = u32(dtype_bytes(one.dtype)), depth = 32 / bytes;
+  float a[64][32];
   for (u32 row = 0; row < 64; ++row)
-    for (u32 k = 0; k < 16; ++k) {
+    for (u32 k = 0; k < depth; ++k) {
       u16 bits;
       if (one.a_is_shared) {
         const Matrix matrix(one.a_descriptor);
-        bits = one.a_down ? matrix.down(k, row) : matrix.along(row, k);
+        bits = one.a_down ? matrix.down(k, row) : matrix.along(row, k, bytes);
       } else {
-        const u32 thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
-        bits = u16(parts[thread]->a[row % 16 / 8 + k / 8 * 2] >> (k % 2 * 16));
+        // A word has 4 bytes of a row.
+        const u32 per_word = 4 / bytes, half = depth / 2;
+        const u32 thread = row / 16 * 32 + row % 8 * 4 + k % half / per_word;
+        bits = u16(parts[thread]->a[row % 16 / 8 + k / half * 2] >> (k % per_word * 8 * bytes));
       }
-      a[row][k] = number(bits, one.is_bf16);
+      a[row][k] = number(bits, one.dtype);
     }
   const Matrix b(one.b_descriptor);
   for (u32 column = 0; column < u32(one.n); ++column) {
-    float of_column[16];
-    for (u32 k = 0; k < 16; ++k)
-      of_column[k] = number(one.b_down ? b.down(k, column) : b.along(column, k), one.is_bf16);
+    float of_column[32];
+    for (u32 k = 0; k < depth; ++k)
+      of_column[k] = number(one.b_down ? b.down(k, column) : b.along(column, k, bytes), one.dtype);
     for (u32 row = 0; row < 64; ++row) {
       const WgmmaPart& part = *parts[row / 16 * 32 + row % 8 * 4 + column % 8 / 2];
       float& c = part.c[column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
       float sum = part.accumulate ? c : 0.0f;
-      for (u32 k = 0; k < 16; ++k) sum += a[row][k] * of_column[k];
+      for (u32 k = 0; k < depth; ++k) sum += a[row][k] * of_column[k];
       c = sum;
     }
   }

@@ -6,11 +6,12 @@
 
 namespace mica::emulation {
 
-// One thread's part of c (64 x n) += a (64 x 16) b (16 x n).
+// One thread's part of c (64 x n) += a (64 x 16) b (16 x n), of e4m3 a (64 x 32) b (32 x n).
 struct WgmmaPart {
   float* c;  // [n / 8][4]
   int n;
-  bool is_bf16, accumulate, a_is_shared;
+  i32 dtype;  // of a and b
+  bool accumulate, a_is_shared;
   bool a_down, b_down;  // the summed index goes down the rows
   u32 a[4];             // where it is not shared
   u64 a_descriptor, b_descriptor;

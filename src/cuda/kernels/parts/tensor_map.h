@@ -6,7 +6,7 @@
 
 namespace mica {
 
-// CUtensorMap. Axes (dim, row, head, slot), boxes of 64 columns x some rows x 1 x 1, rows of 128 bytes swizzled as
+// CUtensorMap. Axes (dim, row, head, slot), boxes of 128 bytes x some rows x 1 x 1, swizzled as
 // PanelTile has them.
 struct alignas(64) TensorMap {
   u64 opaque[16];

@@ -79,6 +79,9 @@ struct Bf16 {
 struct Fp16 {
   static constexpr i32 kDtype = MICA_FP16;
 };
+struct E4m3 {
+  static constexpr i32 kDtype = MICA_FP8_E4M3;
+};
 template <class T>
 u32 pack(float low, float high) {
   if constexpr (T::kDtype == MICA_BF16)

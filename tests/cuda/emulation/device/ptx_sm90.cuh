@@ -2,6 +2,7 @@
 // Stands in for src/cuda/device/ptx_sm90.cuh when a kernel runs on the host.
 #pragma once
 
+#include "core/fp8.h"
 #include "device/ptx.cuh"
 #include "tests/cuda/emulation/warpgroup.h"
 
@@ -17,6 +18,19 @@ inline void bulk_reduce_add(float* global, u32 shared, u32 bytes) { emulation::b
 inline void bulk_commit() { emulation::bulk_commit(); }
 inline void bulk_wait() { emulation::bulk_wait(); }
 inline void bulk_wait_read() { emulation::bulk_wait(); }
+
+inline u32 pack_e4m3(float x0, float x1, float x2, float x3) {
+  return float_to_e4m3(x0) | u32(float_to_e4m3(x1)) << 8 | u32(float_to_e4m3(x2)) << 16 |
+         u32(float_to_e4m3(x3)) << 24;
+}
+inline u32 byte_perm(u32 low, u32 high, u32 selector) {
+  u32 r = 0;
+  for (u32 i = 0; i < 4; ++i) {
+    const u32 byte = selector >> (4 * i) & 7;
+    r |= ((byte < 4 ? low : high) >> (byte % 4 * 8) & 0xff) << (8 * i);
+  }
+  return r;
+}
 
 inline void store_shared_floats(u32 address, const float (&x)[4]) {
   float* to = static_cast<float*>(emulation::shared_pointer(address, 16));

@@ -17,20 +17,24 @@ inline u64 advance(u64 descriptor, u32 bytes) {
 template <class Element, int n>
 struct Wgmma {
   static void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
-    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, false, false, {}, a, b});
+    emulation::wgmma({c[0], n, Element::kDtype, accumulate != 0, true, false, false, {}, a, b});
   }
   static void add_a_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
-    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, true, false, {}, a, b});
+    emulation::wgmma({c[0], n, Element::kDtype, accumulate != 0, true, true, false, {}, a, b});
   }
   static void add_b_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
-    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, false, true, {}, a, b});
+    emulation::wgmma({c[0], n, Element::kDtype, accumulate != 0, true, false, true, {}, a, b});
   }
   static void add_both_transposed(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {
-    emulation::wgmma({c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, true, true, true, {}, a, b});
+    emulation::wgmma({c[0], n, Element::kDtype, accumulate != 0, true, true, true, {}, a, b});
   }
   static void add_transposed(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate = 1) {
     emulation::wgmma(
-        {c[0], n, Element::kDtype == MICA_BF16, accumulate != 0, false, false, true, {a[0], a[1], a[2], a[3]}, 0, b});
+        {c[0], n, Element::kDtype, accumulate != 0, false, false, true, {a[0], a[1], a[2], a[3]}, 0, b});
+  }
+  static void add_registers(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate) {
+    emulation::wgmma(
+        {c[0], n, Element::kDtype, accumulate != 0, false, false, false, {a[0], a[1], a[2], a[3]}, 0, b});
   }
 };
 

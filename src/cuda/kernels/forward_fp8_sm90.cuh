@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward attention of e4m3 for Hopper, with wgmma and the copy engine; see forward_sm90, whose query tiles are dealt
+// out in the same way. What is different with elements of 8 bits:
+//
+//   warp 0       Q, then K0, V0 | K1, V1 | ... by the copy engine       warp 1     finds the next query tile
+//   warps 2, 3   V0 -> V0^T | V1 -> V1^T | ...                          consumers  S | exp2 S | O = f O + P V^T^T | ...
+//
+// wgmma wants both operands of 8 bits with the summed index along their rows, so V is transposed on its way through
+// shared memory. A lane holds scores of keys 2t, 2t + 1 of every eight, but as the A operand of P V wants four keys in a
+// row: V^T has its keys in the order in which the scores lie (see transpose), and P needs no exchange between lanes. The
+// rows of V^T are in another order, too: a lane then has four neighbouring columns of O.
+//
+// P is at most 2^8, which fills e4m3's range. The tensor cores sum products of 8 bits with about 14 bits: what they make
+// of one key tile is added to O in fp32, which also multiplies O by the softmax's factor.
+#pragma once
+
+#include "core/fp8.h"
+#include "device/panel_tile.cuh"
+#include "device/ring_sm90.cuh"
+#include "device/tma.cuh"
+#include "device/wgmma.cuh"
+#include "kernels/parts/forward_block.cuh"
+#include "kernels/parts/forward_work_sm90.cuh"
+
+namespace mica {
+
+template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
+struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>, tile_q, tile_k> {
+  using Base = ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>;
+  using Work = ForwardWorkSm90<Base, tile_q, tile_k>;
+  using Base::band;
+  using Base::batch_index;
+  using Base::head;
+  using Base::p;
+  using Base::sequence;
+  using Base::tile_row;
+  using Base::tiles;
+  using Work::find_place;
+  using Work::kConsumers;
+  using Work::take_tile;
+  using Work::work_ring;
+  static_assert(kConsumers == warps / 4 - 1 && tile_k % 128 == 0 && dim_qk % 32 == 0 && dim_v % 64 == 0);
+  static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
+  static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 40;
+  static constexpr int kConsumerRegisters =
+      min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
+  // Where O takes half of the registers, P V is made in slices of columns, in the registers of the scores, which are
+  // done with by then; else S of the next tile is under way beside it.
+  static constexpr bool kSliced = dim_v > 128;
+  static constexpr int kSlice = 64;
+
+  static constexpr ForwardFp8Sm90Room kRoom = forward_fp8_sm90_room(tile_q, tile_k, dim_qk, dim_v, stages);
+  static constexpr i32 kQSlots = 2, kLandings = kRoom.landings;
+  // Rows of 128 bytes in panels; PanelTile counts in pairs of bytes.
+  using QTile = PanelTile<round_up(dim_qk, 128) / 2, 64>;  // of a consumer
+  using KTile = PanelTile<round_up(dim_qk, 128) / 2, tile_k>;
+  using VTile = PanelTile<round_up(dim_v, 128) / 2, tile_k>;
+  using TurnedTile = PanelTile<tile_k / 2, dim_v>;  // V^T
+  using Scores = float[1][tile_k / 8][4];
+  using Result = typename Base::template Result<1, dim_v / 8>;
+  static constexpr int kTurners = 2;  // warps
+  static constexpr float kLargestLog2 = 8.0f;
+
+  struct Factors {
+    float of_row[2];
+  };
+
+  const ForwardMapsParams& maps;
+  u32 smem_q, smem_k, smem_v, smem_turned;
+  Ring<kConsumers * kQSlots> q_ring;
+  Ring<stages> k_ring, turned_ring;
+  Ring<kLandings> v_ring;
+  RingPlace<stages> k_place, turned_place;
+  RingPlace<kLandings> v_place;
+  RingPlace<kQSlots> q_place;
+  TileRange own;      // a consumer's
+  float scale_log2;   // of a product of stored elements
+
+  MICA_DEVICE ForwardFp8Sm90(const ForwardMapsParams& params) : Work{{params.forward}}, maps(params) {}
+
+  MICA_DEVICE void run(u8* smem) {
+    smem_q = shared_address(smem);
+    smem_k = smem_q + kQSlots * kConsumers * QTile::kBytes;
+    smem_v = smem_k + stages * KTile::kBytes;
+    smem_turned = smem_v + kLandings * VTile::kBytes;
+    work_ring.shared = smem_turned + stages * TurnedTile::kBytes;
+    k_ring.barriers = work_ring.shared + work_ring.kBytes;
+    turned_ring.barriers = k_ring.barriers + k_ring.kBytes;
+    v_ring.barriers = turned_ring.barriers + turned_ring.kBytes;
+    q_ring.barriers = v_ring.barriers + v_ring.kBytes;
+    if (threadIdx.x == 0) {
+      k_ring.init(1, 4 * kConsumers);
+      turned_ring.init(kTurners, 4 * kConsumers);
+      v_ring.init(1, 32 * kTurners);
+      q_ring.init(1, 4);
+      work_ring.init(4 * kConsumers + 1 + kTurners);
+      fence_for_wgmma();  // the copy engine sees the barriers
+      tma_prefetch(maps.q.map);
+      tma_prefetch(maps.k.map);
+      tma_prefetch(maps.v.map);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+      give_up_registers<kProducerRegisters>();
+      const i32 warp = uniform_warp();
+      if (warp == 0)
+        fetch();
+      else if (warp == 1)
+        this->deal_out();
+      else
+        turn_values(warp - 2);
+    } else {
+      take_registers<kConsumerRegisters>();
+      consume();
+    }
+  }
+
+  MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
+  // The tile's first key; tiles come from the last to the first.
+  MICA_DEVICE i32 key_begin(i32 step) const { return (tiles.end - 1 - step) * tile_k; }
+
+  // The first warp: asks for Q, K and V.
+  MICA_DEVICE void fetch() {
+    while (take_tile()) {
+      find_place();
+      work_ring.release();
+      if (tiles.begin == tiles.end) continue;
+#pragma unroll 1
+      for (i32 group = 0; group < kConsumers; ++group) {
+        const i32 stage = q_stage(group);
+        mbarrier_wait(q_ring.empty(stage), q_place.parity ^ 1);
+        ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q,
+                       {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(stage));
+      }
+      q_place.next();
+#pragma unroll 1
+      for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
+        const TmaPlace place = {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};
+        k_ring.wait_empty(k_place);
+        ask_for<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, place, k_ring.full(k_place.stage));
+        k_place.next();
+        v_ring.wait_empty(v_place);
+        ask_for<VTile>(smem_v + v_place.stage * VTile::kBytes, maps.v, place, v_ring.full(v_place.stage));
+        v_place.next();
+      }
+    }
+  }
+  template <class Tile>
+  static MICA_DEVICE void ask_for(u32 shared, const MappedRows& mapped, const TmaPlace& place, u32 barrier) {
+    if (threadIdx.x % 32 != 0) return;
+    mbarrier_arrive_expecting(barrier, Tile::kBytes);
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
+      tma_load(shared + panel * Tile::kPanelBytes, mapped.map,
+               {panel * 128, place.row, place.head * mapped.head_step, place.slot * mapped.slot_step}, barrier);
+  }
+
+  // Two warps: V to V^T, every other 32 keys each.
+  MICA_DEVICE void turn_values(i32 turner) {
+    while (take_tile()) {
+      work_ring.release();
+#pragma unroll 1
+      for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
+        const i32 valid = sequence.len_k - key_begin(step);
+        const u32 from = smem_v + v_place.stage * VTile::kBytes;
+        const u32 to = smem_turned + turned_place.stage * TurnedTile::kBytes;
+        v_ring.wait_full(v_place);
+        turned_ring.wait_empty(turned_place);
+        if (valid >= tile_k)
+          transpose<false>(from, to, turner, valid);
+        else
+          transpose<true>(from, to, turner, valid);
+        v_ring.release_by_thread(v_place);
+        v_place.next();
+        fence_for_wgmma();
+        __syncwarp();
+        arrive_as_warp(turned_ring.full(turned_place.stage));
+        turned_place.next();
+      }
+    }
+  }
+  // 32 keys x 16 columns at a time. ldmatrix gives lane l, of keys 8m to 8m + 7, the bytes (2t, 2c) (2t, 2c + 1)
+  // (2t + 1, 2c) (2t + 1, 2c + 1) with t = l % 4, c = l / 4; of two such words one has column 2c of keys 2t, 2t + 1,
+  // 8 + 2t, 8 + 2t + 1, the other column 2c + 1: these four keys stand at 4t of the 16, and columns 2c (2c + 1) are row c
+  // (8 + c) of the 16. Rows past the last key may be anything, NaN too, which a probability of 0 does not make 0.
+  template <bool ends>
+  static MICA_DEVICE void transpose(u32 from, u32 to, i32 turner, i32 valid) {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (i32 keys = turner; keys < tile_k / 32; keys += kTurners) {
+      const u32 row = from + (keys * 32 + lane) * 128;
+      const u32 turned = to + keys / 4 * TurnedTile::kPanelBytes + lane % 16 * 128 +
+                         (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
+#pragma unroll
+      for (int c = 0; c < dim_v / 16; ++c) {
+        u32 r[4];
+        ldmatrix_x4_trans(r, row + c / 8 * VTile::kPanelBytes + ((c % 8 ^ lane % 8) << 4));
+        if constexpr (ends)
+#pragma unroll
+          for (int m = 0; m < 4; ++m) {
+            const i32 left = valid - (keys * 32 + m * 8 + lane % 4 * 2);
+            r[m] = left <= 0 ? 0 : left == 1 ? r[m] & 0xffffu : r[m];
+          }
+        const u32 words[4] = {byte_perm(r[0], r[1], 0x6420), byte_perm(r[0], r[1], 0x7531),
+                              byte_perm(r[2], r[3], 0x6420), byte_perm(r[2], r[3], 0x7531)};
+        stmatrix_x4(turned + c * 16 * 128, words);
+      }
+    }
+  }
+
+  // Query tiles one after the other.
+  MICA_DEVICE void consume() {
+    const i32 group = uniform_warp() / 4 - 1;
+    while (take_tile()) {
+      consume_tile(group);
+      work_ring.release();
+    }
+  }
+  MICA_DEVICE void consume_tile(i32 group) {
+    const i32 tile_warp_row = group * 64 + uniform_warp() % 4 * kWarpRows;
+    const i32 row_begin = tile_row + tile_warp_row;
+    const i32 count = tiles.end - tiles.begin;
+    own = Work::uniform(work_ring.template load<TileRange>(Work::kOwn + group * sizeof(TileRange)));
+    // In steps, as the block comes through its tiles from the last to the first.
+    const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
+    SoftmaxState<FloatMath> state[1][2];
+    float out[1][dim_v / 8][4];
+    state[0][0] = state[0][1] = empty_state<FloatMath>();
+    zero(out);
+    find_scale();
+    if (count > 0) {
+      mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
+      skip(first);
+    }
+    if (first < last) {
+      if constexpr (kSliced)
+        attend_in_slices(out[0], state[0], group, row_begin, first, last);
+      else
+        attend(out[0], state[0], group, row_begin, first, last);
+    }
+    if (count > 0) {
+      arrive_as_warp(q_ring.empty(q_stage(group)));
+      q_place.next();
+    }
+    skip(count - last);
+    if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin);
+    finish(Result{state, out, tile_warp_row, 0});
+  }
+  // S of a tile is under way on the tensor cores while P V of the one before is.
+  MICA_DEVICE void attend(float (&out)[dim_v / 8][4], SoftmaxState<FloatMath> (&state)[2], i32 group, i32 row_begin,
+                          i32 first, i32 last) {
+    Scores scores;
+    float part[dim_v / 8][4];
+    u32 probabilities[tile_k / 32][4];
+    Factors factors = {{1.0f, 1.0f}};
+    k_ring.wait_full(k_place);
+    gemm_qk(scores[0], group);
+    wgmma_wait<0>();
+    wgmma_hold(scores[0]);
+    release_k();
+    softmax(scores, state, row_begin, first);
+    round(probabilities, scores[0]);
+    for (i32 step = first + 1; step < last; ++step) {
+      k_ring.wait_full(k_place);
+      gemm_qk(scores[0], group);
+      turned_ring.wait_full(turned_place);
+      gemm_pv(part, probabilities, 0);
+      wgmma_wait<1>();
+      wgmma_hold(scores[0]);
+      release_k();
+      const Factors next = softmax(scores, state, row_begin, step);
+      wgmma_hold(scores[0]);
+      finish_before_wait(state[0].sum + state[1].sum);
+      wgmma_wait<0>();
+      wgmma_hold(part);
+      release_v();
+      add<0>(out, part, factors);
+      factors = next;
+      round(probabilities, scores[0]);
+    }
+    turned_ring.wait_full(turned_place);
+    gemm_pv(part, probabilities, 0);
+    wgmma_wait<0>();
+    wgmma_hold(part);
+    release_v();
+    add<0>(out, part, factors);
+  }
+  // One after the other; the other consumer's products run meanwhile.
+  MICA_DEVICE void attend_in_slices(float (&out)[dim_v / 8][4], SoftmaxState<FloatMath> (&state)[2], i32 group,
+                                    i32 row_begin, i32 first, i32 last) {
+    constexpr int kSlices = dim_v / kSlice;
+    for (i32 step = first; step < last; ++step) {
+      Scores scores;
+      u32 probabilities[tile_k / 32][4];
+      k_ring.wait_full(k_place);
+      gemm_qk(scores[0], group);
+      wgmma_wait<0>();
+      wgmma_hold(scores[0]);
+      release_k();
+      const Factors factors = softmax(scores, state, row_begin, step);
+      round(probabilities, scores[0]);
+      turned_ring.wait_full(turned_place);
+      float part[2][kSlice / 8][4];
+      gemm_pv(part[0], probabilities, 0);
+      gemm_pv(part[1], probabilities, 1);
+      slices<0, kSlices>(out, part, probabilities, factors);
+      release_v();
+    }
+  }
+  template <int slice, int end>
+  MICA_DEVICE void slices(float (&out)[dim_v / 8][4], float (&part)[2][kSlice / 8][4],
+                          const u32 (&probabilities)[tile_k / 32][4], const Factors& factors) const {
+    if constexpr (slice < end) {
+      wgmma_wait<(slice + 1 < end ? 1 : 0)>();
+      wgmma_hold(part[slice % 2]);
+      add<slice>(out, part[slice % 2], factors);
+      if constexpr (slice + 2 < end) gemm_pv(part[slice % 2], probabilities, slice + 2);
+      slices<slice + 1, end>(out, part, probabilities, factors);
+    }
+  }
+
+  // Writes LSE and O.
+  MICA_DEVICE void finish(const Result& r) {
+    find_place();
+    float scale[1][2];
+    SoftmaxState<FloatMath> state[1][2] = {{r.state[0][0], r.state[0][1]}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum) * kPUnit;
+    Base::finish_statistics(Result{state, r.out, r.first_row, 0}, this->tile_lse_first, scale);
+    const float v_factor = kPUnit * descale_at(p.v_descale, batch_index, head / p.group);
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const i32 row = r.row(0, half);
+      if (tile_row + row >= sequence.slot_len_q) continue;
+      const float factor = scale[0][half] * v_factor;
+#pragma unroll
+      for (int n = 0; n < dim_v / 16; ++n) {
+        const i32 column = n * 16 + lane % 4 * 4;
+        const float(&even)[4] = r.out[0][2 * n], (&odd)[4] = r.out[0][2 * n + 1];
+        const float x[4] = {even[2 * half] * factor, odd[2 * half] * factor, even[2 * half + 1] * factor,
+                            odd[2 * half + 1] * factor};
+        if (column < p.dim_v) this->store_four(row, column, x);
+      }
+    }
+  }
+  static constexpr float kPUnit = 1.0f / 256.0f;  // 2^-kLargestLog2
+
+  MICA_DEVICE void find_scale() {
+    find_place();
+    const i32 head_k = head / p.group;
+    constexpr float kLeast = 1e-30f;  // where all is hidden, 0 would make NaN
+    scale_log2 = fmaxf(p.score.scale_log2 * descale_at(p.q_descale, batch_index, head_k) *
+                           descale_at(p.k_descale, batch_index, head_k),
+                       kLeast);
+  }
+
+  // Rows past the queries in use were made of whatever lies there, and are written as zeros.
+  MICA_DEVICE void clear_unused(float (&out)[dim_v / 8][4], i32 row_begin) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (row_begin + half * 8 + i32(threadIdx.x) % 32 / 4 >= band.len_q)
+#pragma unroll
+        for (int n = 0; n < dim_v / 8; ++n) out[n][2 * half] = out[n][2 * half + 1] = 0.0f;
+  }
+
+  // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
+  MICA_DEVICE void skip(i32 num_tiles) {
+    for (i32 i = 0; i < num_tiles; ++i) {
+      k_ring.wait_full(k_place);
+      release_k();
+      turned_ring.wait_full(turned_place);
+      release_v();
+    }
+  }
+  MICA_DEVICE void release_k() {
+    k_ring.release(k_place);
+    k_place.next();
+  }
+  MICA_DEVICE void release_v() {
+    turned_ring.release(turned_place);
+    turned_place.next();
+  }
+
+  // scores = Q K^T of one key tile, begun.
+  MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group) const {
+    const u64 q = matrix_descriptor(smem_q + q_stage(group) * QTile::kBytes, 16, 1024);
+    const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
+    wgmma_hold(scores);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < dim_qk / 32; ++i)
+      Wgmma<E4m3, tile_k>::add(scores, advance(q, i / 4 * QTile::kPanelBytes + i % 4 * 32),
+                               advance(k, i / 4 * KTile::kPanelBytes + i % 4 * 32), i > 0);
+    wgmma_commit();
+  }
+
+  // part = P V of one key tile, begun: 8 n columns from 8 n * slice on.
+  template <int n>
+  MICA_DEVICE void gemm_pv(float (&part)[n][4], const u32 (&probabilities)[tile_k / 32][4], int slice) const {
+    const u64 v = advance(matrix_descriptor(smem_turned, 16, 1024),
+                          turned_place.stage * TurnedTile::kBytes + slice * n * 8 * 128);
+    wgmma_hold(part);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < tile_k / 32; ++i)
+      Wgmma<E4m3, n * 8>::add_registers(part, probabilities[i],
+                                        advance(v, i / 4 * TurnedTile::kPanelBytes + i % 4 * 32), i > 0);
+    wgmma_commit();
+  }
+
+  // From products to probabilities times 2^8, in place; returns by what `out` must be multiplied.
+  MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) const {
+    const i32 tile = tiles.end - 1 - step;
+    if (tile < own.full_begin || tile >= own.full_end) this->mask(scores, row_begin, key_begin(step));
+    Factors factors;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest[2] = {-infinity(), -infinity()};
+#pragma unroll
+      for (int n = 0; n < tile_k / 8; ++n)
+        largest[n % 2] = fmaxf(largest[n % 2], fmaxf(scores[0][n][2 * half], scores[0][n][2 * half + 1]));
+      const float tile_max = quad_max(fmaxf(largest[0], largest[1])) * scale_log2;
+      factors.of_row[half] = absorb<FloatMath>(state[half], tile_max);
+      const float offset = kLargestLog2 - reference_of<FloatMath>(state[half].max);
+      constexpr int kSums = 4;
+      float sum[kSums] = {};
+#pragma unroll
+      for (int i = 0; i < tile_k / 4; ++i) {
+        float& x = scores[0][i / 2][2 * half + i % 2];
+        x = ex2_approx(fmaf(x, scale_log2, offset));
+        sum[i % kSums] += x;
+      }
+      state[half].sum += sum[0] + sum[1] + sum[2] + sum[3];
+    }
+    return factors;
+  }
+
+  // out = out * factors + part, of the columns of a slice.
+  template <int slice, int n>
+  static MICA_DEVICE void add(float (&out)[dim_v / 8][4], const float (&part)[n][4], const Factors& factors) {
+#pragma unroll
+    for (int i = 0; i < n; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        out[slice * n + i][e] = fmaf(out[slice * n + i][e], factors.of_row[e / 2], part[i][e]);
+  }
+
+  // P in e4m3, as the A operand of tile_k / 32 products: key 4t + b of 16 is b % 2 of the lane's two in block b / 2.
+  static MICA_DEVICE void round(u32 (&probabilities)[tile_k / 32][4], const float (&scores)[tile_k / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < tile_k / 32; ++i)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float(&left)[4] = scores[4 * i + r / 2 * 2], (&right)[4] = scores[4 * i + r / 2 * 2 + 1];
+        const int e = r % 2 * 2;
+        probabilities[i][r] = pack_e4m3(left[e], left[e + 1], right[e], right[e + 1]);
+      }
+  }
+};
+
+}  // namespace mica
+
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
+    MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardMapsParams params) {
+  extern __shared__ __align__(1024) mica::u8 smem[];
+  using Kernel = mica::ForwardFp8Sm90<MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES,
+                                      MICA_BLOCKS, MICA_SERVED>;
+  Kernel kernel(params);
+  kernel.run(smem);
+}

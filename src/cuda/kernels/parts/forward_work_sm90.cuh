@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a persistent forward kernel of Hopper deals out its query tiles: one warp finds the next, tells the others through
+// shared memory, and they take it. 64 of a tile's queries are a consumer's.
+#pragma once
+
+#include "device/work_ring_sm90.cuh"
+#include "kernels/parts/forward_block.cuh"
+
+namespace mica {
+
+template <class Block, int tile_q, int tile_k>
+struct ForwardWorkSm90 : Block {
+  using Block::band;
+  using Block::batch_index;
+  using Block::head;
+  using Block::p;
+  using Block::sequence;
+  using Block::split;
+  using Block::tile_row;
+  using Block::tiles;
+  static constexpr int kConsumers = tile_q / 64;  // warpgroups
+  static_assert(tile_q % 64 == 0);
+
+  // A query tile as it is announced: Tile, for each consumer the range of key tiles that its 64 queries see among the
+  // block's, Place.
+  struct Tile {
+    i32 index;  // < 0: there is no further one, and the rest is not there
+    i32 row;    // tile_row
+    i32 len_q, len_k;
+    i32 keys_begin, keys_end;  // tiles of keys
+    i64 lse_first;             // see ForwardBlock::lse_first
+  };
+  struct Place {
+    Sequence sequence;
+    i32 head, batch_index, split, unused;
+  };
+  static constexpr u32 kOwn = sizeof(Tile), kPlace = kOwn + kConsumers * sizeof(TileRange);
+  static constexpr u32 kItemBytes = kPlace + sizeof(Place);
+  static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
+
+  WorkRing<kItemBytes> work_ring;
+  i64 tile_lse_first;
+
+  // The warp that finds the query tile that comes next, and tells the others.
+  MICA_DEVICE void deal_out() {
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
+    for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
+      if (this->locate(work)) announce(work);
+      counter.ask();
+    }
+    work_ring.wait_empty();
+    work_ring.store(0, Tile{-1, 0, 0, 0, 0, 0, 0});
+    work_ring.announce();
+  }
+  MICA_DEVICE void announce(i32 work) {
+    work_ring.wait_empty();
+    work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+    work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
+#pragma unroll 1
+    for (i32 group = 0; group < kConsumers; ++group)
+      work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
+    work_ring.announce();
+  }
+  // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
+  MICA_DEVICE TileRange own_tiles(i32 row) const {
+    const i32 row_end = min_of(row + 64, band.len_q);
+    TileRange range = row < row_end ? key_tiles(band, row, row_end, tile_k) : TileRange{0, 0, 0, 0};
+    range.begin = clamp_to(range.begin, tiles.begin, tiles.end);
+    range.end = clamp_to(range.end, range.begin, tiles.end);
+    return range;
+  }
+
+  // The other warps: the next tile, or false. What decides how often a loop runs is known to be the same in all lanes.
+  MICA_DEVICE bool take_tile() {
+    work_ring.wait_full();
+    const Tile tile = work_ring.template load<Tile>(0);
+    tile_row = warp_max(tile.row);
+    tiles = TileRange{warp_max(tile.keys_begin), 0, 0, warp_max(tile.keys_end)};
+    tile_lse_first = tile.lse_first;
+    sequence.len_q = warp_max(tile.len_q);
+    sequence.len_k = warp_max(tile.len_k);
+    band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
+    return warp_max(tile.index) >= 0;
+  }
+  static MICA_DEVICE TileRange uniform(const TileRange& t) {
+    return {warp_max(t.begin), warp_max(t.full_begin), warp_max(t.full_end), warp_max(t.end)};
+  }
+  // Whose rows they are: read when it is needed, since registers are short.
+  MICA_DEVICE void find_place() {
+    const Place place = work_ring.template load<Place>(kPlace);
+    sequence = place.sequence;
+    head = place.head;
+    batch_index = place.batch_index;
+    split = place.split;
+  }
+};
+
+}  // namespace mica
