@@ -26,6 +26,8 @@ from .errors import InvalidArgument, NoDevice, NotDense
 
 DTYPES = {torch.float32: _abi.FP32, torch.float16: _abi.FP16, torch.bfloat16: _abi.BF16, torch.bool: _abi.BOOL,
           torch.int32: _abi.INT32}
+if hasattr(torch, "float8_e4m3fn"):
+    DTYPES[torch.float8_e4m3fn] = _abi.FP8_E4M3
 KEPT_PLANS = 512  # per caller; the oldest leaves first
 VALUES = ("dropout_seed", "dropout_offset")  # bound by value, not by address
 # Outputs that a call may allocate. Those with a name here have the layout that empty_like gives that tensor.
@@ -49,6 +51,11 @@ def lse_shape(q: torch.Tensor) -> Tuple[int, ...]:
     return (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
 
 
+def output_dtype(q: torch.Tensor) -> torch.dtype:
+    """q's, of 16 bits at least."""
+    return torch.bfloat16 if q.element_size() == 1 else q.dtype
+
+
 def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor,
               is_packed: bool) -> Dict[str, Callable[[], torch.Tensor]]:
     """What makes o (laid out as q, where that leaves its rows dense) and lse. Packed rows of no sequence stay empty."""
@@ -56,7 +63,8 @@ def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor,
     if "o" in made:
         shape = tuple(q.shape[:-1] + v.shape[-1:])
         stride = torch.empty_like(q).stride() if shape == tuple(q.shape) else ()
-        makers["o"] = maker(shape, stride if stride and stride[-1] == 1 else dense_strides(shape), q.dtype, q.device)
+        makers["o"] = maker(shape, stride if stride and stride[-1] == 1 else dense_strides(shape), output_dtype(q),
+                            q.device)
     if "lse" in made:
         shape = lse_shape(q)
         makers["lse"] = maker(shape, dense_strides(shape), torch.float32, q.device)
@@ -115,15 +123,19 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
 SIGNED = frozenset(("q", "k", "v", "bias", "alibi", "sinks", "k_new", "v_new", "d_o", "d_lse", "o"))
 
 
+def _in_order(names: Sequence[str]) -> List[str]:
+    """These names, workspace, its size and the stream, as mica_bindings has them."""
+    return sorted((*names, "workspace", "workspace_bytes", "stream"), key=lambda name: getattr(_abi.Bindings, name).offset)
+
+
 def _packer(names: Sequence[str]) -> struct.Struct:
-    """Packs a whole mica_bindings: its first two fields, the addresses of these names, workspace, its size and the
-    stream; what lies between becomes null."""
+    """Packs a whole mica_bindings: its first two fields and what _in_order lists; the rest becomes null."""
     form, at = "<II", _abi.Bindings.q.offset
-    for name in (*names, "workspace", "workspace_bytes", "stream"):
+    for name in _in_order(names):
         offset = getattr(_abi.Bindings, name).offset
         form += f"{offset - at}xQ" if offset > at else "Q"
         at = offset + 8
-    return struct.Struct(form)
+    return struct.Struct(form + f"{ctypes.sizeof(_abi.Bindings) - at}x")
 
 
 def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) -> str:
@@ -156,14 +168,15 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
         like = "zeros_like" if packed_by in names else "empty_like"  # packed rows of no sequence have no gradient
         make = f"{like}({LIKE[name]})" if LIKE[name] else f"entry.{name}()"
         running += [f"    {name} = {make}", f"    p_{name} = {name}.data_ptr()"]
-    values = ", ".join(name if name in VALUES else f"p_{name}" for name in names)
+    plain = (*VALUES, "workspace_bytes", "stream")
+    values = ", ".join(name if name in plain else f"p_{name}" for name in _in_order(names))
     running += ["    workspace_bytes = entry.workspace_bytes",
                 "    p_workspace = 0",
                 "    if workspace_bytes:",
                 "        workspace = entry.workspace()",
                 "        p_workspace = workspace.data_ptr()",
-                f"    status = execute(entry.address, pack({ctypes.sizeof(_abi.Bindings)}, {_abi.ABI_VERSION}, {values},",
-                "        p_workspace, workspace_bytes, raw_stream(device) if device >= 0 else 0))",
+                "    stream = raw_stream(device) if device >= 0 else 0",
+                f"    status = execute(entry.address, pack({ctypes.sizeof(_abi.Bindings)}, {_abi.ABI_VERSION}, {values}))",
                 "    if status:",
                 f"        raise failure(status, ({', '.join(given)},))"]
     if made:

@@ -19,7 +19,8 @@ class View(NamedTuple):
 class Options:
     """The numbers of a call, made by options() alone: equal ones are one object, so that a cache keys by identity."""
     __slots__ = ("causal", "diagonal", "window_left", "window_right", "chunk", "mask_last_keys", "scale", "softcap", "dropout",
-                 "num_splits", "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k", "place")
+                 "num_splits", "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k", "place",
+                 "descale_per_page")
     causal: int
     diagonal: int
     window_left: int
@@ -36,17 +37,18 @@ class Options:
     max_seqlen_q: int
     max_seqlen_k: int
     place: Tuple[int, ...]  # the fields of mica_place from the first on; what is missing is 0
+    descale_per_page: bool
 
 
 @lru_cache(maxsize=4096)
 def options(causal: int = 0, diagonal: int = 0, window_left: int = -1, window_right: int = -1, chunk: int = 0,
             mask_last_keys: int = 0, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0, num_splits: int = 0, deterministic: bool = False,
             batch_invariant: bool = False, rotary_interleaved: bool = False, max_seqlen_q: int = 0,
-            max_seqlen_k: int = 0, place: Tuple[int, ...] = ()) -> Options:
+            max_seqlen_k: int = 0, place: Tuple[int, ...] = (), descale_per_page: bool = False) -> Options:
     made = Options()
     for name, value in zip(Options.__slots__, (causal, diagonal, window_left, window_right, chunk, mask_last_keys,
                                                scale, softcap, dropout, num_splits, deterministic, batch_invariant, rotary_interleaved,
-                                               max_seqlen_q, max_seqlen_k, place)):
+                                               max_seqlen_q, max_seqlen_k, place, descale_per_page)):
         setattr(made, name, value)
     return made
 
@@ -62,6 +64,8 @@ TENSORS: Dict[str, Tuple[str, str]] = {
     "rotary_sin": ("append.rotary_sin", "right"), "d_o": ("gradients.d_o", "left"),
     "d_lse": ("gradients.d_lse", "rows"), "dq": ("gradients.dq", "left"), "dk": ("gradients.dk", "left"),
     "dv": ("gradients.dv", "left"), "d_bias": ("gradients.d_bias", "left"), "d_sinks": ("gradients.d_sinks", "right"),
+    "q_descale": ("quantisation.q_descale", "right"), "k_descale": ("quantisation.k_descale", "right"),
+    "v_descale": ("quantisation.v_descale", "right"),
 }
 # int32 vectors: bit, and how many elements more than the batch.
 VECTORS: Dict[str, Tuple[int, int]] = {
@@ -154,6 +158,7 @@ def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) ->
     a.control.num_splits, a.control.deterministic = given.num_splits, given.deterministic
     a.control.batch_invariant = given.batch_invariant
     a.place = _abi.Place(*given.place)
+    a.quantisation.per_page = given.descale_per_page
     return a
 
 

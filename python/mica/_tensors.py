@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _abi
-from ._caller import caller, lse_shape
+from ._caller import caller, lse_shape, output_dtype
 from ._describe import options, rounded_hint
 from ._packed import clear_outside
 from .errors import InvalidArgument
@@ -21,12 +21,13 @@ from .errors import InvalidArgument
 FORWARD_OPTIONAL = ("lse", "probs", "boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k",
                     "seqused_q", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table", "k_new", "v_new",
                     "rotary_cos", "rotary_sin")
+FACTORS = ("q_descale", "k_descale", "v_descale")
 BACKWARD_OPTIONAL = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q",
                      "seqused_k", "cache_leftpad")
 GRADIENTS = ("d_lse", "dq", "dk", "dv", "d_bias", "d_sinks")
 # Seed and offset by value; rng_state takes their place where it is given.
-_forward = caller(_abi.FORWARD, ("q", "k", "v", "o", *FORWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state"),
-                  (), (*FORWARD_OPTIONAL, "rng_state"))
+_forward = caller(_abi.FORWARD, ("q", "k", "v", "o", *FORWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state",
+                                 *FACTORS), (), (*FORWARD_OPTIONAL, "rng_state", *FACTORS))
 _backward = caller(_abi.BACKWARD, ("q", "k", "v", "o", "lse", *BACKWARD_OPTIONAL, "dropout_seed", "dropout_offset",
                                    "rng_state", "d_o", *GRADIENTS), (), (*BACKWARD_OPTIONAL, "rng_state", *GRADIENTS))
 _64_BITS = 2**64 - 1
@@ -86,14 +87,17 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
             window_right: int = -1, chunk: int = 0, mask_last_keys: int = 0, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0,
             num_splits: int = 0, deterministic: bool = False, batch_invariant: bool = False,
             rotary_interleaved: bool = False, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
-            place: Tuple[int, ...] = ()) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+            place: Tuple[int, ...] = (), q_descale: Optional[Tensor] = None, k_descale: Optional[Tensor] = None,
+            v_descale: Optional[Tensor] = None,
+            descale_per_page: bool = False) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """Computes o, and lse and probs (for tests) where they are True or a tensor to write.
 
     k and v are written where k_new is given. dropout takes rng_state, an int64 {seed, offset} in the tensors' device
-    memory, or else seed and offset by value. probs=True is for dense tensors. place: the fields of mica_place. Returns
-    (o, lse or None, probs or None)."""
-    shape = q.shape[:-1] + v.shape[-1:]
-    o = out if out is not None else q.new_zeros(shape) if cu_seqlens_q is not None else q.new_empty(shape)
+    memory, or else seed and offset by value. probs=True is for dense tensors. place: the fields of mica_place. The
+    descales are those of mica_quantisation. Returns (o, lse or None, probs or None)."""
+    shape, dtype = q.shape[:-1] + v.shape[-1:], output_dtype(q)
+    o = out if out is not None else q.new_zeros(shape, dtype=dtype) if cu_seqlens_q is not None else q.new_empty(
+        shape, dtype=dtype)
     if lse is True:
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         if cu_seqlens_q is not None:
@@ -103,10 +107,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
     lse, probs = None if lse is False else lse, None if probs is False else probs
     _forward(options(causal, diagonal, window_left, window_right, chunk, mask_last_keys, scale, softcap, dropout, num_splits, deterministic,
                      batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k),
-                     place),
+                     place, descale_per_page),
              q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
              cache_batch_idx, cache_leftpad, block_table, k_new, v_new, rotary_cos, rotary_sin, seed & _64_BITS,
-             offset & _64_BITS, rng_state if dropout else None)
+             offset & _64_BITS, rng_state if dropout else None, q_descale, k_descale, v_descale)
     if out is not None:
         clear_outside(out, cu_seqlens_q)
         bump_version(out)

@@ -309,7 +309,8 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         new = 0 if k is None else k.shape[1]
         _check_pairs(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
-        q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
+        if k_cache.element_size() > 1:  # beside a cache of e4m3 they stay what they are
+            q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
     options = numbers(*arguments)
     try:
         made = run_forward(_CACHED, options, q, k_cache, v_cache,

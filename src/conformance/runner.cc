@@ -237,7 +237,7 @@ class Run {
   void check_forward() {
     const int32_t dtype = inputs_.options.dtype;
     check({{o_, truth_.o, naive_.o, dtype},
-           {lse_, truth_.lse, naive_.lse, MICA_FP32},
+           {lse_, truth_.lse, naive_.lse, inputs_.options.fp8 == Fp8::kAll ? MICA_FP16 : MICA_FP32},
            {probs_, truth_.probs, naive_.probs, MICA_FP32},
            {k_, truth_.k, naive_.k, inputs_.options.k_dtype()},
            {v_, truth_.v, naive_.v, inputs_.options.k_dtype()}},

@@ -58,9 +58,9 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped) {
   mapped.slot_step = s.strides.stride_batch != 0;
   mapped.box_rows = box_rows;
   mapped.rows = i64(sizes[1]);
-  return driver.check(driver.api().cuTensorMapEncodeTiled(
-                          &mapped.map, type_of(s.dtype), 4, address, sizes, strides, box,
-                          element_strides, kNotInterleaved, kSwizzle128Bytes, kPromoteTo256Bytes, kFillWithZeros),
+  return driver.check(driver.api().cuTensorMapEncodeTiled(&mapped.map, type_of(s.dtype), 4, address, sizes, strides,
+                                                          box, element_strides, kNotInterleaved, kSwizzle128Bytes,
+                                                          kPromoteTo256Bytes, kFillWithZeros),
                       "cuTensorMapEncodeTiled");
 }
 

@@ -47,9 +47,9 @@ inline cu::Result encode_tensor_map(TensorMap* map, int type, std::uint32_t rank
   fake.element_bytes = type == kMapFp32 ? 4 : type == kMapByte ? 1 : 2;
   fake.swizzle = std::uint32_t(swizzle);
   bool right = reinterpret_cast<std::uintptr_t>(map) % alignof(TensorMap) == 0 && rank == FakeTensorMap::kRank &&
-               (type == kMapByte || type == kMapFp16 || type == kMapFp32 || type == kMapBf16) && fake.address % 16 == 0 &&
-               interleave == 0 && (swizzle == kMapNoSwizzle || swizzle == kMapSwizzle128) && l2_promotion >= 0 &&
-               l2_promotion <= kMapMostL2Promotion && fill == 0;
+               (type == kMapByte || type == kMapFp16 || type == kMapFp32 || type == kMapBf16) &&
+               fake.address % 16 == 0 && interleave == 0 && (swizzle == kMapNoSwizzle || swizzle == kMapSwizzle128) &&
+               l2_promotion >= 0 && l2_promotion <= kMapMostL2Promotion && fill == 0;
   for (int axis = 0; right && axis < FakeTensorMap::kRank; ++axis) {
     right =
         dims[axis] > 0 && dims[axis] < kMostDim && box[axis] > 0 && box[axis] <= kMostBox && element_strides[axis] == 1;

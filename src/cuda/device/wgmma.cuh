@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma (PTX 9.7.15.5.2): c (64 x n, fp32) += a (64 x 16) * b (16 x n), of e4m3 a (64 x 32) * b (32 x n), by the four
-// warps of a warpgroup, asynchronously. Warp w has rows 16w to 16w + 15 of c, and of a where it comes from registers, as in mma m16n8k16
-// (device/mma.cuh).
+// warps of a warpgroup, asynchronously. Warp w has rows 16w to 16w + 15 of c, and of a where it comes from registers,
+// as in mma m16n8k16 (device/mma.cuh).
 #pragma once
 
 #include "device/ptx_sm90.cuh"
@@ -93,23 +93,23 @@ struct Wgmma;
   MICA_WGMMA_OF(Bf16, "bf16", n, r0, r1, r2, r3, r4, r5, __VA_ARGS__) \
   MICA_WGMMA_OF(Fp16, "f16", n, r0, r1, r2, r3, r4, r5, __VA_ARGS__)
 
-#define MICA_SHARED_E4M3(n, a, b, accumulate)                                                              \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n              \
+#define MICA_SHARED_E4M3(n, a, b, accumulate)                                                   \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n \
   "k32.f32.e4m3.e4m3 {" MICA_R##n "}, %" #a ", %" #b ", p, 1, 1;\n}\n"
-#define MICA_REGISTERS_E4M3(n, a0, a1, a2, a3, b, accumulate)                                              \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n              \
+#define MICA_REGISTERS_E4M3(n, a0, a1, a2, a3, b, accumulate)                                   \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n \
   "k32.f32.e4m3.e4m3 {" MICA_R##n "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b ", p, 1, 1;\n}\n"
-#define MICA_WGMMA_E4M3(n, r0, r1, r2, r3, r4, r5, ...)                                                           \
-  template <>                                                                                                     \
-  struct Wgmma<E4m3, n> {                                                                                         \
-    static MICA_DEVICE void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {                             \
-      asm volatile(MICA_SHARED_E4M3(n, r0, r1, r2) : __VA_ARGS__ : "l"(a), "l"(b), "r"(accumulate));              \
-    }                                                                                                             \
-    static MICA_DEVICE void add_registers(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate) {       \
-      asm volatile(MICA_REGISTERS_E4M3(n, r0, r1, r2, r3, r4, r5)                                                 \
-                   : __VA_ARGS__                                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                        \
-    }                                                                                                             \
+#define MICA_WGMMA_E4M3(n, r0, r1, r2, r3, r4, r5, ...)                                                     \
+  template <>                                                                                               \
+  struct Wgmma<E4m3, n> {                                                                                   \
+    static MICA_DEVICE void add(float (&c)[n / 8][4], u64 a, u64 b, i32 accumulate) {                       \
+      asm volatile(MICA_SHARED_E4M3(n, r0, r1, r2) : __VA_ARGS__ : "l"(a), "l"(b), "r"(accumulate));        \
+    }                                                                                                       \
+    static MICA_DEVICE void add_registers(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate) { \
+      asm volatile(MICA_REGISTERS_E4M3(n, r0, r1, r2, r3, r4, r5)                                           \
+                   : __VA_ARGS__                                                                            \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                  \
+    }                                                                                                       \
   };
 
 MICA_WGMMA(32, 16, 17, 18, 19, 20, 21, MICA_C4(0))

@@ -6,12 +6,12 @@
 //   warps 2, 3   V0 -> V0^T | V1 -> V1^T | ...                          consumers  S | exp2 S | O = f O + P V^T^T | ...
 //
 // wgmma wants both operands of 8 bits with the summed index along their rows, so V is transposed on its way through
-// shared memory. A lane holds scores of keys 2t, 2t + 1 of every eight, but as the A operand of P V wants four keys in a
-// row: V^T has its keys in the order in which the scores lie (see transpose), and P needs no exchange between lanes. The
-// rows of V^T are in another order, too: a lane then has four neighbouring columns of O.
+// shared memory. A lane holds scores of keys 2t, 2t + 1 of every eight, but as the A operand of P V wants four keys in
+// a row: V^T has its keys in the order in which the scores lie (see transpose), and P needs no exchange between lanes.
+// The rows of V^T are in another order, too: a lane then has four neighbouring columns of O.
 //
-// P is at most 2^8, which fills e4m3's range. The tensor cores sum products of 8 bits with about 14 bits: what they make
-// of one key tile is added to O in fp32, which also multiplies O by the softmax's factor.
+// P is at most 2^8, which fills e4m3's range. The tensor cores sum products of 8 bits with about 14 bits: what they
+// make of one key tile is added to O in fp32, which also multiplies O by the softmax's factor.
 #pragma once
 
 #include "core/fp8.h"
@@ -50,7 +50,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   static constexpr int kSlice = 64;
 
   static constexpr ForwardFp8Sm90Room kRoom = forward_fp8_sm90_room(tile_q, tile_k, dim_qk, dim_v, stages);
-  static constexpr i32 kQSlots = 2, kLandings = kRoom.landings;
+  static constexpr i32 kQSlots = kRoom.q_slots, kLandings = 2;
   // Rows of 128 bytes in panels; PanelTile counts in pairs of bytes.
   using QTile = PanelTile<round_up(dim_qk, 128) / 2, 64>;  // of a consumer
   using KTile = PanelTile<round_up(dim_qk, 128) / 2, tile_k>;
@@ -73,8 +73,8 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   RingPlace<stages> k_place, turned_place;
   RingPlace<kLandings> v_place;
   RingPlace<kQSlots> q_place;
-  TileRange own;      // a consumer's
-  float scale_log2;   // of a product of stored elements
+  TileRange own;     // a consumer's
+  float scale_log2;  // of a product of stored elements
 
   MICA_DEVICE ForwardFp8Sm90(const ForwardMapsParams& params) : Work{{params.forward}}, maps(params) {}
 
@@ -181,30 +181,42 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   }
   // 32 keys x 16 columns at a time. ldmatrix gives lane l, of keys 8m to 8m + 7, the bytes (2t, 2c) (2t, 2c + 1)
   // (2t + 1, 2c) (2t + 1, 2c + 1) with t = l % 4, c = l / 4; of two such words one has column 2c of keys 2t, 2t + 1,
-  // 8 + 2t, 8 + 2t + 1, the other column 2c + 1: these four keys stand at 4t of the 16, and columns 2c (2c + 1) are row c
-  // (8 + c) of the 16. Rows past the last key may be anything, NaN too, which a probability of 0 does not make 0.
+  // 8 + 2t, 8 + 2t + 1, the other column 2c + 1: these four keys stand at 4t of the 16, and columns 2c (2c + 1) are row
+  // c (8 + c) of the 16. Rows past the last key may be anything, NaN too, which a probability of 0 does not make 0.
   template <bool ends>
   static MICA_DEVICE void transpose(u32 from, u32 to, i32 turner, i32 valid) {
+    constexpr int kAhead = 2;  // columns in 16s that are read before the first is written
+    static_assert(dim_v / 16 % kAhead == 0);
     const i32 lane = threadIdx.x % 32;
 #pragma unroll 1
     for (i32 keys = turner; keys < tile_k / 32; keys += kTurners) {
-      const u32 row = from + (keys * 32 + lane) * 128;
-      const u32 turned = to + keys / 4 * TurnedTile::kPanelBytes + lane % 16 * 128 +
-                         (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
+      // Of chunk 0; that of chunk c differs in bits 4 to 6.
+      const u32 row = from + (keys * 32 + lane) * 128 + (lane % 8 << 4);
+      const u32 turned =
+          to + keys / 4 * TurnedTile::kPanelBytes + lane % 16 * 128 + (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
 #pragma unroll
-      for (int c = 0; c < dim_v / 16; ++c) {
-        u32 r[4];
-        ldmatrix_x4_trans(r, row + c / 8 * VTile::kPanelBytes + ((c % 8 ^ lane % 8) << 4));
-        if constexpr (ends)
+      for (int first = 0; first < dim_v / 16; first += kAhead) {
+        u32 r[kAhead][4];
 #pragma unroll
-          for (int m = 0; m < 4; ++m) {
-            const i32 left = valid - (keys * 32 + m * 8 + lane % 4 * 2);
-            r[m] = left <= 0 ? 0 : left == 1 ? r[m] & 0xffffu : r[m];
-          }
-        const u32 words[4] = {byte_perm(r[0], r[1], 0x6420), byte_perm(r[0], r[1], 0x7531),
-                              byte_perm(r[2], r[3], 0x6420), byte_perm(r[2], r[3], 0x7531)};
-        stmatrix_x4(turned + c * 16 * 128, words);
+        for (int i = 0; i < kAhead; ++i) {
+          const int c = first + i;
+          ldmatrix_x4_trans(r[i], (row ^ c % 8 << 4) + c / 8 * VTile::kPanelBytes);
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if constexpr (ends) clear_past_end(r[i], valid - keys * 32);
+          const u32 words[4] = {byte_perm(r[i][0], r[i][1], 0x6420), byte_perm(r[i][0], r[i][1], 0x7531),
+                                byte_perm(r[i][2], r[i][3], 0x6420), byte_perm(r[i][2], r[i][3], 0x7531)};
+          stmatrix_x4(turned + (first + i) * 16 * 128, words);
+        }
       }
+    }
+  }
+  static MICA_DEVICE void clear_past_end(u32 (&r)[4], i32 valid) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const i32 left = valid - (m * 8 + i32(threadIdx.x) % 4 * 2);
+      r[m] = left <= 0 ? 0 : left == 1 ? r[m] & 0xffffu : r[m];
     }
   }
 

@@ -327,17 +327,17 @@ MICA_HD constexpr ForwardSm90Room forward_sm90_room(i32 tile_q, i32 tile_k, i32 
   return room;
 }
 
-// Shared memory of forward_fp8_sm90, in bytes: two slots of Q, `stages` of K, one or two of V as it arrives, `stages` of
-// V^T; rows of 128 bytes. Then two announced items of work, and barriers.
+// Shared memory of forward_fp8_sm90, in bytes: one or two slots of Q, `stages` of K, two of V as it arrives, `stages`
+// of V^T; rows of 128 bytes. Then two announced items of work, and barriers.
 struct ForwardFp8Sm90Room {
-  i32 landings, bytes;
+  i32 q_slots, bytes;
 };
 MICA_HD constexpr ForwardFp8Sm90Room forward_fp8_sm90_room(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  const i32 landings = dim_v > 128 ? 1 : 2;
-  const i32 barriers = 4 * stages + 2 * landings + 2 * tile_q / 64 * 2;
-  return {landings, 2 * tile_q * round_up(dim_qk, 128) + stages * tile_k * round_up(dim_qk, 128) +
-                        landings * tile_k * round_up(dim_v, 128) + stages * tile_k * dim_v + barriers * 8 +
-                        2 * (forward_sm90_item_bytes(tile_q) + 2 * 8)};
+  const i32 q_slots = dim_qk > 128 ? 1 : 2;
+  const i32 barriers = 4 * stages + 2 * 2 + 2 * tile_q / 64 * q_slots;
+  const i32 q = q_slots * tile_q * round_up(dim_qk, 128), k = stages * tile_k * round_up(dim_qk, 128);
+  const i32 v = 2 * tile_k * round_up(dim_v, 128), turned = stages * tile_k * dim_v;
+  return {q_slots, q + k + v + turned + barriers * 8 + 2 * (forward_sm90_item_bytes(tile_q) + 2 * 8)};
 }
 
 // forward_wide_sm90: Q, `stages` of K and of V, and four barriers a stage.

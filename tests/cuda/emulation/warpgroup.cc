@@ -43,9 +43,7 @@ struct Matrix {
     return bits;
   }
   // The summed index k runs along the rows: (row, k < 16; e4m3: k < 32).
-  u16 along(u32 row, u32 k, u32 bytes) const {
-    return at(row / 8 * stride_bytes + row % 8 * 128 + k * bytes, bytes);
-  }
+  u16 along(u32 row, u32 k, u32 bytes) const { return at(row / 8 * stride_bytes + row % 8 * 128 + k * bytes, bytes); }
   // It goes down the rows: (k < 16, column).
   u16 down(u32 k, u32 column) const {
     return at(column / 64 * leading_bytes + k / 8 * stride_bytes + k % 8 * 128 + column % 64 * 2);

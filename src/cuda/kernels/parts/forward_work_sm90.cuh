@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a persistent forward kernel of Hopper deals out its query tiles: one warp finds the next, tells the others through
-// shared memory, and they take it. 64 of a tile's queries are a consumer's.
+// How a persistent forward kernel of Hopper deals out its query tiles: one warp finds the next, tells the others
+// through shared memory, and they take it. 64 of a tile's queries are a consumer's.
 #pragma once
 
 #include "device/work_ring_sm90.cuh"

@@ -20,8 +20,7 @@ inline void bulk_wait() { emulation::bulk_wait(); }
 inline void bulk_wait_read() { emulation::bulk_wait(); }
 
 inline u32 pack_e4m3(float x0, float x1, float x2, float x3) {
-  return float_to_e4m3(x0) | u32(float_to_e4m3(x1)) << 8 | u32(float_to_e4m3(x2)) << 16 |
-         u32(float_to_e4m3(x3)) << 24;
+  return float_to_e4m3(x0) | u32(float_to_e4m3(x1)) << 8 | u32(float_to_e4m3(x2)) << 16 | u32(float_to_e4m3(x3)) << 24;
 }
 inline u32 byte_perm(u32 low, u32 high, u32 selector) {
   u32 r = 0;

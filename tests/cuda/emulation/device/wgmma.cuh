@@ -29,12 +29,10 @@ struct Wgmma {
     emulation::wgmma({c[0], n, Element::kDtype, accumulate != 0, true, true, true, {}, a, b});
   }
   static void add_transposed(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate = 1) {
-    emulation::wgmma(
-        {c[0], n, Element::kDtype, accumulate != 0, false, false, true, {a[0], a[1], a[2], a[3]}, 0, b});
+    emulation::wgmma({c[0], n, Element::kDtype, accumulate != 0, false, false, true, {a[0], a[1], a[2], a[3]}, 0, b});
   }
   static void add_registers(float (&c)[n / 8][4], const u32 (&a)[4], u64 b, i32 accumulate) {
-    emulation::wgmma(
-        {c[0], n, Element::kDtype, accumulate != 0, false, false, false, {a[0], a[1], a[2], a[3]}, 0, b});
+    emulation::wgmma({c[0], n, Element::kDtype, accumulate != 0, false, false, false, {a[0], a[1], a[2], a[3]}, 0, b});
   }
 };
 

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of torch.float8_e4m3fn: q, k and v with their factors, and quantised caches beside wider queries.
+
+A stored element times its factor (descale) is what it stands for. A factor is an fp32 tensor (batch, key heads), of which
+an axis of size 1 broadcasts; (key heads,); or one number for all. None is 1. A query head takes the factor of its key
+head. mica.attention and its sisters take e4m3 too, without factors. For inference: nothing here has a gradient.
+"""
+
+from typing import Any, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from . import _tensors
+from ._arguments import normalise, window_of
+from ._describe import Options
+from ._messages import of_a_cache
+from ._torch_face import lengths_of
+from .errors import InvalidArgument
+
+Factor = Union[None, float, Tensor]
+LARGEST = 448.0
+
+
+def quantise(x: Tensor, per: str = "head") -> Tuple[Tensor, Tensor]:
+    """(x in float8_e4m3fn, its factors): the largest of each head (of all x with per='tensor', of each sequence's head
+    with per='sequence') becomes 448, e4m3's largest. x is (batch or pages, rows, heads, dim)."""
+    axes = {"tensor": (0, 1, 2, 3), "head": (0, 1, 3), "sequence": (1, 3)}
+    if per not in axes:
+        raise InvalidArgument(f"per is {per!r}, want 'tensor', 'head' or 'sequence'")
+    if x.dim() != 4:
+        raise InvalidArgument(f"x has {x.dim()} axes, want 4 (batch, rows, heads, dim)")
+    largest = x.detach().float().abs().amax(axes[per], keepdim=True).clamp(min=1e-12)
+    factor = largest / LARGEST
+    stored = (x.detach().float() / factor).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    return stored, factor[:, 0, :, 0].contiguous()
+
+
+def _factor(name: str, value: Factor, q: Tensor) -> Optional[Tensor]:
+    """fp32 (batch or 1, key heads or 1), on q's device."""
+    if value is None:
+        return None
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.full((1, 1), float(value), dtype=torch.float32, device=q.device)
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"{name} is {value!r}, want a number or an fp32 tensor (batch, key heads)") from None
+    if value.dtype is not torch.float32 or value.dim() > 2:
+        raise InvalidArgument(f"{name} is {value.dtype} of {value.dim()} axes, want float32 (batch, key heads)")
+    return value.reshape(1, -1) if value.dim() < 2 else value
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, numbers: Tuple, factors: Tuple[Factor, Factor, Factor], return_lse: bool,
+          **bound: Any) -> Any:
+    named = dict(zip(Options.__slots__, numbers))
+    for name, value in zip(_tensors.FACTORS, factors):
+        bound[name] = _factor(name, value, q)
+    with torch.no_grad():
+        o, lse, _ = _tensors.forward(*(_tensors.dense(t.detach()) for t in (q, k, v)), lse=return_lse, **bound, **named)
+    return (o, lse) if return_lse else o
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, q_descale: Factor = None, k_descale: Factor = None,
+              v_descale: Factor = None, causal: Any = False, window: Any = None, mask: Optional[Tensor] = None,
+              bias: Optional[Tensor] = None, scale: Optional[float] = None, softcap: Optional[float] = None,
+              alibi: Optional[Tensor] = None, sinks: Optional[Tensor] = None, return_lse: bool = False,
+              out: Optional[Tensor] = None, diagonal: Optional[str] = None, num_splits: int = 0,
+              batch_invariant: bool = False) -> Any:
+    """mica.attention with factors. q, k and v are e4m3 and the result is bfloat16, or out's type (float16, float32); or k
+    and v are e4m3 beside q of another type, which the result has."""
+    numbers = normalise(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant)
+    return _call(q, k, v, numbers, (q_descale, k_descale, v_descale), return_lse, out=out, mask=mask, bias=bias,
+                 alibi=alibi, sinks=sinks)
+
+
+def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seqlens_k: Any, *,
+                     q_descale: Factor = None, k_descale: Factor = None, v_descale: Factor = None,
+                     max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None, causal: Any = False,
+                     window: Any = None, scale: Optional[float] = None, softcap: Optional[float] = None,
+                     sinks: Optional[Tensor] = None, return_lse: bool = False, out: Optional[Tensor] = None,
+                     diagonal: Optional[str] = None, num_splits: int = 0, batch_invariant: bool = False,
+                     seqused_q: Any = None, seqused_k: Any = None, block_table: Optional[Tensor] = None,
+                     descale_per_page: bool = False) -> Any:
+    """mica.attention_varlen with factors, which go by the packed sequences; descale_per_page: those of k and v are
+    (pages, key heads)."""
+    numbers = normalise(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+                        False, max_seqlen_q, max_seqlen_k)
+    return _call(q, k, v, numbers, (q_descale, k_descale, v_descale), return_lse, out=out, sinks=sinks,
+                 cu_seqlens_q=lengths_of("cu_seqlens_q", cu_seqlens_q, q),
+                 cu_seqlens_k=lengths_of("cu_seqlens_k", cu_seqlens_k, q),
+                 seqused_q=lengths_of("seqused_q", seqused_q, q), seqused_k=lengths_of("seqused_k", seqused_k, q),
+                 block_table=block_table, descale_per_page=bool(descale_per_page))
+
+
+def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, k: Optional[Tensor] = None,
+                         v: Optional[Tensor] = None, q_descale: Factor = None, k_descale: Factor = None,
+                         v_descale: Factor = None, descale_per_page: bool = False, cache_seqlens: Any = None,
+                         block_table: Optional[Tensor] = None, cache_batch_idx: Optional[Tensor] = None,
+                         cache_leftpad: Optional[Tensor] = None, rotary_cos: Optional[Tensor] = None,
+                         rotary_sin: Optional[Tensor] = None, rotary_interleaved: bool = False, causal: Any = False,
+                         window: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None,
+                         scale: Optional[float] = None, softcap: Optional[float] = None,
+                         alibi: Optional[Tensor] = None, sinks: Optional[Tensor] = None, return_lse: bool = False,
+                         out: Optional[Tensor] = None, diagonal: Optional[str] = None, num_splits: int = 0,
+                         batch_invariant: bool = False, max_seqlen_k: Optional[int] = None) -> Any:
+    """mica.attention_with_cache with caches of e4m3. New keys and values of q's type are divided by the factors, rounded
+    and written; of e4m3 they are written as they are."""
+    numbers = normalise(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+                        rotary_interleaved, None, max_seqlen_k)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.shape[-1] > 1 and cache.stride(-1) != 1:
+            raise InvalidArgument(f"{name}.stride[3] is {cache.stride(-1)}, want 1 (the last dimension must be dense)")
+    try:
+        return _call(q, k_cache, v_cache, numbers, (q_descale, k_descale, v_descale), return_lse, out=out, mask=mask,
+                     bias=bias, alibi=alibi, sinks=sinks, seqused_k=lengths_of("cache_seqlens", cache_seqlens, q),
+                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
+                     k_new=None if k is None else _tensors.dense(k), v_new=None if v is None else _tensors.dense(v),
+                     rotary_cos=rotary_cos, rotary_sin=rotary_sin, descale_per_page=bool(descale_per_page))
+    except InvalidArgument as error:
+        raise type(error)(of_a_cache(str(error))) from None
