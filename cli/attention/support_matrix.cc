@@ -164,6 +164,22 @@ std::vector<Row> rows() {
                                        s.seqlen_q = 1;
                                        s.seqlen_k = 8192;
                                      })}},
+      {"e4m3",
+       "q, k and v with factors by sequence and key head, or k and v beside wider queries, by page too",
+       {description([](const S& s, D& d) {
+          d.q.dtype = d.k.dtype = d.v.dtype = MICA_FP8_E4M3;
+          d.quantisation.q_descale = mica::layout(MICA_FP32, {s.batch, d.k.shape[2]});
+          d.quantisation.k_descale = d.quantisation.v_descale = d.quantisation.q_descale;
+        }),
+        [](S& s, D* d) {
+          s.paged = 16;
+          s.append = 4;
+          if (!d) return;
+          d->k.dtype = d->v.dtype = MICA_FP8_E4M3;
+          d->quantisation.k_descale = d->quantisation.v_descale =
+              mica::layout(MICA_FP32, {d->k.shape[0], d->k.shape[2]});
+          d->quantisation.per_page = 1;
+        }}},
       {"deterministic", "", {spec([](S& s) { s.deterministic = true; })}},
       {"batch-invariant", "", {spec([](S& s) { s.batch_invariant = true; })}},
   };

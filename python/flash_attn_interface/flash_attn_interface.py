@@ -9,7 +9,9 @@ import torch
 from flash_attn._autograd import attention as _with_options
 from flash_attn._numbers import chunk_of, window_of
 from flash_attn_3._combine import combine
+from flash_attn_3._fp8 import factors_of, packed_queries
 from flash_attn_3._native import Deterministic, forward, joined, refuse, scale_of
+from mica import fp8
 from torch import Tensor
 
 
@@ -52,8 +54,13 @@ def flash_attn_func(
     return_attn_probs=False,
 ):
     """q (batch, seqlen_q, heads, dim), k and v (batch, seqlen_k, heads_k, dim); with return_attn_probs also the LSE."""
-    refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     attention_chunk = chunk_of(attention_chunk)
+    factors = factors_of(q, k, q_descale, k_descale, v_descale, qv=qv)
+    if factors is not None:
+        return fp8.attention(
+            q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
+            softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs, **factors,
+        )
     scale = scale_of(q, qv, softmax_scale)
     q, k = joined(q, k, v, qv)
     if deterministic:
@@ -120,8 +127,14 @@ def flash_attn_varlen_func(
 ):
     """q (total_q, heads, dim), k and v (total_k, heads_k, dim); with return_attn_probs also the LSE (heads,
     total_q)."""
-    refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     attention_chunk = chunk_of(attention_chunk)
+    factors = factors_of(q, k, q_descale, k_descale, v_descale, qv=qv)
+    if factors is not None:
+        return fp8.attention_varlen(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, causal=bool(causal), window=_window(window_size), chunk=attention_chunk,
+            scale=softmax_scale, softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs,
+            seqused_q=seqused_q, seqused_k=seqused_k, **factors,
+        )
     scale = scale_of(q, qv, softmax_scale)
     q, k = joined(q, k, v, qv)
     if deterministic:
@@ -172,11 +185,26 @@ def flash_attn_with_kvcache(
     rotary counts from instead of cache_seqlens. qv: (..., heads, dim_v), whose product with v_cache is added to the scores:
     without a copy of the caches where they lie side by side in memory. With return_softmax_lse: (out, lse, None, None);
     upstream's last two are its partial results."""
-    refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     attention_chunk = chunk_of(attention_chunk)
+    factors = factors_of(q, k_cache, q_descale, k_descale, v_descale, qv=qv, cu_seqlens_k_new=cu_seqlens_k_new)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    if factors is not None:
+        if page_table is not None and cache_batch_idx is not None:
+            page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
+        factors.update(causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
+                       softcap=softcap, num_splits=num_splits, return_lse=True)
+        if cu_seqlens_q is not None:
+            refuse(k=k, cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, cache_batch_idx=cache_batch_idx)
+            out, lse = packed_queries(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, max_seqlen_q, page_table, factors)
+        else:
+            out, lse = fp8.attention_with_cache(
+                q, k_cache, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
+                cache_leftpad=cache_leftpad, block_table=page_table, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+                rotary_interleaved=rotary_interleaved, **factors,
+            )
+        return (out, lse, None, None) if return_softmax_lse else out
     is_turned_apart = rotary_cos is not None and rotary_seqlens is not None and rotary_seqlens is not cache_seqlens
     with torch.no_grad():  # as upstream: the result has no gradient
         if cu_seqlens_q is None and cu_seqlens_k_new is None and qv is None and not is_turned_apart:

@@ -61,14 +61,15 @@ def _call(q: Tensor, k: Tensor, v: Tensor, numbers: Tuple, factors: Tuple[Factor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, q_descale: Factor = None, k_descale: Factor = None,
-              v_descale: Factor = None, causal: Any = False, window: Any = None, mask: Optional[Tensor] = None,
-              bias: Optional[Tensor] = None, scale: Optional[float] = None, softcap: Optional[float] = None,
+              v_descale: Factor = None, causal: Any = False, window: Any = None, chunk: int = 0,
+              mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, scale: Optional[float] = None,
+              softcap: Optional[float] = None,
               alibi: Optional[Tensor] = None, sinks: Optional[Tensor] = None, return_lse: bool = False,
               out: Optional[Tensor] = None, diagonal: Optional[str] = None, num_splits: int = 0,
               batch_invariant: bool = False) -> Any:
     """mica.attention with factors. q, k and v are e4m3 and the result is bfloat16, or out's type (float16, float32); or k
     and v are e4m3 beside q of another type, which the result has."""
-    numbers = normalise(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant)
+    numbers = normalise(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant)
     return _call(q, k, v, numbers, (q_descale, k_descale, v_descale), return_lse, out=out, mask=mask, bias=bias,
                  alibi=alibi, sinks=sinks)
 
@@ -76,14 +77,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, q_descale: Factor = None, k_de
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seqlens_k: Any, *,
                      q_descale: Factor = None, k_descale: Factor = None, v_descale: Factor = None,
                      max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None, causal: Any = False,
-                     window: Any = None, scale: Optional[float] = None, softcap: Optional[float] = None,
+                     window: Any = None, chunk: int = 0, scale: Optional[float] = None, softcap: Optional[float] = None,
                      sinks: Optional[Tensor] = None, return_lse: bool = False, out: Optional[Tensor] = None,
                      diagonal: Optional[str] = None, num_splits: int = 0, batch_invariant: bool = False,
                      seqused_q: Any = None, seqused_k: Any = None, block_table: Optional[Tensor] = None,
                      descale_per_page: bool = False) -> Any:
     """mica.attention_varlen with factors, which go by the packed sequences; descale_per_page: those of k and v are
     (pages, key heads)."""
-    numbers = normalise(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+    numbers = normalise(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                         False, max_seqlen_q, max_seqlen_k)
     return _call(q, k, v, numbers, (q_descale, k_descale, v_descale), return_lse, out=out, sinks=sinks,
                  cu_seqlens_q=lengths_of("cu_seqlens_q", cu_seqlens_q, q),
@@ -98,14 +99,14 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, k: Opti
                          block_table: Optional[Tensor] = None, cache_batch_idx: Optional[Tensor] = None,
                          cache_leftpad: Optional[Tensor] = None, rotary_cos: Optional[Tensor] = None,
                          rotary_sin: Optional[Tensor] = None, rotary_interleaved: bool = False, causal: Any = False,
-                         window: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None,
+                         window: Any = None, chunk: int = 0, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None,
                          scale: Optional[float] = None, softcap: Optional[float] = None,
                          alibi: Optional[Tensor] = None, sinks: Optional[Tensor] = None, return_lse: bool = False,
                          out: Optional[Tensor] = None, diagonal: Optional[str] = None, num_splits: int = 0,
                          batch_invariant: bool = False, max_seqlen_k: Optional[int] = None) -> Any:
     """mica.attention_with_cache with caches of e4m3. New keys and values of q's type are divided by the factors, rounded
     and written; of e4m3 they are written as they are."""
-    numbers = normalise(causal, window_of(window), scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+    numbers = normalise(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                         rotary_interleaved, None, max_seqlen_k)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)

@@ -43,8 +43,8 @@ class BuildKernels(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.root = pathlib.Path(self.folder.name)
         self.kernels = self.root / "src/cuda/kernels"
-        self.kernels.mkdir(parents=True)
-        (self.kernels / "instance.cu").write_text("#include MICA_KERNEL_FILE\n")
+        (self.kernels / "parts").mkdir(parents=True)
+        (self.kernels / "parts/instance.cu").write_text("#include MICA_KERNEL_FILE\n")
         (self.kernels / "factor.h").write_text("#define FACTOR 2\n")
         (self.kernels / "double_it.cuh").write_text(DOUBLE_IT)
         (self.kernels / "sum_up.cuh").write_text(SUM_UP)

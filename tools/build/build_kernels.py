@@ -29,7 +29,7 @@ import kernel_table
 import nvrtc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCE = "kernels/instance.cu"
+SOURCE = "kernels/parts/instance.cu"
 INCLUDE_FOLDERS = ("src", "src/cuda", "include")
 # 737: using-declarations that repeat a name of their own namespace, as they do where MICA_NS is mica.
 OPTIONS = ["-std=c++20", "-default-device", "-diag-suppress=737", "--ptxas-options=-v"]

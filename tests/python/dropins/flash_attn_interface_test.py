@@ -117,10 +117,28 @@ def test_combine(device):
     assert (out == 0).all() and (lse == -math.inf).all()
 
 
-def test_what_is_refused_says_so(device):
-    q = torch.randn(1, 4, 1, 32, device=device)
-    with pytest.raises(ValueError, match="q_descale is given, want None"):
-        fa3.flash_attn_func(q, q, q, q_descale=torch.ones(2, 2))
+def test_e4m3(device):
+    """Factors of e4m3 tensors apply, those of others are not looked at; the result is bfloat16."""
+    q, k, v = (torch.randn(2, rows, heads, 64, device=device) for rows, heads in ((7, 4), (9, 2), (9, 2)))
+    factors = [0.5 + torch.rand(2, 2, device=device) for _ in range(3)]
+    small = [t.to(torch.float8_e4m3fn) for t in (q, k, v)]
+    wide = [t.float() * f.repeat_interleave(t.shape[2] // 2, 1)[:, None, :, None] for t, f in zip(small, factors)]
+    descales = dict(zip(("q_descale", "k_descale", "v_descale"), factors))
+    exact, exact_lse = reference.attention(*wide, causal=True)
+    out, lse = fa3.flash_attn_func(*small, causal=True, return_attn_probs=True, **descales)
+    assert out.dtype is torch.bfloat16
+    torch.testing.assert_close(out.double(), exact.double(), atol=0.1, rtol=0.1)
+    torch.testing.assert_close(lse.double(), exact_lse.double(), atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(fa3.flash_attn_with_kvcache(*small, causal=True, **descales), out, atol=0.1, rtol=0.1)
+    cu_q, cu_k = (torch.tensor([0, n, 2 * n], dtype=torch.int32, device=device) for n in (7, 9))
+    packed = fa3.flash_attn_varlen_func(*(t.flatten(0, 1) for t in small), cu_q, cu_k, 7, 9, causal=True, **descales)
+    torch.testing.assert_close(packed, out.flatten(0, 1), atol=0.1, rtol=0.1)
+    over_cache = fa3.flash_attn_with_kvcache(small[0].flatten(0, 1), *small[1:], cu_seqlens_q=cu_q, max_seqlen_q=7,
+                                             causal=True, **descales)
+    torch.testing.assert_close(over_cache, packed, atol=0.1, rtol=0.1)
+    assert torch.equal(fa3.flash_attn_func(q, k, v, q_descale=factors[0]), fa3.flash_attn_func(q, k, v))
+    with pytest.raises(ValueError, match="qv is given with float8_e4m3fn keys, want None"):
+        fa3.flash_attn_func(*small, qv=small[0])
 
 
 def chunked(rows, keys, chunk, device):

@@ -22,8 +22,7 @@ WRONG_OF_BOTH = {
     "softcap": ([float("nan"), "1"], "softcap"),
 }
 WRONG_OF_2 = {**WRONG_OF_BOTH, "dropout_p": ([1.0, -0.1, float("nan"), "0.1"], "dropout")}
-WRONG_OF_3 = {**WRONG_OF_BOTH, "num_splits": ([-1, 257, 1.5], "num_splits"), "attention_chunk": ([-3, 1.5], "attention_chunk"),
-              "q_descale": ([torch.ones(1, 1)], "q_descale")}
+WRONG_OF_3 = {**WRONG_OF_BOTH, "num_splits": ([-1, 257, 1.5], "num_splits"), "attention_chunk": ([-3, 1.5], "attention_chunk")}
 WRONG_TENSORS = {"k.shape": "dim", "v.shape": "keys", "heads": "heads", "type": "type", "axes": "axes"}
 
 
