@@ -9,7 +9,7 @@ import tempfile
 import traceback
 
 SECONDS = 60  # the group's time limit
-PATIENCE = 120  # beyond it, for processes that start
+PATIENCE = 600  # beyond it, for processes that start, and on a machine that has much else to do
 
 
 def _work(rank, size, folder, paths, seconds, pipe):
