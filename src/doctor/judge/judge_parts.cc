@@ -142,7 +142,7 @@ class PartsJudge {
         set_aside(out_[attempt.verdict], *sibling);
       else if (any_loads && is_optional(attempt))
         soften(out_[attempt.verdict], own_library(attempt.library, binaries_[attempt.binary]));
-      else if (is_guarded(attempt))
+      else if (is_guarded(attempt) || is_done_without(attempt))
         set_apart(out_[attempt.verdict]);
     }
   }
@@ -257,6 +257,15 @@ class PartsJudge {
   bool is_guarded(const Attempt& attempt) {
     return attempt.failure != LoadFailure::kNone && !facts_[attempt.binary].python.init_functions.empty() &&
            is_unreached(attempt.binary);
+  }
+
+  // xFormers opens its library below try, warns, and goes on without: what stands below try is not seen of libraries
+  // that torch.ops opens, so its name says it.
+  bool is_done_without(const Attempt& attempt) const {
+    const std::string& path = binaries_[attempt.binary].path;
+    const std::size_t at = path.rfind("xformers/");
+    return attempt.failure != LoadFailure::kNone && at != path.npos && (at == 0 || path[at - 1] == '/') &&
+           stem_of(path).starts_with("_C");
   }
 
   bool is_unreached(std::size_t i) {

@@ -61,6 +61,15 @@ TEST(Parts, WhatNobodyImportsForCertainMayBeAbsent) {
             Severity::kError);
 }
 
+TEST(Parts, XformersGoesOnWithoutItsLibrary) {
+  const Words cuda = {{"libc10.so", "libcudart.so.13"}, {kNewError}, {}, {}};
+  const char* python = "import torch\nfrom . import _cpp_lib\n";
+  EXPECT_EQ(of(package({{"xformers/_C.so", cuda}}, python), "xformers/_C.so").severity, Severity::kWarning);
+  // The near misses: another library of it, and another package with such a name.
+  EXPECT_EQ(of(package({{"xformers/core.so", cuda}}, python), "xformers/core.so").severity, Severity::kError);
+  EXPECT_EQ(of(package({{"myxformers/_C.so", cuda}}, python), "myxformers/_C.so").severity, Severity::kError);
+}
+
 TEST(Parts, OneLibraryForEachCuda) {
   const Words plain = {{"libc.so.6"}, {}, {}, {}}, old_cuda = {{"libcudart.so.11.0"}, {}, {}, {}};
   const std::string python = "import ctypes\n";
