@@ -23,6 +23,17 @@ void add_aligned_cases(CaseTable& table) {
       add("_short_causal",
           {.batch = 1, .heads_q = 70, .heads_k = 1, .len_q = 200, .len_k = 200, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
     }
+    // As many heads as a GPU has SMs, so that a block takes a whole one; few keys and many queries, so that blocks share
+    // one.
+    if (dim <= 128) {
+      add("_many_heads", {.batch = 33,
+                          .heads_q = 4,
+                          .heads_k = 4,
+                          .len_q = 70,
+                          .len_k = 140,
+                          .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+      add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
+    }
     if (dim % 64 != 0 || dim == 192) continue;
     // More query tiles than a GPU has SMs, so that a block takes several.
     if (dim == 64) {
@@ -215,6 +226,20 @@ void add_aligned_cases(CaseTable& table) {
                                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                                 .packed_q = {70, 140},
                                 .packed_k = {70, 140}});
+  // A group that blocks share unevenly: their dK and dV are added up, or in a fixed order not shared at all.
+  for (const int64_t dim_v : {128, 192})
+    for (const int deterministic : {0, 1})
+      table.add("aligned_192_" + std::to_string(dim_v) + (deterministic ? "_deterministic" : "_group"),
+                {.batch = 1,
+                 .heads_q = 3,
+                 .heads_k = 1,
+                 .len_q = 130,
+                 .len_k = 230,
+                 .dim = 192,
+                 .dim_v = dim_v,
+                 .alignment = 16,
+                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                 .deterministic = deterministic});
   for (const int64_t dim : {512, 576}) {
     const std::string name = "aligned_" + std::to_string(dim) + "_512";
     const auto add = [&](const std::string& suffix, Options o) {

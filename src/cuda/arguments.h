@@ -52,7 +52,7 @@ void bind(ProbsParams& params, const Problem& problem, const mica_bindings& bind
 AppendParams append_params(const Problem& problem);
 void bind(AppendParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 
-BackwardPrepareParams backward_prepare_params(const Problem& problem, i64 dq_accumulator_count);
+BackwardPrepareParams backward_prepare_params(const Problem& problem, i64 zeros_begin, i64 zeros_end);
 void bind(BackwardPrepareParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);
 BackwardParams backward_params(const Problem& problem, const KernelRow& row);

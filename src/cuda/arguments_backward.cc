@@ -5,7 +5,7 @@
 
 namespace mica {
 
-BackwardPrepareParams backward_prepare_params(const Problem& p, i64 dq_accumulator_count) {
+BackwardPrepareParams backward_prepare_params(const Problem& p, i64 zeros_begin, i64 zeros_end) {
   BackwardPrepareParams a = {};
   a.o = rows_arg(p.o);
   a.d_o = rows_arg(p.d_o);
@@ -21,7 +21,8 @@ BackwardPrepareParams backward_prepare_params(const Problem& p, i64 dq_accumulat
   a.d_lse_stride_head = p.d_lse.stride[1];
   a.d_lse_stride_row = p.d_lse.stride[2];
   a.stat_rows = rows_of_head(p);
-  a.dq_accumulator_count = dq_accumulator_count;
+  a.zeros_begin = zeros_begin;
+  a.zeros_count = zeros_end - zeros_begin;
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.dim_v = p.dim_v;
@@ -38,7 +39,7 @@ void bind(BackwardPrepareParams& a, const Problem& p, const mica_bindings& x, co
   a.d_lse = if_present(p.d_lse, x.d_lse);
   a.row_lse = in_workspace(x, layout.row_lse);
   a.row_delta = in_workspace(x, layout.row_delta);
-  a.dq_accumulator = in_workspace(x, layout.dq_accumulator);
+  a.zeros = in_workspace(x, layout.dq_accumulator) + a.zeros_begin;
   a.sequences = sequence_table(p, x);
 }
 
@@ -115,6 +116,11 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   if (status == MICA_OK) status = bind_map(a.k, a.backward.k.data);
   if (status == MICA_OK) status = bind_map(a.v, a.backward.v.data);
   if (status == MICA_OK) status = bind_map(a.d_o, a.backward.d_o.data);
+  if (a.whole_heads) {
+    a.backward.dq_turns = nullptr;  // a head's key tiles follow one another anyway
+    a.dq = rows_arg(p.dq);
+    a.dq.data = if_present(p.dq, x.dq);
+  }
   if (a.parts > 1) {
     a.dk_accumulator = p.dk.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dk_accumulator);
     a.dv_accumulator = p.dv.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dv_accumulator);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda/backward_share.h"
 #include "cuda/kernels/params.h"
 #include "cuda/tensor_maps.h"
 
@@ -75,31 +76,18 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 }
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/design/tuning.md).
+  const i32 least_keys = r.course != Course::ONE_TILE ? 0 : r.tile_q == 80 ? kLongKeys : kMiddleKeys;
   return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
-          .least_keys = r.tile_q == 80 ? kLongKeys : kMiddleKeys,
-          .shares_groups = true,
-          .uses_maps = true};
-}
-constexpr KernelTraits traits_of_backward_tma_short_sm90(const KernelRow& r) {
-  return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
-          .persistent = true,
+          .persistent = r.course != Course::ONE_TILE,
+          .least_keys = least_keys,
           .shares_groups = true,
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
   return {.smem_bytes = backward_halves_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
-          .takes_turns = false,
+          .takes_turns = r.course == Course::TURNS,
+          .shares_groups = true,
           .uses_maps = true};
-}
-constexpr KernelTraits traits_of_backward_columns_sm90(const KernelRow& r) {
-  // Below, its blocks take longer to begin and to end than backward_sm80 does altogether (docs/design/tuning.md).
-  constexpr i32 kLeastQueries = 1024;
-  return {backward_columns_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
-          false,
-          0,
-          true,
-          false,
-          kLeastQueries};
 }
 constexpr KernelTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
   return {backward_sliced_sm80_layout(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)).bytes, false,
@@ -118,6 +106,7 @@ constexpr KernelTraits traits_of_probs(const KernelRow&) { return {}; }
 // The words that rows use.
 namespace words {
 using enum Role;
+using enum Course;
 using namespace serves;
 constexpr i32 FP32 = MICA_FP32, FP16 = MICA_FP16, BF16 = MICA_BF16, FP8_E4M3 = MICA_FP8_E4M3;
 #define MICA_TARGETS(name, architectures) constexpr const char* name = architectures;
@@ -268,6 +257,13 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   return false;
 }
 
+// Few keys are for kernels whose blocks deal them out among themselves by a fixed stride. Under a mask some take longer
+// than others, and a group's heads make that worse: there the GPU deals them out better.
+i32 least_keys(const KernelRow& row, const Problem& p) {
+  const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
+  return row.traits.least_keys == kMiddleKeys && p.group > 1 && is_cut ? 0 : row.traits.least_keys;
+}
+
 // What the fields of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
@@ -288,10 +284,18 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
                kMostNarrow) &&
          q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),
                "v has as many columns as k or other strides: it is no part of k") &&
-         q.ask(p.hint_len_k >= row.traits.least_keys, "%d keys: too few for it", p.hint_len_k) &&
-         q.ask(suits(row, p, num_sms), "%d queries and %d keys: another tile suits them better", p.hint_len_q, p.hint_len_k) &&
+         q.ask(p.hint_len_k >= least_keys(row, p), "%d keys: too few for it", p.hint_len_k) &&
+         q.ask(suits(row, p, num_sms), "%d queries and %d keys: another tile suits them better", p.hint_len_q,
+               p.hint_len_k) &&
          q.ask(row.traits.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
+}
+
+// What there is to share out says.
+bool ask_heads(Questions& q, const KernelRow& row, const KernelChoice& choice) {
+  if (row.course != Course::HEADS) return true;
+  const char* why = why_not_whole_heads(row, choice.problem, choice.device);
+  return q.ask(!why[0], "%s", why);
 }
 
 // What the copy engine says about the tensors that the row fetches by it.
@@ -394,7 +398,8 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   const KernelRow& row = kTable.rows[index];
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
-  if (ask_row(q, row, choice.problem, choice.device.num_sms) && ask_maps(q, row, choice.problem) && ask_device(q, index, choice) &&
+  if (ask_row(q, row, choice.problem, choice.device.num_sms) && ask_heads(q, row, choice) &&
+      ask_maps(q, row, choice.problem) && ask_device(q, index, choice) &&
       is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();

@@ -7,6 +7,7 @@
 #include "core/problem.h"
 #include "cuda/driver.h"
 #include "cuda/images.h"
+#include "cuda/kernels/params.h"
 
 namespace mica {
 
@@ -61,6 +62,7 @@ struct KernelRow {
   i32 dim_qk = 0, dim_v = 0;
   i32 tile_q = 0, tile_k = 0;
   i32 warps = 0, stages = 0, blocks = 0;
+  Course course = Course::ONE_TILE;
   const char* why_spill = "";
   KernelTraits traits = {};
 };

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -51,7 +52,7 @@ struct Shape {
   int64_t batch = 2, heads_q = 4, heads_k = 2, rows = 200, keys = 264, dim = 64;
   int32_t causal = MICA_CAUSAL_BOTTOM_RIGHT;
   int32_t deterministic = 0;
-  float dropout = 0;
+  float dropout = 0, softcap = 0;
   bool uses_seqused = false;
 };
 
@@ -99,6 +100,7 @@ class Call {
         MICA_FP32, 16, {shape.batch, shape.heads_q, shape.rows, 1}, {shape.heads_q * shape.rows, shape.rows, 1, 1}};
     a.mask.causal = shape.causal;
     a.control.deterministic = shape.deterministic;
+    a.score.softcap = shape.softcap;
     a.dropout.probability = shape.dropout;
     a.dropout.rng_from_memory = shape.dropout > 0;
     if (shape.uses_seqused) a.sequences.vectors = MICA_SEQUSED_K;
@@ -198,7 +200,7 @@ class GpuTest : public ::testing::Test {
   void* stream_ = nullptr;
 };
 
-// Forward, dK and dV always; dQ when it is asked to be deterministic.
+// Forward always; gradients when they are asked to be deterministic.
 TEST_F(GpuTest, TheSameBitsFromRunToRun) {
   for (const int32_t dtype : {MICA_BF16, MICA_FP32})
     for (const int64_t dim : {64, 128})
@@ -211,10 +213,37 @@ TEST_F(GpuTest, TheSameBitsFromRunToRun) {
         Call::Results first = call.run(stream_);
         for (int i = 1; i < num_runs(); ++i) {
           Call::Results again = call.run(stream_);
-          if (!deterministic) again.dq = first.dq;
+          if (!deterministic) {
+            again.dq = first.dq;
+            again.dk = first.dk;
+            again.dv = first.dv;
+          }
           ASSERT_TRUE(again == first) << "run " << i << ", dim " << dim << ", dtype " << dtype;
         }
       }
+}
+
+// Of the only key that a row sees the probability is 1 whatever the score: no gradient reaches q and k.
+TEST_F(GpuTest, OneVisibleKeyHasNoGradientOfScores) {
+  for (const int64_t dim : {64, 128, 192, 256})
+    for (const float softcap : {0.0f, 15.0f}) {
+      Shape shape;
+      shape.dim = dim;
+      shape.batch = shape.heads_k = shape.keys = 1;
+      shape.heads_q = 2;
+      shape.rows = 40;
+      shape.causal = MICA_CAUSAL_NONE;
+      shape.softcap = softcap;
+      Call call(shape);
+      const Call::Results results = call.run(stream_);
+      for (const Bytes* gradient : {&results.dq, &results.dk})
+        for (size_t i = 0; i < gradient->size(); i += 2) {
+          const unsigned char word[4] = {0, 0, (*gradient)[i], (*gradient)[i + 1]};
+          float x;
+          std::memcpy(&x, word, 4);
+          ASSERT_LT(std::fabs(x), 1e-4f) << "dim " << dim << ", softcap " << softcap;
+        }
+    }
 }
 
 // A graph holds addresses, not values: new inputs, new lengths and a new state of the dropout give new results, the

@@ -16,6 +16,7 @@ Device device_of(i32 arch) {
   Device d = {};
   d.arch = arch;
   d.num_sms = 100;
+  d.l2_bytes = 50 << 20;
   d.max_smem_bytes = (arch == 80 ? 163 : arch == 86 || arch == 89 || arch == 120 ? 99 : 227) << 10;
   return d;
 }
@@ -36,6 +37,7 @@ Problem problem_of(const KernelRow& row) {
   p.dim_v = dim_v;
   p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : is_short ? 256 : 1000, row.traits.least_queries);
   p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70
+                               : row.course == Course::HEADS           ? 100
                                : row.traits.lengths == Lengths::MIDDLE ? 2000
                                : is_short                              ? 256
                                                                        : max_of(5000, row.traits.least_keys);
@@ -177,6 +179,21 @@ TEST(KernelTable, SaysWhyNot) {
       p = fits;
       p.dim_qk = 256;
       EXPECT_NE(reason(i, p, 90).find("want more than 256"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
+    if (row.course == Course::HEADS) {
+      p.hint_len_k = 5000;
+      EXPECT_NE(reason(i, p, 90).find("too many keys"), std::string::npos) << row.name << reason(i, p, 90);
+      p = fits;
+      p.vectors = MICA_CU_SEQLENS_K;
+      EXPECT_NE(reason(i, p, 90).find("not packed"), std::string::npos) << row.name << reason(i, p, 90);
+      p = fits;
+      p.dq.dtype = MICA_FP32;
+      EXPECT_NE(reason(i, p, 90).find("writes dQ in q's type"), std::string::npos) << row.name << reason(i, p, 90);
+      p = fits;
+      p.max_len_k = p.hint_len_k = 1000;
+      p.max_len_q = p.hint_len_q = 100;
+      EXPECT_NE(reason(i, p, 90).find("too few heads"), std::string::npos) << row.name << reason(i, p, 90);
     }
     EXPECT_NE(reason(i, fits, 75).find("the first supported architecture is sm_80"), std::string::npos) << row.name;
   }

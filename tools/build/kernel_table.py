@@ -23,9 +23,11 @@ FIELDS = {
     "warps": 0,
     "stages": 0,
     "blocks": 0,
+    "course": "ONE_TILE",
     "why_spill": "",
 }
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3, "FP8_E4M3": 6}  # mica_dtype
+COURSES = ("ONE_TILE", "TURNS", "TILES", "HEADS")
 SERVED = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "CHUNK", "FULL")
 
 
@@ -36,7 +38,7 @@ class Row:
         self.index, self.line, self.name, self.file = index, line, name, file
         for field, absent in FIELDS.items():
             setattr(self, field, fields.get(field, absent))
-        for field, known in (("dtype", DTYPES), ("served", SERVED)):
+        for field, known in (("dtype", DTYPES), ("served", SERVED), ("course", COURSES)):
             if getattr(self, field) not in known:
                 raise SystemExit(f"{PATH}:{line}: {field} of {name} is {getattr(self, field)}, want one of {', '.join(known)}")
         if self.targets not in target_sets:
@@ -58,6 +60,7 @@ class Row:
             f"-DMICA_BLOCKS={self.blocks}",
             f"-DMICA_FULL={int(self.served == 'FULL')}",
             f"-DMICA_SERVED=mica::serves::{self.served}",
+            *([] if self.course == FIELDS["course"] else [f"-DMICA_COURSE={self.course}"]),
         ]
 
 

@@ -14,4 +14,18 @@ MICA_DEVICE i32 dq_accumulator_index(i32 dim, i32 row_block, i32 column_block, i
   return ((row_block * (dim / 8) + column_block) * 32 + lane) * 4;
 }
 
+// Lane t of each four has word t of four rows, and gets the four words of row t.
+MICA_DEVICE void transpose_in_quad(u32 (&words)[4]) {
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool upper = threadIdx.x & distance;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int low = distance == 1 ? 2 * i : i, high = low + distance;
+      const u32 other = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[high], distance);
+      (upper ? words[low] : words[high]) = other;
+    }
+  }
+}
+
 }  // namespace mica

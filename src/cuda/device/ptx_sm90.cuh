@@ -37,6 +37,18 @@ MICA_DEVICE bool mbarrier_is_over(u32 address, u32 parity) {
 // 9.7.13.4 fence.proxy: what this thread wrote to shared memory becomes visible to wgmma.
 MICA_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
+// 9.7.9.25.4.1 cp.async.bulk: shared memory to global memory; bytes: a multiple of 16.
+MICA_DEVICE void bulk_store(float* global, u32 shared, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global), "r"(shared), "r"(bytes)
+               : "memory");
+}
+// 9.7.9.8 ld.cg: 16 bytes as the copy engine wrote them, past the caches of the SM.
+MICA_DEVICE void load_copied(float (&x)[4], const float* address) {
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "l"(address)
+               : "memory");
+}
 // 9.7.9.25.4.2 cp.reduce.async.bulk: adds floats of shared memory to as many in global memory; bytes: a multiple of 16.
 MICA_DEVICE void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(global),

@@ -26,20 +26,6 @@ MICA_DEVICE void store_row_8(const BackwardFinishParams& p, i64 row_offset, i32 
     if (column + e < p.dim_qk) store_float(p.dq.data, row_offset + column + e, p.dq_dtype, x[e]);
 }
 
-// Lane t of each four has word t of four rows, and gets the four words of row t.
-MICA_DEVICE void transpose_in_quad(u32 (&words)[4]) {
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool upper = threadIdx.x & distance;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int low = distance == 1 ? 2 * i : i, high = low + distance;
-      const u32 other = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[high], distance);
-      (upper ? words[low] : words[high]) = other;
-    }
-  }
-}
-
 // Lanes 2n and 2n + 1 have eight columns of a row each; then the even one has the first four of both rows and the odd
 // one the last four: together they write a whole sector of 32 bytes of one row, and then of the other.
 MICA_DEVICE void share_in_pair(float (&x)[8]) {
@@ -176,7 +162,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   const i64 base =
       head * p.dq.stride_head + query_row_offset(sequence, tile * tile_q, p.dq.stride_batch, p.dq.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;
-  if constexpr (backward_transposes_dq(tile_q_of_row))
+  if (backward_transposes_dq(tile_q))
     store_transposed<threads>(p, accumulator, base, dim, tile_q, valid_rows);
   else
     store_rows<threads>(p, accumulator, base, dim, tile_q, valid_rows);
@@ -186,6 +172,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardFinishParams params) {
+  mica::let_next_kernel_begin();
   mica::wait_for_earlier_kernel();
   mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params);
 }

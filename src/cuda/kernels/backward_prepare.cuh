@@ -105,14 +105,14 @@ MICA_DEVICE void prepare_any(const BackwardPrepareParams& p, i64 thread, i64 thr
   }
 }
 
-// dQ's accumulator, 16 bytes at a time, by all threads of the grid.
+// Sums in the workspace, 16 bytes at a time, by all threads of the grid.
 struct Zeros {
   const BackwardPrepareParams& p;
   i64 at, step;
 
   MICA_DEVICE bool store_one() {
-    if (at >= p.dq_accumulator_count / 4) return false;
-    reinterpret_cast<float4*>(p.dq_accumulator)[at] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (at >= p.zeros_count / 4) return false;
+    reinterpret_cast<float4*>(p.zeros)[at] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     at += step;
     return true;
   }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention for Hopper by the copy engine (backward_tma_block_sm90), a block for each key tile.
+// Backward attention for Hopper by the copy engine (backward_tma_block_sm90). A block takes what the row's course says.
 #pragma once
 
 #include "kernels/parts/backward_tma_block_sm90.cuh"
+
+#ifndef MICA_COURSE
+#define MICA_COURSE ONE_TILE
+#endif
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::BackwardTmaSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                       MICA_STAGES, false>;
+                                       MICA_STAGES, mica::Course::MICA_COURSE>;
   Kernel kernel{{{{{params.backward}}}, params}};
   kernel.run(smem);
 }

@@ -465,6 +465,15 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
     Base::finish_statistics(Result{state, r.out, r.first_row, 0}, tile_lse_first, scale);
+    if (!is_bounded()) return;
+    // Relative to a row's own maximum a single key has the probability 1, which is exact. Relative to nothing it is any
+    // number: O is the key's value only if it is divided by what was rounded.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Range keys = keys_of_row(band, tile_row + r.first_row + half * 8 + i32(threadIdx.x) % 32 / 4);
+      const float sum = state[0][half].sum;
+      if (keys.end - keys.begin == 1 && sum > 0.0f) scale[0][half] *= sum / unpack<Element>(pack<Element>(sum, sum)).x;
+    }
   }
   // Writes O through the slot of this tile's Q, from where the copy engine takes it. It would write past the
   // last query of a packed sequence: those rows go from the registers, and so does O where there was no Q.

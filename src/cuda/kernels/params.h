@@ -167,17 +167,26 @@ struct BackwardParams {
   DropoutArg dropout;
 };
 
+// What a block of backward takes: one key tile; one, and dQ of the query tiles in turns with other blocks; single key
+// tiles, one after the other; all key tiles of a head, and then of the next.
+enum class Course : i32 { ONE_TILE, TURNS, TILES, HEADS };
+
 // Backward by the copy engine.
 struct BackwardMapsParams {
   BackwardParams backward;
   MappedRows q, k, v, d_o;
-  i32 work_items;  // key tiles of all heads; there may be fewer blocks
+  i32 work_items;  // key tiles of all heads, or heads; there may be fewer blocks
   // Blocks that share a key tile, and add to fp32 sums of dK and dV, (tile_k, dim) blocks as dQ has them; 1: none do.
-  i32 parts;
+  // query_parts of them have the same heads of the group, and each some of the queries.
+  i32 parts, query_parts;
   float *dk_accumulator, *dv_accumulator;
+  // A block takes whole heads: it writes dQ itself, and dq_accumulator has room for the heads that blocks are at. data
+  // null: not wanted.
+  i32 whole_heads;
+  RowsArg dq;
 };
 
-// One pass over dO and O: the row statistics; dQ's accumulator is set to zero on the way.
+// One pass over dO and O: the row statistics; sums in the workspace are set to zero on the way.
 struct BackwardPrepareParams {
   RowsArg o, d_o;
   i32 o_dtype, d_o_dtype;
@@ -191,8 +200,8 @@ struct BackwardPrepareParams {
   float* row_lse;
   float* row_delta;
   i64 stat_rows;
-  float* dq_accumulator;
-  i64 dq_accumulator_count;  // a multiple of 4
+  float* zeros;  // sums in the workspace, from zeros_begin of them on
+  i64 zeros_begin, zeros_count;  // multiples of 4
   SequenceTable sequences;
   i32 batch, heads_q, dim_v;
   i32 packed_q;
@@ -246,23 +255,19 @@ MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_q
          2 * (stages + 1) * 8 + stages * 2 * tile_q * 4 + stages * tile_q * tile_k * pair_bits / 8;
 }
 
-// The same of backward_tma_sm90, which has two barriers more for K and V, and one for each stage.
+// The same of backward_tma_block_sm90, which has two barriers more for K and V, one for dQ and one for each stage.
 MICA_HD constexpr i32 backward_tma_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) + (stages + 2) * 8;
+  return backward_sm90_smem_bytes(tile_q, tile_k, round_up(dim_qk, 64), round_up(dim_v, 64), stages, serves::PLAIN) +
+         (stages + 3) * 8;
 }
 // Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
 MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }
 
-// Bytes of dynamic shared memory of backward_halves_sm90: K, V; stages of Q; dO; two tiles of P and of dS; barriers;
+// Bytes of dynamic shared memory of backward_halves_block_sm90: K, V; stages of Q; dO; two tiles of P and of dS; barriers;
 // the statistics of each stage.
 MICA_HD constexpr i32 backward_halves_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   return tile_k * (dim_qk + dim_v) * 2 + stages * tile_q * dim_qk * 2 + tile_q * dim_v * 2 + 4 * tile_k * tile_q * 2 +
-         (3 * stages + 4) * 8 + stages * 2 * tile_q * 4;
-}
-
-// Bytes of dynamic shared memory of backward_columns_sm90: the same but for dQ, and P in the place of the second tile.
-MICA_HD constexpr i32 backward_columns_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return backward_sm90_smem_bytes(tile_q, tile_k, dim_qk, dim_v, stages, serves::PLAIN) - tile_q * dim_qk * 4;
+         (3 * stages + 6) * 8 + stages * 2 * tile_q * 4;
 }
 
 constexpr i32 kMaxSplits = 256;

@@ -194,6 +194,9 @@ void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier) {
   char* from = static_cast<char*>(const_cast<void*>(global));
   block().ask_load({shared, from, bytes, false, {}, {}}, block().mbarrier(barrier));
 }
+void bulk_store(float* global, u32 shared, u32 bytes) {
+  block().ask_store({shared, reinterpret_cast<char*>(global), bytes, false, {}, {}});
+}
 void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
   block().ask_store({shared, reinterpret_cast<char*>(global), bytes, true, {}, {}});
 }

@@ -44,12 +44,13 @@ struct BackwardBlock {
   }
 
   // The query tiles that see the keys.
-  MICA_DEVICE TileRange query_tiles() const {
+  MICA_DEVICE TileRange query_tiles() const { return query_tiles_of(key_begin); }
+  MICA_DEVICE TileRange query_tiles_of(i32 first_key) const {
     TileRange tiles = TileRange{0, 0, 0, 0};
-    const i32 key_end = min_of(key_begin + tile_k, sequence.len_k);
-    if (key_begin < key_end) tiles = key_tiles(transpose(band), key_begin, key_end, tile_q);
+    const i32 key_end = min_of(first_key + tile_k, sequence.len_k);
+    if (first_key >= 0 && first_key < key_end) tiles = key_tiles(transpose(band), first_key, key_end, tile_q);
     // A key tile that is cut off has rows that no query sees: test everywhere.
-    if (key_begin + tile_k > sequence.len_k) tiles.full_begin = tiles.full_end = tiles.begin;
+    if (first_key + tile_k > sequence.len_k) tiles.full_begin = tiles.full_end = tiles.begin;
     return tiles;
   }
 

@@ -191,12 +191,14 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
       stmatrix_x4(smem_k + offset + Tile::offset(tile_row + lane % 16, first_column / 8 + 2 * i + lane / 16), words);
     }
     __syncwarp();
+    constexpr int kRows = 32 / n_blocks;  // a warp writes at once
     const i32 chunk = first_column / 8 + lane % n_blocks;
+    const bool inside = chunk * 8 < dim && (32 % n_blocks == 0 || lane < kRows * n_blocks);
     u16* to = static_cast<u16*>(t.data) + this->key_offset(t) + chunk * 8;
 #pragma unroll
-    for (int i = 0; i < 16; i += 32 / n_blocks) {
+    for (int i = 0; i < 16; i += kRows) {
       const i32 in_tile = tile_row + i + lane / n_blocks, row = first_row + i + lane / n_blocks;
-      if (key_begin + row < sequence.slot_len_k - sequence.leftpad && chunk * 8 < dim)
+      if (key_begin + row < sequence.slot_len_k - sequence.leftpad && inside)
         *reinterpret_cast<uint4*>(to + row * t.stride_row) =
             *reinterpret_cast<const uint4*>(room + offset + Tile::offset(in_tile, chunk));
     }

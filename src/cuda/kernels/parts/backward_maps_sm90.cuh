@@ -6,9 +6,10 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, serves::PLAIN> {
-  using Base = BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, serves::PLAIN>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages,
+          u32 served = serves::PLAIN>
+struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
+  using Base = BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   using Base::head_k;
   using Base::kConsumerBarrier;
   using Base::kConsumers;
@@ -25,6 +26,9 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using typename Base::Walk;
 
   const BackwardMapsParams& maps;
+  // Where a block takes whole heads: from query tile `fresh_from` on no earlier key tile is seen, up to `done_to` no
+  // later one.
+  i32 fresh_from = 0, done_to = 0;
 
   MICA_DEVICE void prefetch_maps() const {
     if (threadIdx.x != 0) return;
@@ -39,10 +43,10 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return row + tile_q > sequence.len_q && sequence.q_begin + sequence.len_q < maps.q.rows;
   }
 
-  template <class Tile, int dim>
+  template <class Tile>
   MICA_DEVICE void ask(u32 shared, const MappedRows& rows, i32 row, i32 head, i32 slot, u32 barrier) const {
 #pragma unroll
-    for (int panel = 0; panel < dim / 64; ++panel)
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
       tma_load(shared + panel * Tile::kPanelBytes, rows.map,
                {panel * 64, row, head * rows.head_step, slot * rows.slot_step}, barrier);
   }
@@ -50,8 +54,8 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   MICA_DEVICE void ask_keys(u32 full) const {
     mbarrier_arrive_expecting(full, KTile::kBytes + VTile::kBytes);
     const i32 row = i32(sequence.k_begin) + key_begin;
-    ask<KTile, dim_qk>(smem_k, maps.k, row, head_k, sequence.k_slot, full);
-    ask<VTile, dim_v>(smem_v, maps.v, row, head_k, sequence.k_slot, full);
+    ask<KTile>(smem_k, maps.k, row, head_k, sequence.k_slot, full);
+    ask<VTile>(smem_v, maps.v, row, head_k, sequence.k_slot, full);
   }
 
   // One warp: the row statistics of a query tile, on their way while the stage is waited for.
@@ -98,23 +102,51 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   }
 
   // False if there is nothing to do.
-  MICA_DEVICE bool locate_item(i32 item) {
-    part = item % maps.parts;
-    if (!this->locate(item / maps.parts)) return false;
+  MICA_DEVICE bool locate_item(i32 key_tile, i32 of_parts) {
+    part = of_parts / maps.query_parts;
+    if (!this->locate(key_tile)) return false;
     tiles = this->query_tiles();
+    if (maps.query_parts > 1) {
+      const i32 each = ceil_div(tiles.end - tiles.begin, maps.query_parts);
+      tiles.begin = min_of(tiles.begin + of_parts % maps.query_parts * each, tiles.end);
+      tiles.end = min_of(tiles.begin + each, tiles.end);
+    }
+    return true;
+  }
+  MICA_DEVICE bool locate_item(i32 item) { return locate_item(item / maps.parts, item % maps.parts); }
+  // The same of a block that takes all key tiles of a head: its part of the queries is the same in all of them.
+  MICA_DEVICE bool locate_in_head(i32 item, i32 tile) {
+    const i32 of_parts = item % maps.parts;
+    part = of_parts / maps.query_parts;
+    if (!this->locate(item / maps.parts * p.tiles_k + tile)) return false;
+    tiles = this->query_tiles();
+    const TileRange before = this->query_tiles_of(key_begin - tile_k);
+    const TileRange after = this->query_tiles_of(key_begin + tile_k);
+    fresh_from = key_begin > 0 ? before.end : 0;
+    done_to = after.begin < after.end ? after.begin : kUnlimited;
+    const i32 each = ceil_div(p.tiles_q, maps.query_parts), first = of_parts % maps.query_parts * each;
+    tiles.begin = max_of(tiles.begin, first);
+    tiles.end = max_of(min_of(tiles.end, first + each), tiles.begin);
     return true;
   }
 
   // The block's key tiles, one after the other: calls act() where there is something to do. Of a block that has one it
-  // is located already. The rounds are turned
-  // against each other, since the number of blocks and that of a head's tiles have common factors.
-  template <bool goes_on, class Act>
+  // is located already. The rounds of single tiles are turned against each other, since the number of blocks and that
+  // of a head's tiles have common factors.
+  template <Course course, class Act>
   MICA_DEVICE void for_each_item(Act act) {
-    if constexpr (!goes_on) return act();
     const i32 blocks = i32(gridDim.x);
-    for (i32 first = 0, turned = i32(blockIdx.x); first + turned < maps.work_items; first += blocks) {
-      if (locate_item(first + turned)) act();
-      turned = turned + 1 == blocks ? 0 : turned + 1;
+    if constexpr (course == Course::ONE_TILE) {
+      act();
+    } else if constexpr (course == Course::TILES) {
+      for (i32 first = 0, turned = i32(blockIdx.x); first + turned < maps.work_items; first += blocks) {
+        if (locate_item(first + turned)) act();
+        turned = turned + 1 == blocks ? 0 : turned + 1;
+      }
+    } else {
+      for (i32 item = i32(blockIdx.x); item < maps.work_items; item += blocks)
+        for (i32 tile = 0; tile < p.tiles_k; ++tile)
+          if (locate_in_head(item, tile)) act();
     }
   }
 

@@ -39,10 +39,12 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
       (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
   static constexpr int kConsumerBarrier = 1;  // named
 
-  using QTile = PanelTile<dim_qk, tile_q>;
-  using OTile = PanelTile<dim_v, tile_q>;  // dO
-  using KTile = PanelTile<dim_qk, tile_k>;
-  using VTile = PanelTile<dim_v, tile_k>;
+  // Tiles are whole panels of 64 columns; products stop at the dimension.
+  static constexpr int kPaddedQk = round_up(dim_qk, 64), kPaddedV = round_up(dim_v, 64);
+  using QTile = PanelTile<kPaddedQk, tile_q>;
+  using OTile = PanelTile<kPaddedV, tile_q>;  // dO
+  using KTile = PanelTile<kPaddedQk, tile_k>;
+  using VTile = PanelTile<kPaddedV, tile_k>;
   using STile = PanelTile<tile_q, tile_k>;  // dS^T
   using Pairs = PanelTile<tile_k, tile_q>;  // bias or mask
   using Scores = float[1][tile_q / 8][4];
@@ -199,7 +201,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
     }
   }
 
-  // Calls add(step, where) when dQ of a step is ready and its turn has come; that adds by bulk_reduce_add.
+  // Calls add(step, where) when its turn has come and dQ of a step is ready; that adds by bulk_reduce_add.
   // done(step): its source has been read. steps_before: of the block's earlier key tiles. One thread.
   template <class Add, class Done>
   MICA_DEVICE void write_dq(i32 count, Add add, Done done, i32 steps_before = 0) {
@@ -208,15 +210,14 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
       const Walk walk = walk_of(step);
       head = walk.head;
       const i64 block = this->dq_tile(walk.tile);
-      dq_ring.wait_full(place);
       if (p.dq_turns) this->await_turn(walk.tile, block);
+      dq_ring.wait_full(place);
       add(step, p.dq_accumulator + block * (tile_q * dim_qk));
       bulk_commit();
       bulk_wait_read();
       done(step);
       if (!p.dq_turns) continue;
       bulk_wait();
-      __threadfence();
       add_release(p.dq_turns + block, 1);
     }
     bulk_wait();

@@ -11,16 +11,22 @@
 
 namespace mica {
 
-// goes_on: a block takes one key tile after the other, and fetches the next one while it stores dK and dV. What that
-// costs in the loop, long sequences do not win back.
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool goes_on>
+// A block that goes on to further key tiles fetches the next one while it stores dK and dV. What that costs in the loop,
+// long sequences do not win back. A block that takes whole heads is alone with their dQ: key tiles before the last one
+// that a query tile sees add to it in the workspace, and the last one goes on from there and writes dQ.
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
 struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+  using Base::band;
   using Base::batch_index;
+  using Base::done_to;
   using Base::dq_ring;
+  using Base::fresh_from;
   using Base::head_k;
   using Base::kConsumerBarrier;
   using Base::kConsumers;
+  using Base::kPaddedQk;
+  using Base::kPaddedV;
   using Base::key_begin;
   using Base::maps;
   using Base::p;
@@ -44,16 +50,17 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
+  static constexpr bool goes_on = course != Course::ONE_TILE, kWholeHeads = course == Course::HEADS;
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr int kProducerRegisters = kTransposed ? 24 : 40, kConsumerRegisters = kTransposed ? 240 : 232;
-  static_assert(kTransposed ? dim_qk == 64 * kConsumers : kRowsEach || tile_q == 64);
-  static constexpr int kColumnsDQ = kTransposed ? tile_q : kRowsEach ? dim_qk : dim_qk / kConsumers;  // of a product
+  static_assert(kTransposed ? kPaddedQk == 64 * kConsumers && !kWholeHeads : kRowsEach || tile_q == 64);
+  static constexpr int kColumnsDQ = kTransposed ? tile_q : kRowsEach ? kPaddedQk : kPaddedQk / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
 
   static_assert(!goes_on ||
-                128 * kConsumers / 32 * 16 * max_of(dim_qk, dim_v) * 2 <= 2 * DsTile::kBytes);  // for dK and dV
+                128 * kConsumers / 32 * 16 * max_of(kPaddedQk, kPaddedV) * 2 <= 2 * DsTile::kBytes);  // for dK and dV
 
-  u32 smem_dq, keys_full, keys_empty, landed;
+  u32 smem_dq, keys_full, keys_empty, dq_settled, landed;
 
   MICA_DEVICE void run(u8* smem) {
     let_next_kernel_begin();
@@ -73,13 +80,15 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     dq_ring.barriers = ring.barriers + ring.kBytes;
     keys_full = dq_ring.barriers + dq_ring.kBytes;
     keys_empty = keys_full + 8;
-    landed = keys_empty + 8;
+    dq_settled = keys_empty + 8;
+    landed = dq_settled + 8;
     stats = reinterpret_cast<float*>(smem + (landed + stages * 8 - smem_k));
     if (threadIdx.x == 0) {
       ring.init(1 + 32, 128 * kConsumers);
       dq_ring.init(4 * kConsumers, 1);
       mbarrier_init(keys_full, 1);
       mbarrier_init(keys_empty, 1);
+      mbarrier_init(dq_settled, 1);
       for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(landed + stage * 8, 1);
       fence_for_wgmma();
       if (!goes_on && this->num_steps() > 0) this->ask_keys(keys_full);
@@ -92,7 +101,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       else if (threadIdx.x / 32 == 1)
         bring_stats();
       else if (threadIdx.x == 64 && p.dq_accumulator)
-        add_dq();
+        kWholeHeads ? keep_dq() : add_dq();
     } else {
       take_registers<kConsumerRegisters>();
       consume();
@@ -103,7 +112,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   MICA_DEVICE void add_dq() {
     wait_for_earlier_kernel();  // which clears the accumulator
     i32 steps = 0;
-    this->template for_each_item<goes_on>([&] {
+    this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();
       this->write_dq(
           count, [&](i32, float* where) { bulk_reduce_add(where, smem_dq, kBytesDQ); },
@@ -112,11 +121,44 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     });
   }
 
+  // Whole heads: whether there are query tiles that a later key tile goes on with. They follow those that none does.
+  MICA_DEVICE bool keeps_dq() const { return tiles.end > done_to; }
+  // One lane, of whole heads: dQ that a later key tile goes on with. After a key tile it says that all is written.
+  MICA_DEVICE void keep_dq() {
+    RingPlace<1> place;
+    this->template for_each_item<course>([&] {
+      const i32 count = this->num_steps();
+      if (count == 0 || !keeps_dq()) return;
+      auto walk = this->first_walk();
+      for (i32 step = 0; step < count; ++step, this->next(walk)) {
+        if (walk.tile < done_to) continue;
+        float* where = kept_dq(walk);
+        dq_ring.wait_full(place);
+        if (walk.tile >= fresh_from)
+          bulk_store(where, smem_dq, kBytesDQ);
+        else
+          bulk_reduce_add(where, smem_dq, kBytesDQ);
+        bulk_commit();
+        bulk_wait_read();
+        mbarrier_arrive(dq_ring.empty(0));
+        place.next();
+      }
+      bulk_wait();
+      mbarrier_arrive(dq_settled);
+    });
+  }
+  // Where a query tile's dQ is kept from one key tile to the next.
+  MICA_DEVICE float* kept_dq(const typename Base::Walk& walk) const {
+    const i32 head = walk.head - head_k * p.group;
+    const i32 slot = maps.parts > 1 ? batch_index * p.heads_k + head_k : i32(blockIdx.x);
+    return p.dq_accumulator + ((i64(slot) * p.group + head) * p.tiles_q + walk.tile) * (tile_q * dim_qk);
+  }
+
   // One lane. The first queries of a key tile are asked for before its keys, whose room is in use for longer.
   MICA_DEVICE void fetch() {
     Place place;
     i32 tiles_before = 0;
-    this->template for_each_item<goes_on>([&] {
+    this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();
       auto walk = this->first_walk();
       if (count > 0 && tiles_before == 0) {
@@ -138,10 +180,8 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     const u32 full = ring.full(place.stage), barrier = ragged ? landed + place.stage * 8 : full;
     ring.wait_empty(place);
     mbarrier_arrive_expecting(barrier, QTile::kBytes + OTile::kBytes);
-    this->template ask<QTile, dim_qk>(smem_q + place.stage * QTile::kBytes, maps.q, from, walk.head, sequence.q_slot,
-                                      barrier);
-    this->template ask<OTile, dim_v>(smem_do + place.stage * OTile::kBytes, maps.d_o, from, walk.head, sequence.q_slot,
-                                     barrier);
+    this->template ask<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, from, walk.head, sequence.q_slot, barrier);
+    this->template ask<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, from, walk.head, sequence.q_slot, barrier);
     if (ragged) mbarrier_arrive(full);
   }
 
@@ -150,7 +190,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     u32 parities = 0;
     wait_for_earlier_kernel();  // also without a step: whoever waits for this kernel relies on what it waited for
     Place place;
-    this->template for_each_item<goes_on>([&] {
+    this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();
       auto walk = this->first_walk();
       for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
@@ -170,12 +210,19 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
     Place place;
     i32 steps = 0;
-    u32 keys_parity = 0;
-    this->template for_each_item<goes_on>([&] { consume_item(place, steps, keys_parity, consumer, group, warp); });
+    u32 keys_parity = 0, settled_parity = 1;
+    this->template for_each_item<course>(
+        [&] { consume_item(place, steps, keys_parity, settled_parity, consumer, group, warp); });
   }
-  // steps: of the block's key tiles before.
-  MICA_DEVICE void consume_item(Place& place, i32& steps, u32& keys_parity, i32 consumer, i32 group, i32 warp) {
+  // steps: of the block's key tiles before, those whose dQ was handed over. Parities: of K and V of this one, of the
+  // last one that kept dQ.
+  MICA_DEVICE void consume_item(Place& place, i32& steps, u32& keys_parity, u32& settled_parity, i32 consumer,
+                                i32 group, i32 warp) {
     const i32 count = this->make_uniform(this->num_steps());
+    if constexpr (kWholeHeads) {
+      fresh_from = warp_max(fresh_from);
+      done_to = warp_max(done_to);
+    }
     const i32 first_row = group * 64 + warp * 16;  // of this warp's keys, in the tile
     float dk[1][dim_qk / 8][4], dv[1][dim_v / 8][4];
     zero(dk);
@@ -207,10 +254,15 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
         this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
         this->round(gradient, dp[0]);
         share(ds, first_row, gradient);
+        float dq[kColumnsDQ / 8][4];
+        const bool is_done = kWholeHeads && walk.tile < done_to, goes_on_with = is_done && walk.tile < fresh_from;
+        if constexpr (kWholeHeads) {
+          if (goes_on_with && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
+          take_up(dq, walk, group, warp, goes_on_with && maps.dq.data);
+        }
         this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
         fence_for_wgmma();
         barrier_sync(kConsumerBarrier, 128 * kConsumers);
-        float dq[kColumnsDQ / 8][4];
         gemm_dq(dq, ds, group);
         wgmma_wait<1>();
         wgmma_hold(dk[0]);
@@ -226,19 +278,27 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
         wgmma_wait<1>();
         wgmma_hold(dq);
         if (!goes_on || !is_last) ring.release_by_thread(old);
-        if (p.dq_accumulator) hand_over(dq, steps + step, group, warp);
+        if (is_done)
+          finish_dq(dq, walk, group, warp);
+        else if (p.dq_accumulator)
+          hand_over(dq, kWholeHeads ? steps++ : steps + step, group, warp);
         wgmma_wait<0>();
         wgmma_hold(s[0]);
       }
       if constexpr (goes_on) {
         ring.release_by_thread(place);
         place.next();
-        steps += count;
+        if constexpr (kWholeHeads)
+          settled_parity ^= u32(keeps_dq());
+        else
+          steps += count;
       }
       barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K, V and dS are done with
       if (goes_on && threadIdx.x == 128) mbarrier_arrive(keys_empty);
     }
+    if (kWholeHeads && key_begin == 0) clear_unseen();
     if (maps.parts > 1) {
+      if (count == 0) return;
       add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
       add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
       return;
@@ -268,8 +328,9 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
                          i32 consumer) const {
     if constexpr (goes_on) {
       __syncwarp();
-      this->template store_rows<PanelTile<8 * n_blocks, 16>>(smem_ds - smem_k + consumer * (16 * 2 * 8 * n_blocks), t,
-                                                             dtype, dim, x, scale, consumer * 16, 0, 0);
+      using Room = PanelTile<Tile::kPanels * 64, 16>;
+      this->template store_rows<Room>(smem_ds - smem_k + consumer * Room::kBytes, t, dtype, dim, x, scale,
+                                      consumer * 16, 0, 0);
     } else {
       this->template store_rows<Tile>(tile - smem_k, t, dtype, dim, x, scale, consumer * 16, 0, consumer * 16);
     }
@@ -286,7 +347,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   // dQ of the group over all keys of the block, begun.
   MICA_DEVICE void gemm_dq(float (&dq)[kColumnsDQ / 8][4], u32 ds, i32 group) const {
     const u64 from_ds = matrix_descriptor(ds + (kRowsEach ? group * 64 * 128 : 0), 16, 1024);
-    const i32 first_column = kRowsEach ? 0 : group * (dim_qk / kConsumers);
+    const i32 first_column = kRowsEach ? 0 : group * (kPaddedQk / kConsumers);
     const u64 from_k = matrix_descriptor(smem_k + first_column / 64 * KTile::kPanelBytes + first_column % 64 * 2,
                                          KTile::kPanelBytes, 1024);
     wgmma_hold(dq);
@@ -297,7 +358,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       if constexpr (kTransposed)
         Wgmma<Element, kColumnsDQ>::add_a_transposed(dq, k, rows, i > 0);
       else
-        Wgmma<Element, kColumnsDQ>::add_b_transposed(dq, rows, k, i > 0);
+        Wgmma<Element, kColumnsDQ>::add_b_transposed(dq, rows, k, kWholeHeads || i > 0);
     }
     wgmma_commit();
   }
@@ -312,10 +373,67 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     const u32 to = smem_dq + dq_accumulator_index(kDim, row_block, column_block, lane) * 4;
     dq_ring.wait_empty(place);
 #pragma unroll
-    for (int n = 0; n < kColumnsDQ / 8; ++n) store_shared_floats(to + n * 512, dq[n]);
+    for (int n = 0; n < kColumnsDQ / 8; ++n)
+      if (has_columns(group, warp, n)) store_shared_floats(to + n * 512, dq[n]);
     fence_for_wgmma();
     __syncwarp();
     arrive_as_warp(dq_ring.full(place.stage));
+  }
+  // Whether block n of a group's dQ has columns that exist: the second group's last ones are the rest of a panel.
+  static MICA_DEVICE bool has_columns(i32 group, i32 warp, int n) {
+    if constexpr (dim_qk % 64 == 0) return true;
+    if constexpr (kTransposed) return group * 64 + warp * 16 < dim_qk;
+    return (kRowsEach ? 0 : group * kColumnsDQ) + n * 8 < dim_qk;
+  }
+
+  // What the key tiles before have added to dQ, or zeros.
+  MICA_DEVICE void take_up(float (&dq)[kColumnsDQ / 8][4], const typename Base::Walk& walk, i32 group, i32 warp,
+                           bool is_there) const {
+    const float* from = kept_dq(walk) + dq_accumulator_index(dim_qk, kRowsEach ? group * 4 + warp : warp,
+                                                             kRowsEach ? 0 : group * (kColumnsDQ / 8), threadIdx.x % 32);
+#pragma unroll
+    for (int n = 0; n < kColumnsDQ / 8; ++n) {
+      dq[n][0] = dq[n][1] = dq[n][2] = dq[n][3] = 0.0f;
+      if (is_there && has_columns(group, warp, n)) load_copied(dq[n], from + n * 128);
+    }
+  }
+  // dQ in its place: no later key tile is seen.
+  MICA_DEVICE void finish_dq(const float (&dq)[kColumnsDQ / 8][4], const typename Base::Walk& walk, i32 group,
+                             i32 warp) const {
+    if (!maps.dq.data) return;
+    const i32 lane = threadIdx.x % 32, first_column = (kRowsEach ? 0 : group * kColumnsDQ) + lane % 4 * 8;
+    const i32 first_row = walk.tile * tile_q + (kRowsEach ? group * 64 : 0) + warp * 16 + lane / 4;
+    u16* to = static_cast<u16*>(maps.dq.data) + this->query_offset(maps.dq, walk.head, first_row) + first_column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int n = 0; n < kColumnsDQ / 8; n += 4) {
+        u32 words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          words[i] =
+              pack<Element>(dq[n + i][2 * half] * p.score.scale, dq[n + i][2 * half + 1] * p.score.scale);
+        transpose_in_quad(words);
+        if (first_row + half * 8 < sequence.slot_len_q && first_column + n * 8 < p.dim_qk)
+          *reinterpret_cast<uint4*>(to + half * 8 * maps.dq.stride_row + n * 8) =
+              make_uint4(words[0], words[1], words[2], words[3]);
+      }
+  }
+  // dQ of query tiles that see no key. By all consumers.
+  MICA_DEVICE void clear_unseen() const {
+    if (!maps.dq.data) return;
+    TileRange seen = TileRange{0, 0, 0, 0};
+    if (sequence.len_k > 0) seen = key_tiles(transpose(band), 0, sequence.len_k, tile_q);
+    const i32 begin = seen.begin * tile_q, end = seen.end * tile_q, chunks = p.dim_qk / 8;
+    if (begin == 0 && end >= sequence.slot_len_q) return;
+    const auto walk = this->first_walk();
+    for (i32 head = walk.head; head < min_of(walk.head + p.part_heads, (head_k + 1) * p.group); ++head)
+      for (i32 i = i32(threadIdx.x) - 128; i < sequence.slot_len_q * chunks; i += 128 * kConsumers) {
+        const i32 row = i / chunks;
+        if (row >= begin && row < end) continue;
+        *reinterpret_cast<uint4*>(static_cast<u16*>(maps.dq.data) + this->query_offset(maps.dq, head, row) +
+                                  i % chunks * 8) = make_uint4(0, 0, 0, 0);
+      }
   }
 };
 

@@ -14,6 +14,10 @@ inline void mbarrier_wait(u32 address, u32 parity) { emulation::mbarrier_wait(ad
 inline bool mbarrier_is_over(u32 address, u32 parity) { return emulation::mbarrier_is_over(address, parity); }
 inline void fence_for_wgmma() { emulation::fence_proxy(); }
 
+inline void bulk_store(float* global, u32 shared, u32 bytes) { emulation::bulk_store(global, shared, bytes); }
+inline void load_copied(float (&x)[4], const float* address) {
+  for (int i = 0; i < 4; ++i) x[i] = address[i];
+}
 inline void bulk_reduce_add(float* global, u32 shared, u32 bytes) { emulation::bulk_reduce_add(global, shared, bytes); }
 inline void bulk_commit() { emulation::bulk_commit(); }
 inline void bulk_wait() { emulation::bulk_wait(); }

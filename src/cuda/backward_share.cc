@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/backward_share.h"
+
+#include "cuda/argument_parts.h"
+
+namespace mica {
+namespace {
+
+// Sums of dK and dV that blocks share: not in a fixed order, and not where keys begin elsewhere than at the row of
+// their tile.
+bool can_share_keys(const KernelRow& row, const Problem& p) {
+  constexpr u32 kElsewhere = MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
+  return row.traits.shares_groups && !p.deterministic && !is_packed_k(p) && !(p.vectors & kElsewhere);
+}
+
+// How long whole heads take, counted in products of a query tile and a key tile. A key tile costs some beside them,
+// and more where its gradients are added to those of other blocks.
+i64 steps_of_heads(const KernelRow& row, const Problem& p, const Device& device, i32 query_parts) {
+  constexpr i64 kStepsOfTile = 2, kStepsOfSharedTile = 5;
+  const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
+  const i64 rounds = ceil_div<i64>(i64(p.batch) * p.heads_k * query_parts, device.num_sms);
+  return rounds * tiles_k *
+         (p.group * ceil_div<i64>(tiles_q, query_parts) + (query_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
+}
+
+}  // namespace
+
+BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
+  // With few key heads a block for each key tile would leave SMs without work. Short sequences are cheap to begin with:
+  // to share one costs more there than an uneven last wave.
+  // Wide heads have more products to make for each sum.
+  constexpr i32 kShortKeys = 1024, kWideHeads = 129;
+  const i64 short_waves = row.course == Course::ONE_TILE ? 3 : 1;
+  const i64 waves = row.dim_qk >= kWideHeads ? 10 : p.hint_len_k <= kShortKeys ? short_waves : 4;
+  const i64 wanted = waves * device.num_sms;
+  BackwardShare share = {p.group, 1, 1};
+  if (!can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0 || key_blocks >= wanted) return share;
+  share.part_heads = i32(ceil_div<i64>(p.group, min_of<i64>(p.group, ceil_div<i64>(wanted, key_blocks))));
+  share.head_parts = ceil_div(p.group, max_of(share.part_heads, 1));
+  return share;
+}
+
+BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {
+  constexpr i32 kMostParts = 16;
+  BackwardShare share = {p.group, 1, 1};
+  if (!can_share_keys(row, p)) return share;
+  const i32 most = min_of(kMostParts, ceil_div(p.max_len_q, row.tile_q));
+  for (i32 parts = 2; parts <= most; ++parts)
+    if (steps_of_heads(row, p, device, parts) < steps_of_heads(row, p, device, share.query_parts))
+      share.query_parts = parts;
+  return share;
+}
+
+const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {
+  constexpr i32 kMostKeys = 1024;
+  // dQ's sums by way of the workspace, which blocks with single key tiles need, cost a quarter of their time.
+  constexpr i64 kSumsNumerator = 5, kSumsDenominator = 4;
+  if (p.max_len_k == 0) return "there are no keys";
+  if (p.hint_len_k > kMostKeys) return "there are too many keys for it";
+  if (is_packed_q(p) || is_packed_k(p)) return "its blocks take whole heads of sequences that are not packed";
+  if (p.dq.dtype && (p.dq.dtype != p.dtype || !rows_are_aligned(p.dq)))
+    return "it writes dQ in q's type, 16 bytes at a time";
+  const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
+  // Each key tile reads Q and dO of its head again, and adds to its dQ. Single key tiles of one head run side by side;
+  // here every SM has a head of its own, and all of them must stay in L2.
+  const i64 bytes_of_row = row.dim_qk * i64(sizeof(float)) + i64(p.dim_qk + p.dim_v) * dtype_bytes(p.dtype);
+  if (tiles_k > 1 && device.num_sms * p.group * p.max_len_q * bytes_of_row > device.l2_bytes / 5 * 4)
+    return "the heads that its blocks take at once do not fit L2";
+  const i64 by_tiles = ceil_div<i64>(i64(p.batch) * p.heads_k * tiles_k, device.num_sms) * (p.group * tiles_q + 2);
+  const i64 by_heads = steps_of_heads(row, p, device, share_heads(row, p, device).query_parts);
+  return by_heads * kSumsDenominator <= by_tiles * kSumsNumerator ? "" : "there are too few heads for its blocks";
+}
+
+}  // namespace mica

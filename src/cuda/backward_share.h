@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who takes what in a backward pass: blocks for key tiles, for whole heads, or for parts of them.
+#pragma once
+
+#include "cuda/registry.h"
+
+namespace mica {
+
+struct BackwardShare {
+  i32 part_heads;   // query heads of a group that a block takes
+  i32 head_parts;   // how many blocks that makes of a group
+  i32 query_parts;  // blocks that have the same heads, and each some of the queries
+  i32 parts() const { return head_parts * query_parts; }
+};
+
+// Of a kernel whose blocks take single key tiles; there are key_blocks of them.
+BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, const Device& device, i64 key_blocks);
+
+// Of a kernel whose blocks take whole heads.
+BackwardShare share_heads(const KernelRow& row, const Problem& problem, const Device& device);
+
+// Why a kernel whose blocks take whole heads should not run this; "": it should.
+const char* why_not_whole_heads(const KernelRow& row, const Problem& problem, const Device& device);
+
+}  // namespace mica
