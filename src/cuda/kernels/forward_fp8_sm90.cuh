@@ -44,9 +44,9 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
-  // Where O takes half of the registers, P V is made in slices of columns, in the registers of the scores, which are
-  // done with by then; else S of the next tile is under way beside it.
-  static constexpr bool kSliced = dim_v > 128;
+  // From d = 128 on P V is made in slices of columns, in the registers of the scores, which are done with by then:
+  // three consumers fit, or an O of 256 columns. Else S of the next tile is under way beside it.
+  static constexpr bool kSliced = dim_v > 64;
   static constexpr int kSlice = 64;
 
   static constexpr ForwardFp8Sm90Room kRoom = forward_fp8_sm90_room(tile_q, tile_k, dim_qk, dim_v, stages);
