@@ -75,6 +75,20 @@ TEST(Face, OptionsChain) {
   data.expect_exact(true);
 }
 
+TEST(Face, ChunksAndTrees) {
+  Data data;
+  data.attention().causal().chunk(kRows).forward();  // one chunk: causal alone
+  data.expect_exact(true);
+  data.attention().chunk(1, MICA_DIAGONAL_BOTTOM_RIGHT).forward();  // a row sees its own key, whose value it gets
+  for (std::size_t n = 0; n < kElements; ++n) EXPECT_NEAR(data.o[n], data.v[n], 1e-6);
+  std::vector<unsigned char> tree(std::size_t(kRows * kRows), 0);  // below the diagonal, as causal
+  for (std::int64_t i = 0; i < kRows; ++i)
+    for (std::int64_t j = 0; j <= i; ++j) tree[std::size_t(i * kRows + j)] = 1;
+  const mica_tensor layout = mica::layout(MICA_BOOL, {1, 1, kRows, kRows});
+  data.attention().tree_mask(mica::ConstTensor(tree.data(), layout)).forward();
+  data.expect_exact(true);
+}
+
 TEST(Face, PlanIsReusedAndMoves) {
   Data data;
   const mica::Attention attention = data.attention();
