@@ -6,14 +6,17 @@
 
 Each model type is made from its configuration with small sizes and random weights (no download), in a process of its
 own, and run: forward, with an image or a sound among the text, padding on the left and on the right, generation with a
-dynamic and a static cache, packed rows, one training step, in fp32; forward in bf16. A case that eager itself cannot run is left out. The JSON file is read
-again at the next start, so that a stopped run goes on; --again forgets the given types, --only-table writes the table.
+dynamic and a static cache, packed rows, one training step, in fp32; forward in bf16. A type whose class of text alone is not
+its whole (bart, whisper) has a second row, "type:class". A case that eager itself cannot run is left out. The JSON file is
+read again at the next start, so that a stopped run goes on; --again forgets the given types, --only-table writes the table;
+--jobs: how many at a time.
 """
 
 import argparse
 import copy
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import re
@@ -29,7 +32,7 @@ if not os.environ.get("MICA_TEST_INSTALLED"):
     sys.path.insert(0, str(ROOT / "python"))
 
 from small_models.cases import cases, first_line, first_tensor, judge  # noqa: E402
-from small_models.classes import class_of  # noqa: E402
+from small_models.classes import classes_of  # noqa: E402
 from small_models.inputs import candidates, with_an_image_or_sound  # noqa: E402
 from small_models.sizes import small_configs  # noqa: E402
 
@@ -85,12 +88,19 @@ def refusal_of(kind, config):
     return None
 
 
-def build(model_type):
+def class_of(model):
+    """The class of "type" or "type:class", or None."""
+    model_type, _, name = model.partition(":")
+    kinds = classes_of(model_type)
+    return next((kind for kind in kinds if not name or kind.__name__ == name), None)
+
+
+def build(model):
     """(why not, refusal, class, configuration, eager model, what to call it with): the first of its small forms that eager can
     run, or what stopped the first; of one that is refused, the refusal."""
     import torch
     from transformers import CONFIG_MAPPING
-    kind = class_of(model_type)
+    kind, model_type = class_of(model), model.partition(":")[0]
     if kind is None:
         return "no model class has this configuration", None, None, None, None, None
     why, refusal, begin = "", None, time.monotonic()
@@ -159,8 +169,8 @@ def examine(model_type):
     return result
 
 
-def in_a_process(model_type):
-    """examine() where a crash, a hang or much memory harms nobody."""
+def start(model_type):
+    """examine() where a crash, a hang or much memory harms nobody: (process, where its result comes from, when it is late)."""
     ours, theirs = multiprocessing.Pipe(False)
 
     def work():
@@ -170,14 +180,21 @@ def in_a_process(model_type):
         logging.disable(logging.WARNING)
         try:
             theirs.send(examine(model_type))
+        except ImportError as error:
+            theirs.send(dict(model=model_type, left_out=first_line(error), cases={}))
         except BaseException as error:  # noqa: BLE001
             theirs.send(dict(model=model_type, wrong="".join(traceback.format_exception_only(error))[-300:], cases={}))
 
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
     theirs.close()
+    return process, ours, time.monotonic() + SECONDS_EACH
+
+
+def finish(model_type, process, ours, late):
+    """What came of start(), waited for until it is late."""
     result = dict(model=model_type, cases={}, left_out=f"took more than {SECONDS_EACH} seconds")
-    if ours.poll(SECONDS_EACH):
+    if ours.poll(max(0.0, late - time.monotonic())):
         try:
             result = ours.recv()
         except EOFError:
@@ -187,6 +204,25 @@ def in_a_process(model_type):
         os.kill(process.pid, signal.SIGKILL)
     process.join()
     return result
+
+
+def in_a_process(model_type):
+    return finish(model_type, *start(model_type))
+
+
+def in_processes(models, jobs):
+    """(model, its result), as they end."""
+    waiting, running = list(models), {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running[waiting[0]] = start(waiting[0])
+            waiting.pop(0)
+        soonest = max(0.0, min(late for _, _, late in running.values()) - time.monotonic())
+        ready = multiprocessing.connection.wait([ours for _, ours, _ in running.values()], soonest)
+        for model, (process, ours, late) in list(running.items()):
+            if ours in ready or time.monotonic() > late:
+                yield model, finish(model, process, ours, late)
+                del running[model]
 
 
 def verdict_of(result):
@@ -203,8 +239,23 @@ def verdict_of(result):
     if not right:
         return "left out", next((text for _, text in verdicts.values()), "no case applies")
     unlike = [f"{case} {text}" for case, (_, text) in verdicts.items() if "sdpa" in text]
-    note = "; ".join(([] if result.get("calls") else ["never calls Mica"]) + unlike)
+    unrun = [case for case, (verdict, _) in verdicts.items() if verdict == "left out"]
+    note = "; ".join(([] if result.get("calls") else ["never calls Mica"]) + unlike +
+                     ([f"eager itself fails: {', '.join(unrun)}"] if unrun else []))
     return "works", ", ".join(right) + (f" ({note})" if note else "")
+
+
+def every_model():
+    """Every type of the installed Transformers, and "type:class" of the second classes."""
+    from transformers import CONFIG_MAPPING
+    named = []
+    for model_type in sorted(CONFIG_MAPPING):
+        try:
+            further = [f"{model_type}:{kind.__name__}" for kind in classes_of(model_type)[1:]]
+        except ImportError:  # of its optional packages; its row says which
+            further = []
+        named += [model_type, *further]
+    return named
 
 
 def write_table(results_by_version, path):
@@ -217,7 +268,7 @@ def write_table(results_by_version, path):
              ""]
     for version, results in sorted(results_by_version.items(), reverse=True):
         ordered = sorted(results.values(), key=lambda r: r["model"])
-        rows = [(r["model"], r.get("class", ""), *verdict_of(r)) for r in ordered]
+        rows = [(r["model"].partition(":")[0], r.get("class", ""), *verdict_of(r)) for r in ordered]
         counts = {word: sum(row[2] == word for row in rows) for word in ("works", "refused", "left out", "wrong")}
         lines += [f"## Transformers {version}", "",
                   ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", "",
@@ -234,6 +285,7 @@ def main():
     parser.add_argument("models", nargs="*")
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "out" / "transformers-truth.json")
     parser.add_argument("--table", type=pathlib.Path)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--only-table", action="store_true")
     options = parser.parse_args()
@@ -242,14 +294,11 @@ def main():
         import transformers
         import mica.integrations.transformers  # noqa: F401 - before the fork
         results = kept.setdefault(transformers.__version__, {})
-        wanted = options.models or sorted(transformers.CONFIG_MAPPING)
-        for model_type in wanted:
-            if model_type in results and not options.again:
-                continue
-            begin = time.monotonic()
-            results[model_type] = in_a_process(model_type)
-            word, why = verdict_of(results[model_type])
-            print(f"{model_type}: {word}: {why[:150]} ({time.monotonic() - begin:.0f} s)", flush=True)
+        wanted = [model for model in options.models or every_model() if options.again or model not in results]
+        for model, result in in_processes(wanted, options.jobs):
+            results[model] = result
+            word, why = verdict_of(result)
+            print(f"{model}: {word}: {why[:150]}", flush=True)
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(kept, indent=1))
     if options.table:

@@ -36,7 +36,8 @@ _names = {NAME}
 # Arguments that travel through the attention function and say nothing of which pairs attend, or how.
 _SAY_NOTHING = frozenset((
     "position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "output_router_logits",
-    "num_items_in_batch", "layer_idx", "max_length_q", "max_length_k", "deterministic", "seq_idx"))
+    "num_items_in_batch", "layer_idx", "max_length_q", "max_length_k", "deterministic", "seq_idx", "logits_to_keep",
+    "input_ids"))
 # A padding mask of our own, which causal mask and window go with, has this type: one of the model's own says it all.
 _PADDING = torch.uint8
 

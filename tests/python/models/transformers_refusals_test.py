@@ -38,6 +38,7 @@ def test_an_argument_that_is_not_used_is_refused_by_name(name):
 def test_arguments_that_say_nothing_of_attention_are_taken():
     torch.testing.assert_close(call(position_ids=torch.arange(6)[None], use_cache=True, output_attentions=False,
                                     num_items_in_batch=torch.tensor(3)), call())
+    torch.testing.assert_close(call(logits_to_keep=1, input_ids=torch.arange(6)[None]), call())  # LLaVA-OneVision, GLM-5
 
 
 @pytest.mark.parametrize("kind", ["T5", "MT5", "UMT5"])

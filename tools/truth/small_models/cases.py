@@ -62,6 +62,18 @@ def cases(kind, plain, senses, make_model):
             return forward(impl, attention_mask=mask)
 
         made["padding right"] = cut_short
+    if not is_text and "decoder_input_ids" in plain and kind.can_generate():  # speech or an image to text
+
+        def write_down(impl, **options):
+            given = {k: v for k, v in anew(plain).items() if k != "decoder_input_ids"}
+            with torch.no_grad():
+                out = make_model(impl).generate(**given, max_new_tokens=5, min_new_tokens=5, do_sample=False, num_beams=1,
+                                                pad_token_id=0, decoder_start_token_id=1, output_scores=True,
+                                                return_dict_in_generate=True, disable_compile=True, **options)
+            return [torch.stack(out.scores).nan_to_num(posinf=0.0, neginf=0.0)]
+
+        made["generate"] = write_down
+        made["generate static"] = lambda impl: write_down(impl, cache_implementation="static")
     if is_text:
         has_decoder = "decoder_input_ids" in plain
         for side in ("left", "right"):

@@ -8,20 +8,22 @@ import pkgutil
 # The tables of the auto classes, the one with the most to run first.
 TABLES = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
           "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
-          "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "MODEL_MAPPING_NAMES")
+          "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+          "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES", "MODEL_MAPPING_NAMES")
 
 
 def _of_the_auto_classes(model_type, config_class):
-    """NOTE: some tables name, for a model of text and images, the class of its text alone, with another configuration."""
+    """The classes of the tables, in their order.
+    NOTE: some tables name, for a model of text and images, the class of its text alone, with another configuration."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
     found = []
     for table in TABLES:
         name = getattr(auto, table, {}).get(model_type)
         kind = getattr(transformers, name[0] if isinstance(name, (tuple, list)) else name, None) if name else None
-        if kind is not None:
+        if kind is not None and kind not in found:
             found.append(kind)
-    return next((kind for kind in found if kind.config_class is config_class), found[0] if found else None)
+    return [kind for kind in found if kind.config_class is config_class] or found[:1]
 
 
 def _of_the_modelling_code(config_class):
@@ -43,7 +45,14 @@ def _of_the_modelling_code(config_class):
                default=None)
 
 
-def class_of(model_type):
-    """The model class of a type, or None."""
+def classes_of(model_type):
+    """The model classes of a type: the one with the most to run first, then those that compute more than it does. A decoder
+    alone (bart's, whisper's) is less than the model with its encoder; a base model is a part of the first."""
     from transformers import CONFIG_MAPPING
-    return _of_the_auto_classes(model_type, CONFIG_MAPPING[model_type]) or _of_the_modelling_code(CONFIG_MAPPING[model_type])
+    config_class = CONFIG_MAPPING[model_type]
+    known = _of_the_auto_classes(model_type, config_class)
+    if not known:
+        kind = _of_the_modelling_code(config_class)
+        return [] if kind is None else [kind]
+    whole = [kind for kind in known[1:] if kind.__name__.endswith(("ForConditionalGeneration", "MTModel"))]
+    return known[:1] + (whole if known[0].__name__.endswith("ForCausalLM") else [])
