@@ -39,6 +39,7 @@ from small_models.sizes import small_configs  # noqa: E402
 MOST_PARAMETERS = 80_000_000
 SECONDS_EACH = 240
 SECONDS_TO_BUILD = 30
+SECONDS_BETWEEN_NOTES = 5
 
 
 def fill(model):
@@ -47,7 +48,7 @@ def fill(model):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            if not p.is_floating_point():
+            if not p.is_floating_point() or p.numel() == 0:
                 continue
             noise = torch.randn(p.shape, generator=generator)
             if p.dim() >= 2:
@@ -68,9 +69,13 @@ def make(kind, config, implementation):
 
 
 def count_parameters(kind, config):
+    """0 where it cannot be made without memory, as Apertus of Transformers 4.57."""
     import torch
-    with torch.device("meta"):
-        model = kind._from_config(copy.deepcopy(config), attn_implementation="eager")
+    try:
+        with torch.device("meta"):
+            model = kind._from_config(copy.deepcopy(config), attn_implementation="eager")
+    except NotImplementedError:
+        return 0
     return sum(p.numel() for p in model.parameters())
 
 
@@ -119,7 +124,7 @@ def build(model):
         except Exception as error:  # noqa: BLE001
             why = why or first_line(error)
             continue
-        for plain in candidates(model):
+        for plain in candidates(model, model_type):
             try:
                 with torch.no_grad():
                     first_tensor(model(**plain))
@@ -270,8 +275,9 @@ def write_table(results_by_version, path):
         ordered = sorted(results.values(), key=lambda r: r["model"])
         rows = [(r["model"].partition(":")[0], r.get("class", ""), *verdict_of(r)) for r in ordered]
         counts = {word: sum(row[2] == word for row in rows) for word in ("works", "refused", "left out", "wrong")}
+        torches = sorted({r["torch"] for r in ordered if "torch" in r})
         lines += [f"## Transformers {version}", "",
-                  ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", "",
+                  ", ".join(f"{count} {word}" for word, count in counts.items()) + f"; PyTorch {' and '.join(torches)}.", "",
                   "| model type | class | | what, or why |", "|---|---|---|---|"]
         for model, kind, word, why in rows:
             why = re.sub(r"\s+", " ", why).replace("|", "\\|")
@@ -291,16 +297,20 @@ def main():
     options = parser.parse_args()
     kept = json.loads(options.json.read_text()) if options.json.exists() else {}
     if not options.only_table:
+        import torch
         import transformers
         import mica.integrations.transformers  # noqa: F401 - before the fork
         results = kept.setdefault(transformers.__version__, {})
         wanted = [model for model in options.models or every_model() if options.again or model not in results]
-        for model, result in in_processes(wanted, options.jobs):
-            results[model] = result
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        written = 0.0
+        for number, (model, result) in enumerate(in_processes(wanted, options.jobs), 1):
+            results[model] = dict(result, torch=torch.__version__)
             word, why = verdict_of(result)
             print(f"{model}: {word}: {why[:150]}", flush=True)
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(kept, indent=1))
+            if number == len(wanted) or time.monotonic() > written + SECONDS_BETWEEN_NOTES:
+                options.json.write_text(json.dumps(kept, indent=1))
+                written = time.monotonic()
     if options.table:
         write_table(kept, options.table)
     return 1 if any(verdict_of(r)[0] == "wrong" for results in kept.values() for r in results.values()) else 0

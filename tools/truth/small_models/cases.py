@@ -12,8 +12,11 @@ def first_tensor(output):
         value = getattr(output, name, None)
         if torch.is_tensor(value):
             return value
-    values = output.values() if hasattr(output, "values") else output if isinstance(output, (tuple, list)) else [output]
+    if torch.is_tensor(output):
+        return output
+    values = output.values() if hasattr(output, "values") else output if isinstance(output, (tuple, list)) else []
     for value in values:
+        value = value[-1] if isinstance(value, (tuple, list)) and value else value  # of all layers or scales
         if torch.is_tensor(value) and value.is_floating_point():
             return value
     raise TypeError(f"no tensor in a {type(output).__name__}")

@@ -26,6 +26,13 @@ def _of_the_auto_classes(model_type, config_class):
     return [kind for kind in found if kind.config_class is config_class] or found[:1]
 
 
+def _annotated(kind, code):
+    """The configuration that a class says it is made with."""
+    config = inspect.signature(kind.__init__).parameters.get("config")
+    named = None if config is None else config.annotation
+    return getattr(code, named, None) if isinstance(named, str) else named
+
+
 def _of_the_modelling_code(config_class):
     """Parts of larger models (towers, decoders) have a configuration, but no auto class knows them."""
     from transformers import PreTrainedModel
@@ -37,9 +44,11 @@ def _of_the_modelling_code(config_class):
         code = importlib.import_module(f"{package.__name__}.{module.name}")
         for name, kind in vars(code).items():
             if (inspect.isclass(kind) and issubclass(kind, PreTrainedModel) and kind.__module__ == code.__name__ and
-                    kind.config_class is config_class and not name.endswith("PreTrainedModel") and
+                    config_class in (kind.config_class, _annotated(kind, code)) and
+                    not name.endswith("PreTrainedModel") and
                     not inspect.isabstract(kind) and kind.forward.__name__ == "forward"):
                 found.append(kind)
+    found = [kind for kind in found if kind.config_class is config_class] or found
     order = ("ForCausalLM", "ForConditionalGeneration", "Model")
     return min(found, key=lambda kind: next((i for i, end in enumerate(order) if kind.__name__.endswith(end)), 9),
                default=None)

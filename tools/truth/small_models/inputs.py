@@ -3,6 +3,7 @@
 
 import inspect
 
+from .inputs_of_types import inputs_of_type
 from .sizes import HIDDEN, VOCABULARY
 
 ROWS = 14
@@ -113,9 +114,13 @@ SETS = [(), ("pixel_values",), ("input_features",), ("input_values",), ("inputs_
         ("encoder_hidden_states",)]
 
 
-def candidates(model):
-    """Dictionaries to call the model with, the plainest first: text alone where there is text."""
+def candidates(model, model_type):
+    """Dictionaries to call the model with, the plainest first: text alone where there is text; with an image or a sound
+    where nothing else goes."""
     import torch
+    known = inputs_of_type(model_type, model.config)
+    if known is not None:
+        yield known
     makers, sizes = _makers(), _Sizes(model.config)
     arguments = inspect.signature(model.forward).parameters
     required = [name for name, p in arguments.items()
@@ -137,6 +142,7 @@ def candidates(model):
             if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in arguments:
                 made["decoder_input_ids"] = _ids(next(iter(made.values())).shape[0], ROWS - 3)
             yield made
+    yield from with_an_image_or_sound(model).values()
 
 
 def _rows_of(features, width):

@@ -190,5 +190,7 @@ def small_configs(kind, model_type):
     """Functions that make a configuration, the likeliest to be small and sound first."""
     ways = [(make, key_heads, gentle) for gentle in (False, True) for make in (_from_scalars, _anew)
             for key_heads in (KEY_HEADS, HEADS)]
+    changes = OVERRIDES.get(model_type, {})
     for make, key_heads, gentle in ways:
-        yield lambda: _override(make(kind, key_heads, gentle), OVERRIDES.get(model_type, {}))
+        for table in changes if isinstance(changes, list) else [changes]:
+            yield lambda: _override(make(kind, key_heads, gentle), table)
