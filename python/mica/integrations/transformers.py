@@ -94,9 +94,11 @@ def _is_native_window(local_size: Optional[int], config: Any) -> bool:
 
 
 def _calls_itself_bidirectional(config: Any) -> bool:
-    """Whether the modules of such a model say that they are not causal, although their mask is."""
-    return (bool(getattr(config, "use_bidirectional_attention", False)) or
-            getattr(config, "model_type", "") == "aimv2_text_model")
+    """Whether the modules of such a model say that they are not causal, although their mask is. UMT5's did in Transformers
+    5.17, where its decoder's attention was not told."""
+    model_type = getattr(config, "model_type", "")
+    return (bool(getattr(config, "use_bidirectional_attention", False)) or model_type == "aimv2_text_model" or
+            model_type == "umt5" and "is_causal=config.is_decoder" not in _source_of(type(config).__module__))
 
 
 def _parts(mask_function: Callable) -> List[Callable]:
@@ -146,12 +148,14 @@ def mask(
     is_native = _is_native_window(local_size, config) and not (
         config is not None and _looks_into_masks(type(config).__module__))
     if allow_is_causal_skip and at_the_end and is_native:
-        may_be_none = rows == 1 or rows == kv_length and not _calls_itself_bidirectional(config)
+        may_be_none = (rows == 1 and local_size is None or
+                       rows in (1, kv_length) and not _calls_itself_bidirectional(config))
         if attention_mask is None:
             padding = None if may_be_none else torch.ones(batch_size, kv_length, dtype=_PADDING,
                                                           device=kwargs.get("device", "cpu"))
         else:
-            padding = attention_mask[:, -kv_length:].to(torch.bool)
+            begin = kv_offset if isinstance(kv_offset, int) else attention_mask.shape[-1] - kv_length
+            padding = attention_mask[:, begin:begin + kv_length].to(torch.bool)
             if may_be_none and not _is_tracing() and padding.shape[-1] == kv_length and bool(padding.all()):
                 padding = None
         if padding is None:
@@ -278,8 +282,10 @@ def attention(
         else:
             attention_mask = attention_mask[..., :keys].masked_fill(~same, float("-inf"))
     elif attention_mask is None:
-        # NOTE: more keys than rows, and no mask: the model means them all, as eager has it.
-        options.update(native if rows == keys or rows == 1 else dict(native, causal=False))
+        # mask() leaves out a causal one alone. Where that cannot be it, the model has no mask and means every key, whatever
+        # it says of a window, as eager has it (DiffusionGemma's canvas).
+        if causal and (rows == keys or rows == 1):
+            options.update(native)
     elif is_padding:
         options.update(native)
     if position_bias is not None:

@@ -275,6 +275,11 @@ def test_modes_see_the_op_on_the_fast_path():
     with Spy():
         mica.attention(q, k, v)
     assert any("mica.attention" in name for name in seen)
+    debug_mode = pytest.importorskip("torch.utils._debug_mode") if torch.__version__ >= "2.9" else None
+    if debug_mode:
+        with debug_mode.DebugMode() as shown:
+            mica.attention(q, k, v)
+        assert "mica::attention" in shown.debug_string()
     with FlopCounterMode(display=False) as counter:
         mica.attention(q, k, v).sum().backward()
     forward = 2 * 2 * 4 * 7 * 7 * (8 + 8)

@@ -148,6 +148,32 @@ def test_a_mask_of_the_model_itself_is_not_made_causal():
     torch.testing.assert_close(got, want.transpose(1, 2), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows, is_causal", [(6, False), (3, False), (3, True)])
+def test_without_a_mask_of_any_kind_a_window_says_nothing(rows, is_causal):
+    """DiffusionGemma's canvas sees all of itself and of the cache, although its layers have a window."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, rows, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 8)
+    got = mica_transformers.attention(Module(), q, k, v, None, sliding_window=2, is_causal=is_causal)[0]
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(got, want.transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("source, is_left_out", [("", False), ("is_causal=config.is_decoder", True)])
+def test_umt5s_causal_mask_is_left_out_only_where_its_modules_are_causal(monkeypatch, source, is_left_out):
+    config = transformers.UMT5Config(**T5)
+    monkeypatch.setitem(mica_transformers._sources, type(config).__module__, source)
+    made = mica_transformers.mask(2, kv_length=6, q_length=6, attention_mask=None, config=config)
+    assert (made is None) == is_left_out
+
+
+def test_a_padding_mask_longer_than_the_keys_is_read_from_their_begin():
+    """As Transformers reads it: a model of 8 codebooks (Moshi's) may be called with the mask of a longer text."""
+    given = torch.ones(2, 9, dtype=torch.int64)
+    given[0, :2] = given[1, 7:] = 0
+    made = mica_transformers.mask(2, kv_length=6, q_length=6, attention_mask=given, config=None)
+    assert torch.equal(made[:, 0, 0].bool(), given[:, :6].bool())
+
+
 def test_rows_at_the_end_of_a_cache_are_causal():
     """Several new rows after a cache that is in use: the last row sees every key."""
     ids, _ = batch_with_padding("none")

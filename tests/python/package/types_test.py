@@ -57,7 +57,7 @@ def test_the_numbers_of_a_call_have_one_order():
     assert list(_torch_ops.NUMBER_NAMES) == [name for name in _describe.Options.__slots__ if name != "place"]
 
 
-@pytest.mark.parametrize("package", ["mica", "flash_attn", "flash_attn_3"])
+@pytest.mark.parametrize("package", ["mica", "flash_attn", "flash_attn_3", "ring_flash_attn"])
 def test_packages_say_that_they_are_typed(package):
     module = pytest.importorskip(package, reason=f"{package} is not installed")
     assert (pathlib.Path(module.__file__).parent / "py.typed").is_file()
