@@ -6,7 +6,7 @@ add_library(mica_zlib INTERFACE)
 set(zlib_root ${MICA_ZLIB_ROOT})
 if(CMAKE_CROSSCOMPILING AND NOT zlib_root)
   set(zlib_root ${PROJECT_BINARY_DIR}/zlib)
-  if(NOT EXISTS ${zlib_root}/usr)
+  if(NOT EXISTS ${zlib_root}/usr/include/zstd.h)  # zstd comes with it (cmake/zstd.cmake)
     execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/build/fetch_zlib.sh ${CMAKE_SYSTEM_PROCESSOR} ${zlib_root}
       OUTPUT_VARIABLE fetched ERROR_VARIABLE fetched)
   endif()

@@ -5,7 +5,7 @@
 #include "doctor/facts/facts.h"
 #include "doctor/facts/gpu_rules.h"
 #include "doctor/read/cubin.h"
-#include "doctor/read/lz4.h"
+#include "doctor/read/unpack/lz4.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const uint8_t> bytes(data, size);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Unpacks Debian's zlib1g-dev of another architecture into a folder, for a cross build. Needs apt, no root: lists and
+# Unpacks Debian's zlib1g-dev and libzstd-dev of another architecture into a folder, for a cross build. Needs apt, no root: lists and
 # cache of its own. Usage: tools/build/fetch_zlib.sh x86_64|aarch64 FOLDER
 set -euo pipefail
 case $1 in
@@ -18,6 +18,6 @@ options=(-qq -o APT::Architecture=$architecture -o APT::Architectures=$architect
   -o Dir::State::status="$state/status" -o Dir::Cache="$state/cache" -o APT::Sandbox::User=root
   -o Acquire::Languages=none)
 apt-get "${options[@]}" update
-(cd "$state" && apt-get "${options[@]}" download zlib1g-dev)
+(cd "$state" && apt-get "${options[@]}" download zlib1g-dev libzstd-dev)
 mkdir -p "$folder"
-dpkg -x "$state"/zlib1g-dev_*.deb "$folder"
+for package in "$state"/*.deb; do dpkg -x "$package" "$folder"; done

@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "doctor/read/cubin.h"
-#include "doctor/read/lz4.h"
+#include "doctor/read/unpack/lz4.h"
+#include "doctor/read/unpack/zstd.h"
 #include "doctor/tables/cuda_releases.h"
 
 namespace doctor {
@@ -15,8 +16,10 @@ constexpr uint64_t kContainerMagic = 0x00100001ba55ed50;  // magic, version 1, 1
 constexpr std::size_t kContainerHeader = 16, kEntryHeader = 64, kMaxEntryHeader = 4096;
 constexpr std::size_t kSmallCubin = 64 << 10;  // opened to see whether it holds any code
 constexpr std::size_t kCubinHead = 512;        // of larger ones, to see which toolkit made them
+constexpr std::size_t kZstdHead =
+    129 << 10;  // the same where zstd packed them: its blocks open as a whole, 128 KB at most
 constexpr std::size_t kMaxEntries = 1'000'000, kMaxProblems = 20;
-// A zstd frame is not opened; nvcc's empty cubins are about 1.5 KB, the least kernel takes 3 KB.
+// Without zstd's decoder: nvcc's empty cubins are about 1.5 KB, the least kernel takes 3 KB.
 constexpr uint64_t kEmptyCubinBytes = 2048;
 
 enum EntryFlags : uint64_t {
@@ -168,12 +171,14 @@ void FatbinScanner::read_entry() {
   FatbinEntry entry = decode(at);
   containers_.back().entries.push_back(entry);
   used_ += header;
-  if (entry.code == GpuCode::kCubin && entry.compression == Compression::kZstd && entry.plain_bytes < kEmptyCubinBytes)
+  const bool is_zstd = entry.compression == Compression::kZstd;
+  if (entry.code == GpuCode::kCubin && is_zstd && !has_zstd() && entry.plain_bytes < kEmptyCubinBytes)
     containers_.back().entries.back().empty = true;
-  const bool readable = entry.compression == Compression::kNone || entry.compression == Compression::kLz4;
+  const bool readable =
+      entry.compression == Compression::kNone || entry.compression == Compression::kLz4 || (is_zstd && has_zstd());
   if (entry.code == GpuCode::kCubin && readable) {
     payload_ = payload;
-    opened_ = payload <= kSmallCubin ? payload : kCubinHead;
+    opened_ = payload <= kSmallCubin ? payload : is_zstd ? std::min<uint64_t>(payload, kZstdHead) : kCubinHead;
     step_ = Step::kPayload;
   } else {
     skip_ = payload;
@@ -186,12 +191,14 @@ void FatbinScanner::close_entry() {
   FatbinEntry& entry = containers_.back().entries.back();
   std::span<const uint8_t> bytes(pending_.data() + used_, opened_);
   std::vector<uint8_t> plain;
-  if (entry.compression == Compression::kLz4) {
-    plain = expand_lz4(bytes.first(std::min<uint64_t>(bytes.size(), entry.stored_bytes)),
-                       std::min<uint64_t>(entry.plain_bytes, 16 * kSmallCubin));
+  if (entry.compression != Compression::kNone) {
+    const auto expand = entry.compression == Compression::kLz4 ? expand_lz4 : expand_zstd;
+    plain = expand(bytes.first(std::min<uint64_t>(bytes.size(), entry.stored_bytes)),
+                   std::min<uint64_t>(entry.plain_bytes, 16 * kSmallCubin));
     bytes = plain;
   }
-  const bool whole = opened_ == payload_;
+  const bool is_expanded = entry.compression == Compression::kNone || plain.size() >= entry.plain_bytes;
+  const bool whole = opened_ == payload_ && is_expanded;
   try {
     MemorySource source(bytes);
     const Cubin cubin = whole ? read_cubin(source) : read_cubin_header(source);

@@ -9,7 +9,8 @@
 #include "doctor/read/cubin.h"
 #include "doctor/read/fatbin.h"
 #include "doctor/read/inspect.h"
-#include "doctor/read/lz4.h"
+#include "doctor/read/unpack/lz4.h"
+#include "doctor/read/unpack/zstd.h"
 #include "doctor/tables/cuda_releases.h"
 #include "doctor/tables/gpu_arch.h"
 #include "tests/doctor/fixtures.h"
@@ -75,9 +76,27 @@ TEST(Fatbin, EntriesAndWhatTheirHeadersSay) {
   EXPECT_EQ(entries[3].plain_bytes, 5000u);
 }
 
+// A frame of zstd that holds the bytes as they are, in raw blocks.
+std::string zstd_frame(const std::string& plain) {
+  std::string out = "\x28\xb5\x2f\xfd";
+  out += '\x80';  // the content's size in four bytes; a window
+  out += '\x38';  // of 128 KB
+  for (int i = 0; i < 4; ++i) out += char(plain.size() >> (8 * i));
+  constexpr std::size_t kMost = 100'000;
+  for (std::size_t at = 0; at < plain.size(); at += kMost) {
+    const std::size_t size = std::min(kMost, plain.size() - at);
+    const std::size_t header = size << 3 | (at + size == plain.size());
+    for (int i = 0; i < 3; ++i) out += char(header >> (8 * i));
+    out += plain.substr(at, size);
+  }
+  return out;
+}
+
 TEST(Fatbin, EmptyContainersAreSetAside) {
-  const std::string link_step = fixtures::make_container(
-      {{2, 80, 0x11, 1, 7, fixtures::make_cubin({7, 80, 0, 124, {}})}, {2, 90, 0x8011, 1, 8, "", 1456}});
+  const std::string nothing = fixtures::make_cubin({7, 90, 0, 124, {}});
+  const std::string link_step =
+      fixtures::make_container({{2, 80, 0x11, 1, 7, fixtures::make_cubin({7, 80, 0, 124, {}})},
+                                {2, 90, 0x8011, 1, 8, zstd_frame(nothing), nothing.size()}});
   EXPECT_TRUE(read(link_step).at(0).empty());
   EXPECT_FALSE(container({"80"}).empty());
   EXPECT_FALSE(read(fixtures::make_container({{2, 90, 0x8011, 1, 8, "", 3112}})).at(0).empty());
@@ -117,6 +136,29 @@ TEST(Fatbin, Lz4CubinsAreOpened) {
   const auto out = doctor::expand_lz4(repeat, 100);
   EXPECT_EQ(std::string(out.begin(), out.end()), "aaaaaaaaabc");
   EXPECT_EQ(doctor::expand_lz4(repeat, 4).size(), 4u);
+}
+
+TEST(Fatbin, ZstdCubinsAreOpened) {
+  if (!doctor::has_zstd()) GTEST_SKIP() << "this build has no zstd";
+  const auto first = [](const std::string& plain, const std::string& frame) {
+    return read(fixtures::make_container({{2, 90, 0x8011, 1, 7, frame, plain.size()}})).at(0).entries.at(0);
+  };
+  // A small one with a kernel, and a small one without: its size says nothing.
+  const std::string kernel = fixtures::make_cubin({7, 90, 0, 128}), none = fixtures::make_cubin({7, 90, 0, 128, {}});
+  EXPECT_EQ(first(kernel, zstd_frame(kernel)).toolkit.text(), "12.8");
+  EXPECT_FALSE(first(kernel, zstd_frame(kernel)).empty);
+  EXPECT_TRUE(first(none, zstd_frame(none)).empty);
+  // Of a large one the beginning is enough.
+  const std::string large = fixtures::make_cubin({7, 90, 0, 123}) + std::string(300'000, '\0');
+  EXPECT_EQ(first(large, zstd_frame(large)).toolkit.text(), "12.3");
+  // What is no frame, or a damaged one, still says in its entry what it is for.
+  for (const std::string& bad : {std::string(64, 'x'), zstd_frame(kernel).substr(0, 11)}) {
+    EXPECT_FALSE(first(kernel, bad).toolkit.known());
+    EXPECT_EQ(first(kernel, bad).arch.sm, 90);
+  }
+  // A byte repeated: a block of one byte that stands for many, bounded by what was asked for.
+  const uint8_t repeat[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38, 0x03, 0x40, 0x01, 'a'};
+  EXPECT_EQ(doctor::expand_zstd(repeat, 100), std::vector<uint8_t>(100, 'a'));
 }
 
 TEST(Fatbin, DamageIsNamed) {

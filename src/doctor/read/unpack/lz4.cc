@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "doctor/read/lz4.h"
+#include "doctor/read/unpack/lz4.h"
 
 #include <algorithm>
 
