@@ -22,17 +22,22 @@ Factor = Union[None, float, Tensor]
 LARGEST = 448.0
 
 
-def quantise(x: Tensor, per: str = "head") -> Tuple[Tensor, Tensor]:
+def quantise(x: Tensor, per: str = "head", key_heads: Optional[int] = None) -> Tuple[Tensor, Tensor]:
     """(x in float8_e4m3fn, its factors): the largest of each head (of all x with per='tensor', of each sequence's head
-    with per='sequence') becomes 448, e4m3's largest. x is (batch or pages, rows, heads, dim)."""
+    with per='sequence') becomes 448, e4m3's largest. x is (batch or pages, rows, heads, dim). key_heads, for queries: the
+    heads that share a key head share a factor."""
     axes = {"tensor": (0, 1, 2, 3), "head": (0, 1, 3), "sequence": (1, 3)}
     if per not in axes:
         raise InvalidArgument(f"per is {per!r}, want 'tensor', 'head' or 'sequence'")
     if x.dim() != 4:
         raise InvalidArgument(f"x has {x.dim()} axes, want 4 (batch, rows, heads, dim)")
-    largest = x.detach().float().abs().amax(axes[per], keepdim=True).clamp(min=1e-12)
+    heads = x.shape[2] if key_heads is None else key_heads
+    if heads < 1 or x.shape[2] % heads:
+        raise InvalidArgument(f"key_heads is {heads}, want a divisor of {x.shape[2]} (= x.shape[2])")
+    wide = x.detach().float().reshape(x.shape[0], x.shape[1], heads, -1)
+    largest = wide.abs().amax(axes[per], keepdim=True).clamp(min=1e-12)
     factor = largest / LARGEST
-    stored = (x.detach().float() / factor).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    stored = (wide / factor).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).reshape(x.shape)
     return stored, factor[:, 0, :, 0].contiguous()
 
 

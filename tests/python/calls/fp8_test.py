@@ -102,6 +102,10 @@ def test_quantise():
         assert small.dtype is E4M3 and tuple(factor.shape) == shape
         back = small.float() * factor[:, None, :, None]
         assert ((back - x).abs() <= x.abs() * 2**-4 + factor[:, None, :, None] * 2**-10).all()
+    queries, factor = fp8.quantise(torch.randn(2, 5, 6, 16), "sequence", key_heads=3)
+    assert tuple(factor.shape) == (2, 3) and queries.float().abs().amax((1, 3)).reshape(2, 3, 2).amax(2).eq(448).all()
+    with pytest.raises(mica.InvalidArgument, match="key_heads is 4, want a divisor of 6"):
+        fp8.quantise(torch.randn(2, 5, 6, 16), key_heads=4)
     zeros, factor = fp8.quantise(torch.zeros(1, 2, 1, 4))
     assert not zeros.float().any() and torch.isfinite(factor).all()
 
