@@ -40,7 +40,9 @@ for line in sys.stdin:
                 ctypes.CDLL(path)
             answer = answer or "LOADS"
         except (ImportError, OSError) as e:
-            answer = type(e).__name__ + ": " + str(e).split("\n")[0]
+            foreign = isinstance(e, ModuleNotFoundError) and e.name != os.path.basename(path).split(".")[0]
+            # A module that asks for another package has been loaded.
+            answer = "LOADS" if foreign else type(e).__name__ + ": " + str(e).split("\n")[0]
         except Exception:
             answer = "LOADS"  # the loader did its part; the module wants its package around it
         os.write(write, answer.encode())
