@@ -56,6 +56,9 @@ mica_status plan(Plan& plan) {
   steps.params_used = 0;
   steps.layout = {};
   steps.needs_v_in_k = false;
+  // A tensor map is made in a context, which the thread of an autograd engine need not have.
+  const ScopedContext context(Driver::instance(), plan.device);
+  if (context.status() != MICA_OK) return context.status();
   const mica_status status =
       plan.problem.pass == MICA_BACKWARD ? plan_backward(plan, choice, index) : plan_forward(plan, choice, index);
   plan.workspace_bytes = steps.layout.bytes;
