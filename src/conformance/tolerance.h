@@ -13,8 +13,8 @@ struct Floor {
   double relative, of_terms, absolute;
 };
 
-// By the element type that the result passed through: q's type for o and the gradients, fp32 for lse and probs. Products
-// of e4m3 are summed with some 14 bits by Hopper's tensor cores, and so lse is one of fp16.
+// By the element type that the result passed through: q's type for o and the gradients, fp32 for lse and probs.
+// Products of e4m3 are summed with some 14 bits by Hopper's tensor cores, and so lse is one of fp16.
 inline Floor floor_of(int32_t dtype) {
   switch (dtype) {
     case MICA_FP16: return {0x1p-11, 0x1p-12, 1e-6};  // half a unit in the last place; delta reads a rounded o

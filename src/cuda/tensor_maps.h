@@ -19,8 +19,8 @@ RowsShape rows_shape(const Tensor& tensor);
 // "" when the copy engine takes the tensor, else why not.
 const char* why_no_map(const RowsShape& shape);
 
-// Boxes of 128 bytes of columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and its
-// coordinate must be multiplied by the step that goes with it.
+// Boxes of 128 bytes of columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and
+// its coordinate must be multiplied by the step that goes with it.
 mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped);
 mica_status bind_map(MappedRows& mapped, void* address);
 
