@@ -3,6 +3,7 @@
 
 import inspect
 import math
+import os
 import time
 
 import torch
@@ -289,13 +290,17 @@ class PackedContender:
 
 
 class FlashAttention3Contender:
-    """FlashAttention-3's own package, where the caller has built it and put it on PYTHONPATH."""
+    """FlashAttention-3's own package, where the caller has built it and put it on PYTHONPATH. A build that has not all head
+    dimensions would serve the others by wider kernels, which is no fair peer: FLASH_ATTENTION_3_DIMS names those it has."""
 
     def __init__(self, inputs, device, peer):
         import flash_attn_interface
         case = inputs.case
         if not hasattr(flash_attn_interface, "__file__") or "mica" in (flash_attn_interface.__doc__ or "").lower():
             raise ValueError("flash_attn_interface is Mica's drop-in here")
+        dims = os.environ.get("FLASH_ATTENTION_3_DIMS")
+        if dims and (str(case["dim"]) not in dims.split(",") or case["dim"] != case["dim_v"]):
+            raise ValueError(f"this build of FlashAttention-3 has kernels for {dims}")
         beyond = [word for word in ("alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
                                     "batch_invariant") if case[word]]
         if beyond or case["causal"] == "top-left":
