@@ -23,15 +23,11 @@ void add_aligned_cases(CaseTable& table) {
       add("_short_causal",
           {.batch = 1, .heads_q = 70, .heads_k = 1, .len_q = 200, .len_k = 200, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
     }
-    // As many heads as a GPU has SMs, so that a block takes a whole one; few keys and many queries, so that blocks share
-    // one.
+    // As many heads as a GPU has SMs, so that a block takes a whole one; few keys and many queries, so that blocks
+    // share one.
     if (dim <= 128) {
-      add("_many_heads", {.batch = 33,
-                          .heads_q = 4,
-                          .heads_k = 4,
-                          .len_q = 70,
-                          .len_k = 140,
-                          .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+      add("_many_heads",
+          {.batch = 33, .heads_q = 4, .heads_k = 4, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
     }
     if (dim % 64 != 0 || dim == 192) continue;

@@ -38,8 +38,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const BackwardParams params = backward_params(p, row);
   const i64 key_blocks = i64(params.tiles_k) * params.slices * p.heads_k * (params.packed_k ? 1 : p.batch);
   const bool whole_heads = row.course == Course::HEADS;
-  const BackwardShare share = whole_heads ? share_heads(row, p, choice.device)
-                                          : share_key_tiles(row, p, choice.device, key_blocks);
+  const BackwardShare share =
+      whole_heads ? share_heads(row, p, choice.device) : share_key_tiles(row, p, choice.device, key_blocks);
   const i32 parts = share.parts();
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
   // Blocks that go on to further key tiles fetch them while the last one is stored. In turns a block may wait only for

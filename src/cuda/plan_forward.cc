@@ -37,8 +37,8 @@ constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
 
 // How many heads' query tiles are dealt out together. One key head's where all tiles have the same work: whoever reads
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
-// lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM one.
-// A power of two, so that the last section is not much smaller than the others.
+// lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM
+// one. A power of two, so that the last section is not much smaller than the others.
 i32 section_heads(const Problem& p, const Device& device, i32 tiles_q) {
   if (p.window_right >= MICA_MAX_SEQLEN) return p.group;
   const i64 bytes_of_head = max_of<i64>(i64(p.hint_len_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
@@ -83,7 +83,8 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const i64 at_once = i64(choice.device.num_sms) * row.blocks;
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
   const i64 grid = draws ? at_once : work;
-  if (row.traits.persistent) params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device, params.tiles_q);
+  if (row.traits.persistent)
+    params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device, params.tiles_q);
   if (draws) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));

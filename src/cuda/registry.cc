@@ -216,8 +216,9 @@ bool is_wasteful(i32 len_q, i32 tile_q) {
   return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q);
 }
 
-// What a kernel takes for sequences of some hundred keys, by a model that was fitted on an H200 (docs/design/tuning.md):
-// as many rounds as the SMs need for all query tiles, in each of which a tile costs its keys and a beginning and an end.
+// What a kernel takes for sequences of some hundred keys, by a model that was fitted on an H200
+// (docs/design/tuning.md): as many rounds as the SMs need for all query tiles, in each of which a tile costs its keys
+// and a beginning and an end.
 struct ShortCost {
   i32 tile_q, tile_k;
   i32 of_key, end_keys;  // the cost of a key, in any unit; what beginning and end cost, in keys
@@ -399,8 +400,7 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
   if (ask_row(q, row, choice.problem, choice.device.num_sms) && ask_heads(q, row, choice) &&
-      ask_maps(q, row, choice.problem) && ask_device(q, index, choice) &&
-      is_principal(row.role, choice.problem.pass))
+      ask_maps(q, row, choice.problem) && ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();
 }

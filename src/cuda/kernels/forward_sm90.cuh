@@ -79,8 +79,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
   static constexpr u32 kOwn = sizeof(Tile), kPlace = kOwn + kConsumers * sizeof(TileRange);
   static constexpr u32 kItemBytes = kPlace + sizeof(Place);
   static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
-  // The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free first
-  // should get it, but early enough for its Q and first keys to be there in time.
+  // The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free
+  // first should get it, but early enough for its Q and first keys to be there in time.
   static constexpr i32 kDrawnAhead = 3;
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
   // fourth; two or three fall into such an order by themselves.
@@ -466,8 +466,8 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
     Base::finish_statistics(Result{state, r.out, r.first_row, 0}, tile_lse_first, scale);
     if (!is_bounded()) return;
-    // Relative to a row's own maximum a single key has the probability 1, which is exact. Relative to nothing it is any
-    // number: O is the key's value only if it is divided by what was rounded.
+      // Relative to a row's own maximum a single key has the probability 1, which is exact. Relative to nothing it is
+      // any number: O is the key's value only if it is divided by what was rounded.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Range keys = keys_of_row(band, tile_row + r.first_row + half * 8 + i32(threadIdx.x) % 32 / 4);

@@ -200,7 +200,7 @@ struct BackwardPrepareParams {
   float* row_lse;
   float* row_delta;
   i64 stat_rows;
-  float* zeros;  // sums in the workspace, from zeros_begin of them on
+  float* zeros;                  // sums in the workspace, from zeros_begin of them on
   i64 zeros_begin, zeros_count;  // multiples of 4
   SequenceTable sequences;
   i32 batch, heads_q, dim_v;
@@ -263,8 +263,8 @@ MICA_HD constexpr i32 backward_tma_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 d
 // Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
 MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }
 
-// Bytes of dynamic shared memory of backward_halves_block_sm90: K, V; stages of Q; dO; two tiles of P and of dS; barriers;
-// the statistics of each stage.
+// Bytes of dynamic shared memory of backward_halves_block_sm90: K, V; stages of Q; dO; two tiles of P and of dS;
+// barriers; the statistics of each stage.
 MICA_HD constexpr i32 backward_halves_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
   return tile_k * (dim_qk + dim_v) * 2 + stages * tile_q * dim_qk * 2 + tile_q * dim_v * 2 + 4 * tile_k * tile_q * 2 +
          (3 * stages + 6) * 8 + stages * 2 * tile_q * 4;

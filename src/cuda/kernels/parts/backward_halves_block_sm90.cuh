@@ -15,7 +15,8 @@ namespace mica {
 
 // In turns key tiles add to dQ in a fixed order: one lane waits for the block's turn and tells the consumers, and hands
 // it on when all of them have added.
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course, u32 served>
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course,
+          u32 served>
 struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   static_assert(served == serves::PLAIN || served == serves::SOFTCAP);
@@ -134,8 +135,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
                             bool ragged) const {
     const u32 barrier = ragged ? landed : full;
     mbarrier_arrive_expecting(barrier, Tile::kBytes);
-    this->template ask<Tile>(shared, rows, i32(sequence.q_begin) + walk.tile * tile_q, walk.head,
-                                                 sequence.q_slot, barrier);
+    this->template ask<Tile>(shared, rows, i32(sequence.q_begin) + walk.tile * tile_q, walk.head, sequence.q_slot,
+                             barrier);
     if (ragged) mbarrier_arrive(full);
   }
 
@@ -387,9 +388,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       const i32 lane = threadIdx.x % 32, chunk = warp * 2 + lane / 8 % 2;
       u32 words[4];
       pack_a<Element>(words, s, d);
-      stmatrix_x4_trans((lane < 16 ? probabilities : ds) +
-                            STile::offset((first_block + kKeys / 8 - 1) * 8 + lane % 8, chunk),
-                        words);
+      stmatrix_x4_trans(
+          (lane < 16 ? probabilities : ds) + STile::offset((first_block + kKeys / 8 - 1) * 8 + lane % 8, chunk), words);
     }
   }
 

@@ -11,9 +11,9 @@
 
 namespace mica {
 
-// A block that goes on to further key tiles fetches the next one while it stores dK and dV. What that costs in the loop,
-// long sequences do not win back. A block that takes whole heads is alone with their dQ: key tiles before the last one
-// that a query tile sees add to it in the workspace, and the last one goes on from there and writes dQ.
+// A block that goes on to further key tiles fetches the next one while it stores dK and dV. What that costs in the
+// loop, long sequences do not win back. A block that takes whole heads is alone with their dQ: key tiles before the
+// last one that a query tile sees add to it in the workspace, and the last one goes on from there and writes dQ.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
 struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
@@ -25,9 +25,9 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   using Base::head_k;
   using Base::kConsumerBarrier;
   using Base::kConsumers;
+  using Base::key_begin;
   using Base::kPaddedQk;
   using Base::kPaddedV;
-  using Base::key_begin;
   using Base::maps;
   using Base::p;
   using Base::ring;
@@ -54,7 +54,9 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr int kProducerRegisters = kTransposed ? 24 : 40, kConsumerRegisters = kTransposed ? 240 : 232;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers && !kWholeHeads : kRowsEach || tile_q == 64);
-  static constexpr int kColumnsDQ = kTransposed ? tile_q : kRowsEach ? kPaddedQk : kPaddedQk / kConsumers;  // of a product
+  static constexpr int kColumnsDQ = kTransposed ? tile_q
+                                    : kRowsEach ? kPaddedQk
+                                                : kPaddedQk / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
 
   static_assert(!goes_on ||
@@ -181,7 +183,8 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     ring.wait_empty(place);
     mbarrier_arrive_expecting(barrier, QTile::kBytes + OTile::kBytes);
     this->template ask<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, from, walk.head, sequence.q_slot, barrier);
-    this->template ask<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, from, walk.head, sequence.q_slot, barrier);
+    this->template ask<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, from, walk.head, sequence.q_slot,
+                              barrier);
     if (ragged) mbarrier_arrive(full);
   }
 
@@ -389,8 +392,9 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   // What the key tiles before have added to dQ, or zeros.
   MICA_DEVICE void take_up(float (&dq)[kColumnsDQ / 8][4], const typename Base::Walk& walk, i32 group, i32 warp,
                            bool is_there) const {
-    const float* from = kept_dq(walk) + dq_accumulator_index(dim_qk, kRowsEach ? group * 4 + warp : warp,
-                                                             kRowsEach ? 0 : group * (kColumnsDQ / 8), threadIdx.x % 32);
+    const float* from =
+        kept_dq(walk) + dq_accumulator_index(dim_qk, kRowsEach ? group * 4 + warp : warp,
+                                             kRowsEach ? 0 : group * (kColumnsDQ / 8), threadIdx.x % 32);
 #pragma unroll
     for (int n = 0; n < kColumnsDQ / 8; ++n) {
       dq[n][0] = dq[n][1] = dq[n][2] = dq[n][3] = 0.0f;
@@ -411,8 +415,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
         u32 words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          words[i] =
-              pack<Element>(dq[n + i][2 * half] * p.score.scale, dq[n + i][2 * half + 1] * p.score.scale);
+          words[i] = pack<Element>(dq[n + i][2 * half] * p.score.scale, dq[n + i][2 * half + 1] * p.score.scale);
         transpose_in_quad(words);
         if (first_row + half * 8 < sequence.slot_len_q && first_column + n * 8 < p.dim_qk)
           *reinterpret_cast<uint4*>(to + half * 8 * maps.dq.stride_row + n * 8) =
