@@ -45,7 +45,7 @@ def join(first: Tuple[Tensor, Tensor], second: Tuple[Tensor, Tensor]) -> Tuple[T
 
 
 def attend_with_prefix(q: Tensor, k_prefix: Any, v_prefix: Any, scale: Optional[float], softcap: Optional[float],
-                       attend: Callable, own: Callable, return_lse: bool, out: Optional[Tensor]) -> Any:
+                       attend: Callable[..., Any], own: Callable[..., Any], return_lse: bool, out: Optional[Tensor]) -> Any:
     """attend: mica.attention. own(): (o, lse) of the sequences' own caches, sinks among them."""
     _check(q, k_prefix, v_prefix)
     batch, rows, heads = q.shape[:3]

@@ -47,21 +47,23 @@ def _factor(name: str, value: Factor, q: Tensor) -> Optional[Tensor]:
         return None
     if not isinstance(value, Tensor):
         try:
-            value = torch.full((1, 1), float(value), dtype=torch.float32, device=q.device)
+            return torch.full((1, 1), float(value), dtype=torch.float32, device=q.device)
         except (TypeError, ValueError):
             raise InvalidArgument(f"{name} is {value!r}, want a number or an fp32 tensor (batch, key heads)") from None
-    if value.dtype is not torch.float32 or value.dim() > 2:
-        raise InvalidArgument(f"{name} is {value.dtype} of {value.dim()} axes, want float32 (batch, key heads)")
-    return value.reshape(1, -1) if value.dim() < 2 else value
+    given: Any = value
+    if given.dtype is not torch.float32 or given.dim() > 2:
+        raise InvalidArgument(f"{name} is {given.dtype} of {given.dim()} axes, want float32 (batch, key heads)")
+    return given.reshape(1, -1) if given.dim() < 2 else given
 
 
-def _call(q: Tensor, k: Tensor, v: Tensor, numbers: Tuple, factors: Tuple[Factor, Factor, Factor], return_lse: bool,
+def _call(q: Tensor, k: Tensor, v: Tensor, numbers: Tuple[Any, ...], factors: Tuple[Factor, Factor, Factor], return_lse: bool,
           **bound: Any) -> Any:
     named = dict(zip(Options.__slots__, numbers))
     for name, value in zip(_tensors.FACTORS, factors):
         bound[name] = _factor(name, value, q)
     with torch.no_grad():
-        o, lse, _ = _tensors.forward(*(_tensors.dense(t.detach()) for t in (q, k, v)), lse=return_lse, **bound, **named)
+        dense_q, dense_k, dense_v = (_tensors.dense(t.detach()) for t in (q, k, v))
+        o, lse, _ = _tensors.forward(dense_q, dense_k, dense_v, lse=return_lse, **bound, **named)
     return (o, lse) if return_lse else o
 
 
