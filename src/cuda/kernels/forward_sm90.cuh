@@ -17,16 +17,17 @@
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
-#include "device/work_ring_sm90.cuh"
-#include "kernels/parts/forward_block.cuh"
+#include "kernels/parts/forward_work_sm90.cuh"
 #include "kernels/parts/key_rows_sm90.cuh"
 
 namespace mica {
 
 // Every row can write O in fp32, as it does for the parts of a split.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
-struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeatureFp32Output> {
+struct ForwardSm90
+    : ForwardWorkSm90<ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeatureFp32Output>, tile_q, tile_k> {
   using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeatureFp32Output>;
+  using Work = ForwardWorkSm90<Base, tile_q, tile_k>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -35,8 +36,17 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
   using Base::split;
   using Base::tile_row;
   using Base::tiles;
-  static constexpr int kConsumers = warps / 4 - 1;  // warpgroups
-  static_assert(kConsumers * 64 == tile_q && tile_k % 16 == 0 && dim_qk % 16 == 0 && dim_v % 16 == 0);
+  using Work::deal_out;
+  using Work::find_place;
+  using Work::kConsumers;
+  using Work::kOwn;
+  using Work::nearly_done;
+  using Work::say_if_nearly_done;
+  using Work::take_tile;
+  using Work::tile_lse_first;
+  using Work::uniform;
+  using Work::work_ring;
+  static_assert(kConsumers == warps / 4 - 1 && tile_k % 16 == 0 && dim_qk % 16 == 0 && dim_v % 16 == 0);
   // What a thread begins with, in the steps of 8 that setmaxnreg takes; consumers get what the producer gives up.
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
   static constexpr bool kPaged = (served & kFeaturePaged) != 0;
@@ -63,25 +73,6 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
   using Result = typename Base::template Result<1, dim_v / 8>;
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
-  // A query tile as it is announced: Tile, for each consumer the range of key tiles that its 64 queries see among the
-  // block's, Place.
-  struct Tile {
-    i32 index;  // < 0: there is no further one, and the rest is not there
-    i32 row;    // tile_row
-    i32 len_q, len_k;
-    i32 keys_begin, keys_end;  // tiles of keys
-    i64 lse_first;             // see ForwardBlock::lse_first
-  };
-  struct Place {
-    Sequence sequence;
-    i32 head, batch_index, split, unused;
-  };
-  static constexpr u32 kOwn = sizeof(Tile), kPlace = kOwn + kConsumers * sizeof(TileRange);
-  static constexpr u32 kItemBytes = kPlace + sizeof(Place);
-  static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
-  // The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free
-  // first should get it, but early enough for its Q and first keys to be there in time.
-  static constexpr i32 kDrawnAhead = 3;
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
   // fourth; two or three fall into such an order by themselves.
   static constexpr bool kTakesTurns = kConsumers > 3;
@@ -91,20 +82,18 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
   static constexpr i32 kQStages = kConsumers * kQSlots;
 
   const ForwardMapsParams& maps;
-  u32 smem_q, smem_k, smem_v, smem_o, landed, nearly_done;
+  u32 smem_q, smem_k, smem_v, smem_o, landed;
   Ring<kQStages> q_ring;
   Ring<stages> k_ring, v_ring;
-  WorkRing<kItemBytes> work_ring;
   // Where this thread stands in the rings; they go on from one query tile to the next.
   RingPlace<stages> k_place, v_place;
   RingPlace<kQSlots> q_place;
   u32 landed_parity = 0;
   TileRange own;  // a consumer's
-  i64 tile_lse_first;
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
 
-  MICA_DEVICE ForwardSm90(const ForwardMapsParams& params) : Base{params.forward}, maps(params) {}
+  MICA_DEVICE ForwardSm90(const ForwardMapsParams& params) : Work{{params.forward}}, maps(params) {}
 
   MICA_DEVICE void run(u8* smem) {
     smem_q = shared_address(smem);
@@ -149,71 +138,7 @@ struct ForwardSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeat
     }
   }
 
-  // The third warp: finds the query tile that comes next, and tells the others.
-  MICA_DEVICE void deal_out() {
-    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
-    u32 parity = 0;
-    for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
-      if (this->locate(work)) {
-        announce(work);
-        if (is_long()) {
-          mbarrier_wait(nearly_done, parity);
-          parity ^= 1;
-        }
-      }
-      counter.ask();
-    }
-    work_ring.wait_empty();
-    work_ring.store(0, Tile{-1, 0, 0, 0, 0, 0, 0});
-    work_ring.announce();
-  }
-  MICA_DEVICE void announce(i32 work) {
-    work_ring.wait_empty();
-    work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
-    work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
-#pragma unroll 1
-    for (i32 group = 0; group < kConsumers; ++group)
-      work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
-    work_ring.announce();
-  }
-  MICA_DEVICE void say_if_nearly_done(i32 step) const {
-    if (is_long() && step == tiles.end - tiles.begin - 1 - kDrawnAhead) arrive_as_warp(nearly_done);
-  }
-  MICA_DEVICE bool is_long() const { return tiles.end - tiles.begin > kDrawnAhead; }
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
-  // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
-  MICA_DEVICE TileRange own_tiles(i32 row) const {
-    const i32 row_end = min_of(row + 64, band.len_q);
-    TileRange range = row < row_end ? key_tiles(band, row, row_end, tile_k) : TileRange{0, 0, 0, 0};
-    range.begin = clamp_to(range.begin, tiles.begin, tiles.end);
-    range.end = clamp_to(range.end, range.begin, tiles.end);
-    return range;
-  }
-
-  // The other warps: the next tile, or false. What decides how often a loop runs is known to be the same in all lanes.
-  MICA_DEVICE bool take_tile() {
-    work_ring.wait_full();
-    const Tile tile = work_ring.template load<Tile>(0);
-    tile_row = warp_max(tile.row);
-    tiles = TileRange{warp_max(tile.keys_begin), 0, 0, warp_max(tile.keys_end)};
-    tile_lse_first = tile.lse_first;
-    sequence.len_q = warp_max(tile.len_q);
-    sequence.len_k = warp_max(tile.len_k);
-    band = served_band<served>(p.band, sequence.len_q, sequence.len_k);
-    return warp_max(tile.index) >= 0;
-  }
-  static MICA_DEVICE TileRange uniform(const TileRange& t) {
-    return {warp_max(t.begin), warp_max(t.full_begin), warp_max(t.full_end), warp_max(t.end)};
-  }
-  // Whose rows they are: read when it is needed, since registers are short.
-  MICA_DEVICE void find_place() {
-    const Place place = work_ring.template load<Place>(kPlace);
-    sequence = place.sequence;
-    head = place.head;
-    batch_index = place.batch_index;
-    split = place.split;
-  }
-
   // The second warp: asks for Q.
   MICA_DEVICE void fetch_queries() {
     while (take_tile()) {

@@ -195,14 +195,15 @@ TEST(Plan, OneWheelForAFleet) {
 TEST(Plan, WhatIsToBeFetchedIsSaidAndUsed) {
   PlanInputs in = inputs("13.2");
   in.toolkits = {
-      {"/work/toolchains/cuda-13.2/nvidia/cu13", support::parse_version("13.2"), 15, "pip: nvidia-cuda-nvcc"}};
-  in.host_compilers = {{"/work/toolchains/gcc-12/bin/gcc", "/work/toolchains/gcc-12/bin/g++",
+      {"/shared/toolchains/cuda-13.2/nvidia/cu13", support::parse_version("13.2"), 15, "pip: nvidia-cuda-nvcc"}};
+  in.host_compilers = {{"/shared/toolchains/gcc-12/bin/gcc", "/shared/toolchains/gcc-12/bin/g++",
                         support::parse_version("12"), true, "apt-get download g++-12"}};
   const Plan plan = make_plan(in);
   ASSERT_FALSE(plan.refused()) << plan.verdicts[0].message;
   EXPECT_NE(why(plan, "toolkit").find("fetched into that folder by pip: nvidia-cuda-nvcc"), std::string::npos);
   EXPECT_NE(why(plan, "host compiler").find("fetched by apt-get download g++-12"), std::string::npos);
-  EXPECT_EQ(value_of(plan, "NVCC_PREPEND_FLAGS"), "-ccbin /work/toolchains/gcc-12/bin/g++");  // it is on nobody's PATH
+  EXPECT_EQ(value_of(plan, "NVCC_PREPEND_FLAGS"),
+            "-ccbin /shared/toolchains/gcc-12/bin/g++");  // it is on nobody's PATH
 }
 
 TEST(Forecast, FollowsJobsAndArchitectures) {

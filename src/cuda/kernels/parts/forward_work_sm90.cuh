@@ -8,7 +8,8 @@
 
 namespace mica {
 
-template <class Block, int tile_q, int tile_k>
+// draws_late: a warp says when this tile is nearly done, and only then is the next one drawn.
+template <class Block, int tile_q, int tile_k, bool draws_late = true>
 struct ForwardWorkSm90 : Block {
   using Block::band;
   using Block::batch_index;
@@ -38,14 +39,26 @@ struct ForwardWorkSm90 : Block {
   static constexpr u32 kItemBytes = kPlace + sizeof(Place);
   static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
 
+  // The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free
+  // first should get it, but early enough for its Q and first keys to be there in time.
+  static constexpr i32 kDrawnAhead = 3;
+
   WorkRing<kItemBytes> work_ring;
+  u32 nearly_done;  // a barrier
   i64 tile_lse_first;
 
   // The warp that finds the query tile that comes next, and tells the others.
   MICA_DEVICE void deal_out() {
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
+    u32 parity = 0;
     for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
-      if (this->locate(work)) announce(work);
+      if (this->locate(work)) {
+        announce(work);
+        if (is_long()) {
+          mbarrier_wait(nearly_done, parity);
+          parity ^= 1;
+        }
+      }
       counter.ask();
     }
     work_ring.wait_empty();
@@ -61,6 +74,11 @@ struct ForwardWorkSm90 : Block {
       work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
     work_ring.announce();
   }
+  // By the warp that asks for keys, after each of its steps.
+  MICA_DEVICE void say_if_nearly_done(i32 step) const {
+    if (is_long() && step == tiles.end - tiles.begin - 1 - kDrawnAhead) arrive_as_warp(nearly_done);
+  }
+  MICA_DEVICE bool is_long() const { return draws_late && tiles.end - tiles.begin > kDrawnAhead; }
   // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE TileRange own_tiles(i32 row) const {
     const i32 row_end = min_of(row + 64, band.len_q);
