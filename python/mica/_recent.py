@@ -61,19 +61,19 @@ class Recent:
         self.needs_gradient, self.return_lse = needs_gradient, return_lse
 
 
-_calls: Dict[tuple, Recent] = kept_with_plans()
-recent = _calls.get
+# Read by subscript: the method get would be a step more at every call.
+recent_calls: Dict[tuple, Recent] = kept_with_plans()
 
 
 def remember(key: tuple, call: Recent, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Notes what the plain arguments of the key led to with these tensors. The second time in succession it gets a
     guard: where shapes change at every call, each one would be made in vain."""
-    last = recent(key)
+    last = recent_calls.get(key)
     if last is not None and last.entry is call.entry:
         call.guards_made = last.guards_made
         if call.guards_made < MOST_GUARDS and _guard_is_right() and q is not k and q is not v and k is not v:
             call.is_same = _guard(q, k, v)
             call.guards_made += 1
-    elif len(_calls) >= KEPT:
-        _calls.clear()
-    _calls[key] = call
+    elif len(recent_calls) >= KEPT:
+        recent_calls.clear()
+    recent_calls[key] = call

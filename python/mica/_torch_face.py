@@ -18,7 +18,7 @@ from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import caller
 from ._describe import Options
-from ._recent import Recent, recent, remember
+from ._recent import Recent, recent_calls, remember
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
 from ._prefix import attend_with_prefix, refuse_with_prefix
@@ -172,10 +172,10 @@ def _plain_call(key: Optional[tuple], options: Options, q: Tensor, k: Tensor, v:
 def _again(key: tuple, q: Tensor, k: Tensor, v: Tensor) -> Any:
     """What a plain call gives that repeats an earlier one; None where it does not, or something looks on."""
     try:
-        call = recent(key)
-    except TypeError:  # an argument that is no number: refused by those who come next
+        call = recent_calls[key]
+    except (KeyError, TypeError):  # TypeError: an argument that is no number, refused by those who come next
         return None
-    if (call is not None and call.is_same(q, k, v) and forward_ad._current_level < 0 and
+    if (call.is_same(q, k, v) and forward_ad._current_level < 0 and
             not profiler._is_profiler_enabled and not _python_dispatch._is_in_torch_dispatch_mode):
         return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
     return None

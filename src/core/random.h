@@ -38,8 +38,11 @@ MICA_HD DropoutCell dropout_cell(u32 i, u32 j) {
   return DropoutCell{(i / 16) * 8 + i % 8, (j / 32) * 4 + (j % 8) / 2, (i % 16) / 8 * 8 + (j % 32) / 8 * 2 + j % 2};
 }
 
-// Kept with probability threshold / 2^16.
-MICA_HD u32 keep_threshold(float dropout_probability) { return u32((1.0f - dropout_probability) * 65536.0f + 0.5f); }
+// Kept with probability threshold / 2^16, rounded half up: no standard header here, so no lround.
+MICA_HD u32 keep_threshold(float dropout_probability) {
+  const float rounded_up = (1.0f - dropout_probability) * 65536.0f + 0.5f;
+  return u32(rounded_up);
+}
 
 // U is the arithmetic of 32-bit words: a type W and static functions set(u32), bit_xor, mul_low, mul_high.
 template <class U>

@@ -17,7 +17,7 @@ from mica import _recent  # noqa: E402
 @pytest.fixture(autouse=True)
 def fresh():
     torch.manual_seed(0)
-    _recent._calls.clear()
+    _recent.recent_calls.clear()
 
 
 def qkv(device="cpu", rows=5, dtype=torch.float32):
@@ -28,7 +28,7 @@ def settle(tensors, **options):
     """Makes the call until it takes the short way."""
     for _ in range(3):
         mica.attention(*tensors, **options)
-    (call,) = _recent._calls.values()
+    (call,) = _recent.recent_calls.values()
     assert call.is_same(*tensors) == _recent._guard_is_right()
     return call
 
@@ -145,7 +145,7 @@ def test_the_same_tensor_thrice_and_foreign_arrays():
     q = torch.randn(1, 4, 2, 32)
     for _ in range(4):
         close(mica.attention(q, q, q), (q, q, q))
-    (call,) = _recent._calls.values()
+    (call,) = _recent.recent_calls.values()
     assert call.guards_made == 0
     numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
     settled = [torch.randn(1, 4, 2, 32) for _ in range(3)]
@@ -161,7 +161,7 @@ def test_guards_are_given_up_where_calls_alternate():
     for _ in range(_recent.MOST_GUARDS):
         for tensors in mixed:
             mica.attention(*tensors)
-    (call,) = _recent._calls.values()
+    (call,) = _recent.recent_calls.values()
     assert call.guards_made == (_recent.MOST_GUARDS if _recent._guard_is_right() else 0)
 
 
@@ -175,7 +175,7 @@ def test_it_keeps_no_tensor_and_is_bounded():
     tensors = qkv()
     for n in range(_recent.KEPT + 5):
         mica.attention(*tensors, scale=1 + n)
-    assert len(_recent._calls) <= _recent.KEPT
+    assert len(_recent.recent_calls) <= _recent.KEPT
 
 
 def test_new_threads_make_new_plans():
@@ -183,7 +183,7 @@ def test_new_threads_make_new_plans():
     settle(tensors)
     try:
         mica.set_num_threads(1)
-        assert not _recent._calls
+        assert not _recent.recent_calls
     finally:
         mica.set_num_threads(threads)
     close(mica.attention(*tensors), tensors)
