@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "builder/plan/architectures.h"
+#include "builder/run/project_name.h"
 #include "builder/run/state.h"
 #include "builder/run/toolchain/compiler_by_packages.h"
 #include "builder/run/toolchain/toolkit_by_pip.h"
@@ -52,10 +53,9 @@ std::string folder_name_of(const PreparedBuild& b) {
 void see_source(PreparedBuild& b, const std::string& root) {
   b.inputs.source_seen = true;
   b.inputs.cuda_files = count_cuda_files(root);
-  std::string package, version;
-  read_project_name(root, &package, &version);
-  if (b.source.package.empty()) b.source.package = package;
-  if (b.source.version.empty()) b.source.version = version;
+  const ProjectName project = read_project_name(root);
+  if (b.source.package.empty()) b.source.package = project.package;
+  if (b.source.version.empty()) b.source.version = project.version;
 }
 
 // A plan that is good enough for running the driver itself.

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "builder/run/project_name.h"
 #include "builder/shelf/shelf_files.h"
-#include "support/bytes.h"
 #include "support/durable.h"
 #include "support/package_name.h"
 #include "support/sha256.h"
@@ -45,21 +45,6 @@ std::vector<std::string> source_files(const std::string& folder) {
   return out;
 }
 
-std::string first_match(const std::string& text, const char* pattern) {
-  std::smatch match;
-  return std::regex_search(text, match, std::regex(pattern, std::regex::ECMAScript | std::regex::multiline))
-             ? match[1].str()
-             : "";
-}
-
-std::string text_or_nothing(const std::string& path) {
-  try {
-    return support::read_text_file(path, 1 << 20);
-  } catch (const support::ReadError&) {
-    return "";
-  }
-}
-
 }  // namespace
 
 bool parse_archive_name(std::string_view file_name, std::string* package, std::string* version) {
@@ -77,20 +62,6 @@ bool parse_archive_name(std::string_view file_name, std::string* package, std::s
   return false;
 }
 
-void read_project_name(const std::string& folder, std::string* package, std::string* version) {
-  const std::string info = text_or_nothing(folder + "/PKG-INFO");
-  const std::string project = text_or_nothing(folder + "/pyproject.toml");
-  const std::string setup = text_or_nothing(folder + "/setup.py");
-  std::string name = first_match(info, "^Name: *([A-Za-z0-9._-]+)");
-  *version = first_match(info, "^Version: *([^ \r\n]+)");
-  if (name.empty()) name = first_match(project, "^name *= *[\"']([A-Za-z0-9._-]+)[\"']");
-  if (name.empty()) name = first_match(setup, "^ *(?:PACKAGE_)?NAME *= *[\"']([A-Za-z0-9._-]+)[\"']");
-  if (name.empty()) name = first_match(setup, "[( ,]name *= *[\"']([A-Za-z0-9._-]+)[\"']");
-  if (version->empty()) *version = first_match(project, "^version *= *[\"']([^\"']+)[\"']");
-  if (version->empty()) *version = first_match(setup, "[( ,]version *= *[\"']([^\"']+)[\"']");
-  *package = normalised_package(name);
-}
-
 Source parse_source(const std::string& text) {
   Source out;
   out.text = text;
@@ -100,8 +71,9 @@ Source parse_source(const std::string& text) {
     out.path = fs::canonical(text).string();
     if (!fs::exists(out.path + "/setup.py") && !fs::exists(out.path + "/pyproject.toml"))
       throw std::runtime_error(text + ": neither setup.py nor pyproject.toml is in that folder");
-    read_project_name(out.path, &out.package, &out.version);
-    if (out.package.empty()) out.package = normalised_package(support::base_name(out.path));
+    const ProjectName project = read_project_name(out.path);
+    out.package = project.package.empty() ? normalised_package(support::base_name(out.path)) : project.package;
+    out.version = project.version;
     out.sha256 = folder_sha256(out.path);
     return out;
   }

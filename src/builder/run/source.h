@@ -29,9 +29,6 @@ void copy_source_folder(const std::string& from, const std::string& to);
 // Number of .cu files, without those of third-party code, examples and tests.
 int count_cuda_files(const std::string& folder);
 
-// Name and version that a source folder gives itself (PKG-INFO, pyproject.toml, setup.py), as far as text tells.
-void read_project_name(const std::string& folder, std::string* package, std::string* version);
-
 // "flash_attn-2.8.3.tar.gz" -> "flash-attn", "2.8.3". False if it is no archive's name.
 bool parse_archive_name(std::string_view file_name, std::string* package, std::string* version);
 

@@ -10,6 +10,7 @@
 
 #include "builder/run/build_json.h"
 #include "builder/run/claim.h"
+#include "builder/run/project_name.h"
 #include "builder/run/source.h"
 #include "builder/run/state.h"
 #include "builder/shelf/records.h"
@@ -64,6 +65,30 @@ TEST_F(Folder, SourcesAreTold) {
   EXPECT_EQ(source.version, "1.2");
   fs::create_directories(root_ + "/empty");
   EXPECT_THROW(parse_source(root_ + "/empty"), std::runtime_error);
+}
+
+TEST_F(Folder, AProjectNamesItself) {
+  if (!MICA_BUILDER_HAS_TOML) GTEST_SKIP() << "built without toml++";
+  // [build-system] comes before and has a name of no meaning; the version is the build's to find out.
+  write("one/pyproject.toml",
+        "[build-system]\nname = 'other'\n[project]\nname = \"My_Thing\" # here\ndynamic=['version']\n");
+  write("one/setup.py", "setup(name='wrong', version='1.2')\n");
+  ProjectName project = read_project_name(root_ + "/one");
+  EXPECT_EQ(project.package, "my-thing");
+  EXPECT_EQ(project.version, "1.2") << "as far as setup.py tells";
+  EXPECT_EQ(parse_pyproject("project = {name = 'a', version = '2'}", "").version, "2");
+  EXPECT_EQ(parse_pyproject("[tool.poetry]\nname = 'Po.Et'\nversion = '3'", "").package, "po-et");
+  EXPECT_EQ(parse_pyproject("[project]\nname = 7", "").package, "");
+  EXPECT_EQ(parse_pyproject("text = \"\"\"\nname = 'inside'\n\"\"\"", "").package, "") << "no line of the file";
+
+  write("two/pyproject.toml", "[project]\nname = ]\n");
+  write("two/PKG-INFO", "Name: two\nVersion: 4\n");
+  try {
+    parse_source(root_ + "/two");
+    FAIL() << "a file that is no TOML was taken";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("two/pyproject.toml, line 2: "), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(Folder, WhatBuildsLeaveDoesNotCount) {
