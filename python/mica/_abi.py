@@ -83,16 +83,16 @@ class Attention(Structure):
 
 class Bindings(Structure):
     """mica_bindings, with the defaults of MICA_BINDINGS_INIT."""
-    _fields_ = ([("struct_bytes", c_uint32), ("abi_version", c_uint32)] +
-                [(name, c_void_p) for name in
-                 ("q", "k", "v", "o", "lse", "probs", "boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q",
-                  "cu_seqlens_k", "seqused_q", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table", "k_new",
-                  "v_new", "rotary_cos", "rotary_sin")] +
-                [("dropout_seed", c_uint64), ("dropout_offset", c_uint64)] +
-                [(name, c_void_p) for name in
-                 ("rng_state", "d_o", "d_lse", "dq", "dk", "dv", "d_bias", "d_sinks", "workspace")] +
-                [("workspace_bytes", c_size_t), ("stream", c_void_p)] +
-                [(name, c_void_p) for name in ("q_descale", "k_descale", "v_descale")])
+    _fields_ = [("struct_bytes", c_uint32), ("abi_version", c_uint32),
+                *((name, c_void_p) for name in
+                  ("q", "k", "v", "o", "lse", "probs", "boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q",
+                   "cu_seqlens_k", "seqused_q", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table", "k_new",
+                   "v_new", "rotary_cos", "rotary_sin")),
+                ("dropout_seed", c_uint64), ("dropout_offset", c_uint64),
+                *((name, c_void_p) for name in
+                  ("rng_state", "d_o", "d_lse", "dq", "dk", "dv", "d_bias", "d_sinks", "workspace")),
+                ("workspace_bytes", c_size_t), ("stream", c_void_p),
+                *((name, c_void_p) for name in ("q_descale", "k_descale", "v_descale"))]
 
     def __init__(self) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(Bindings), abi_version=ABI_VERSION)

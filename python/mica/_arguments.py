@@ -23,7 +23,7 @@ _32_BITS = 2**31 - 1
 def integer(name: str, value: Any) -> int:
     """A plain int of anything that is one (NumPy's integers are); a symbol of a tracer stays what it is."""
     if type(value) is int or hasattr(value, "node"):
-        return value
+        return value  # type: ignore[no-any-return]
     try:
         return operator.index(value)
     except TypeError:
@@ -83,7 +83,7 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
               scale: Optional[float] = None, softcap: Optional[float] = None, dropout: float = 0.0,
               diagonal: Optional[str] = None, num_splits: int = 0, batch_invariant: bool = False,
               deterministic: bool = False, rotary_interleaved: bool = False, max_seqlen_q: Optional[int] = None,
-              max_seqlen_k: Optional[int] = None, mask_last_keys: int = 0) -> Tuple:
+              max_seqlen_k: Optional[int] = None, mask_last_keys: int = 0) -> Tuple[Any, ...]:
     """The arguments of options(), or InvalidArgument for what the C interface could not even be asked."""
     of_causal = _choice("causal", causal, CAUSAL, "False, True, 'bottom-right' or 'top-left'")
     of_diagonal = _choice("diagonal", diagonal, DIAGONAL, "None, 'bottom-right' or 'top-left'")

@@ -22,7 +22,7 @@ KEPT_PLANS = 512
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.plans: Dict[tuple, Plan] = {}
+        self.plans: Dict[Tuple[Any, ...], Plan] = {}
         self.workspace = ctypes.create_string_buffer(1 << 16)
 
 
@@ -179,7 +179,7 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
         rows, keys = ([None if lengths[name] is None else _values(name, lengths[name])
                        for name in (f"cu_seqlens_{side}", f"seqused_{side}")] for side in "qk")
         if None not in (rows[0], keys[0] or keys[1]) and block_table is None:
-            check_pairs(mask, bias, longest(*rows, 0), longest(*keys, 0))
+            check_pairs(mask, bias, longest(rows[0], rows[1], 0), longest(keys[0], keys[1], 0))
     return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, block_table=block_table,
                                   **lengths), options, return_lse, out,
                     _seed_of(seed) if dropout else (0, 0))

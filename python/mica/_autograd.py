@@ -2,14 +2,14 @@
 """Attention in torch's autograd graph: q, k, v, bias and sinks have gradients, o and lse bring them."""
 
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
 from . import _abi
-from ._caller import caller
+from ._caller import Caller, caller
 from ._describe import BINDINGS, Options, options as make_options
 from ._recent import Recent
 from .errors import NotDense, Unsupported
@@ -19,12 +19,12 @@ _GRADIENTS = ("dq", "dk", "dv", "d_bias", "d_sinks")
 
 
 @lru_cache(maxsize=None)
-def _forward(middle: Tuple[str, ...]) -> Callable:
+def _forward(middle: Tuple[str, ...]) -> Caller:
     return caller(_abi.FORWARD, ("q", "k", "v", "o", "lse", *middle), ("o", "lse"))
 
 
 @lru_cache(maxsize=None)
-def _backward(middle: Tuple[str, ...], has_d_lse: bool, needs: Tuple[bool, ...]) -> Tuple[Callable, Tuple[int, ...]]:
+def _backward(middle: Tuple[str, ...], has_d_lse: bool, needs: Tuple[bool, ...]) -> Tuple[Caller, Tuple[int, ...]]:
     """The call, and which of the gradients each of its results is."""
     made = tuple(name for name, need in zip(_GRADIENTS, needs) if need)
     names = ("q", "k", "v", "o", "lse", *middle, "d_o", *(("d_lse",) if has_d_lse else ()), *made)

@@ -14,7 +14,7 @@ import ctypes
 import struct
 import threading
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Protocol, Sequence, Tuple
 
 import torch
 
@@ -34,15 +34,26 @@ VALUES = ("dropout_seed", "dropout_offset")  # bound by value, not by address
 LIKE = {"o": "", "lse": "", "dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "d_sinks": "sinks"}
 
 
+Key = Tuple[Any, ...]  # what a call is known by
+
+
 class Entry:
     """A plan, and what makes its outputs (of those that have no like) and its workspace."""
     __slots__ = ("plan", "address", "workspace_bytes", "workspace", "options", "device", "o", "lse")
 
-    def __init__(self, plan: Plan, options: Options, device: torch.device, makers: Dict[str, Callable]) -> None:
+    def __init__(self, plan: Plan, options: Options, device: torch.device, makers: Dict[str, Callable[..., Any]]) -> None:
         self.plan, self.address, self.workspace_bytes = plan, plan.address, plan.workspace_bytes
         self.options, self.device = options, device.index if device.type == "cuda" else -1  # as get_device says it
         self.o, self.lse = makers.get("o"), makers.get("lse")
         self.workspace = workspace_maker(plan.workspace_bytes, device)
+
+
+class Caller(Protocol):
+    """What caller() generates."""
+    find: Callable[..., Entry]
+    again: Callable[..., Any]
+
+    def __call__(self, options: Options, *tensors: Any) -> Any: ...
 
 
 def lse_shape(q: torch.Tensor) -> Tuple[int, ...]:
@@ -190,7 +201,7 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
 
 
 _lock = threading.Lock()  # taken where a plan is made, not where it is found
-_caches: List[Dict[tuple, Any]] = []  # of every generated function, and what others made of their entries
+_caches: List[Dict[Key, Any]] = []  # of every generated function, and what others made of their entries
 
 
 def forget_plans() -> None:
@@ -200,7 +211,7 @@ def forget_plans() -> None:
             entries.clear()
 
 
-def kept_with_plans() -> Dict[tuple, Any]:
+def kept_with_plans() -> Dict[Key, Any]:
     """A dictionary that forget_plans empties too."""
     with _lock:
         _caches.append({})
@@ -212,7 +223,7 @@ def _no_stream(device: int) -> int:
 
 
 @lru_cache(maxsize=None)
-def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optional: Tuple[str, ...] = ()) -> Callable:
+def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optional: Tuple[str, ...] = ()) -> Caller:
     """A function call(options, *inputs) for one pass, which returns the tensors of `made`; its find and again are the
     two halves of it.
 
@@ -223,9 +234,9 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
     library = load()
     inputs = tuple(name for name in names if name not in made and name not in VALUES)
 
-    entries: Dict[tuple, Entry] = kept_with_plans()
+    entries: Dict[Key, Entry] = kept_with_plans()
 
-    def remember(key: tuple, tensors: Sequence[torch.Tensor], options: Options) -> Entry:
+    def remember(key: Key, tensors: Sequence[torch.Tensor], options: Options) -> Entry:
         given = {name: tensor for name, tensor in zip(inputs, tensors) if tensor is not None}
         entry = make_entry(which, given, made, options)
         with _lock:
@@ -249,5 +260,6 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
         threads=torch.get_num_threads,
         raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream))
     exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
-    scope["call"].find, scope["call"].again = scope["find"], scope["again"]
-    return scope["call"]
+    call: Caller = scope["call"]
+    call.find, call.again = scope["find"], scope["again"]
+    return call

@@ -121,10 +121,10 @@ def locate_lengths(name: str, values: Any) -> Any:
 
 
 def _int32(name: str, value: Any) -> int:
-    value = integer(name, value)
-    if not -2**31 <= value < 2**31:
-        raise InvalidArgument(f"{name} is {value}, want an int of 32 bits")
-    return value
+    number = integer(name, value)
+    if not -2**31 <= number < 2**31:
+        raise InvalidArgument(f"{name} is {number}, want an int of 32 bits")
+    return number
 
 
 def locate_int32(values: Any) -> Located:

@@ -11,18 +11,21 @@ def _pairs(q: Tensor, k: Tensor, cu_seqlens_q: Optional[Tensor], cu_seqlens_k: O
     if cu_seqlens_q is not None and cu_seqlens_k is not None:
         lengths_q, lengths_k = (cu[1:].long() - cu[:-1].long() for cu in (cu_seqlens_q, cu_seqlens_k))
         return int((lengths_q * lengths_k).sum())
-    return q.shape[0] * q.shape[1] * k.shape[1] if q.dim() == 4 else q.shape[0] * k.shape[-3]
+    pairs: int = q.shape[0] * q.shape[1] * k.shape[1] if q.dim() == 4 else q.shape[0] * k.shape[-3]
+    return pairs
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any, alibi: Any, sinks: Any, cu_q: Optional[Tensor],
              cu_k: Optional[Tensor], *rest: Any, **kwargs: Any) -> int:
-    return 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+    flops: int = 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+    return flops
 
 
 def _backward(d_o: Tensor, d_lse: Any, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, mask: Any, bias: Any,
               alibi: Any, sinks: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor], *rest: Any, **kwargs: Any) -> int:
     """The scores again, dQ and dK; the probabilities' gradient and dV."""
-    return 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * (3 * q.shape[-1] + 2 * v.shape[-1])
+    flops: int = 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * (3 * q.shape[-1] + 2 * v.shape[-1])
+    return flops
 
 
 def register_flops(forward: Any, backward: Any) -> None:

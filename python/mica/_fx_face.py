@@ -7,7 +7,7 @@ from typing import Any, Callable
 from . import functions
 
 
-def _node_of(function: Callable) -> Callable:
+def _node_of(function: Callable[..., Any]) -> Callable[..., Any]:
     names = tuple(inspect.signature(function).parameters)
     positional = 5 if function is functions.attention_varlen else 3
 

@@ -73,13 +73,15 @@ class Library:
             raise self.failure(status)
 
     def version(self) -> str:
-        return self.c.mica_version().decode()
+        version: bytes = self.c.mica_version()
+        return version.decode()
 
     def device_count(self, backend: int) -> int:
-        return self.c.mica_device_count(backend)
+        count: int = self.c.mica_device_count(backend)
+        return count
 
     def describe_device(self, backend: int, ordinal: int = 0) -> str:
-        text = self.c.mica_device_description(_abi.Device(backend, ordinal))
+        text: Optional[bytes] = self.c.mica_device_description(_abi.Device(backend, ordinal))
         if text is None:
             raise self.failure(_abi.ERROR_NO_DEVICE)
         return text.decode()
@@ -94,7 +96,8 @@ class Library:
             self.check(self.c.mica_set_num_threads(min(threads, MOST_THREADS)))
 
     def num_threads(self) -> int:
-        return self.c.mica_get_num_threads()
+        threads: int = self.c.mica_get_num_threads()
+        return threads
 
     def plan(self, attention: _abi.Attention, which: int) -> "Plan":
         return Plan(self, attention, which)
@@ -113,11 +116,13 @@ class Plan:
 
     @property
     def kernel(self) -> str:
-        return self._library.c.mica_plan_kernel(self.address).decode()
+        name: bytes = self._library.c.mica_plan_kernel(self.address)
+        return name.decode()
 
     @property
     def splits(self) -> int:
-        return self._library.c.mica_plan_splits(self.address)
+        splits: int = self._library.c.mica_plan_splits(self.address)
+        return splits
 
     def execute(self, bindings: _abi.Bindings) -> None:
         self._library.check(self._library.c.mica_execute(self.address, ctypes.addressof(bindings)))

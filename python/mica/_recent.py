@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import profiler
 from torch.utils import _python_dispatch
 
-from ._caller import Entry, kept_with_plans
+from ._caller import Entry, Key, kept_with_plans
 
 KEPT = 512
 MOST_GUARDS = 8  # for one plan: where calls keep differing in what a plan does not depend on, guards do not pay
@@ -29,8 +29,10 @@ def _never(*tensors: Any) -> bool:
 
 def _guard(*tensors: Tensor) -> Callable[..., bool]:
     """A function that is true of tensors such as these."""
-    return torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
-                                                dynamic_dims_strides=[list(t.stride()) for t in tensors]).check
+    guards: Any = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
+                                                       dynamic_dims_strides=[list(t.stride()) for t in tensors])
+    check: Callable[..., bool] = guards.check
+    return check
 
 
 @lru_cache(maxsize=None)
@@ -62,10 +64,10 @@ class Recent:
 
 
 # Read by subscript: the method get would be a step more at every call.
-recent_calls: Dict[tuple, Recent] = kept_with_plans()
+recent_calls: Dict[Key, Recent] = kept_with_plans()
 
 
-def remember(key: tuple, call: Recent, q: Tensor, k: Tensor, v: Tensor) -> None:
+def remember(key: Key, call: Recent, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Notes what the plain arguments of the key led to with these tensors. The second time in succession it gets a
     guard: where shapes change at every call, each one would be made in vain."""
     last = recent_calls.get(key)

@@ -16,7 +16,7 @@ from torch.utils import _python_dispatch
 from . import _abi, _tensors, functions
 from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
-from ._caller import caller
+from ._caller import Caller, Key, caller
 from ._describe import Options
 from ._recent import Recent, recent_calls, remember
 from ._packed import clear_outside
@@ -30,7 +30,7 @@ from .errors import InvalidArgument, NotDense
 
 def _autocast_of_two_devices() -> bool:
     """Before 2.4 there is no flag for all devices at once."""
-    return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+    return bool(torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled())
 
 
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _autocast_of_two_devices)
@@ -74,13 +74,13 @@ def lengths_of(name: str, value: Any, q: Tensor) -> Any:
 
 
 @lru_cache(maxsize=None)
-def _forward(optional: Tuple[str, ...], want_lse: bool, has_out: bool) -> Callable:
+def _forward(optional: Tuple[str, ...], want_lse: bool, has_out: bool) -> Caller:
     """The call that may bind these, any of which may be None, and makes o and lse as asked."""
     names = ("q", "k", "v", "o", *(("lse",) if want_lse else ()), *optional)
     return caller(_abi.FORWARD, names, (() if has_out else ("o",)) + (("lse",) if want_lse else ()), optional)
 
 
-def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
+def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple[Any, ...],
                 return_lse: bool, out: Optional[Tensor]) -> Any:
     """o, or (o, lse), without a gradient."""
     call = _forward(optional, return_lse, out is not None)
@@ -100,7 +100,7 @@ def _refuse_layouts(**tensors: Any) -> None:
             raise InvalidArgument(f"{name} is {tensor.layout}, want torch.strided: {name}.to_dense()")
 
 
-def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
+def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple[Any, ...],
               return_lse: bool, out: Optional[Tensor]) -> Any:
     """With or without a gradient."""
     if is_grad_enabled():
@@ -115,7 +115,7 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
     return run_forward(optional, options, q, k, v, values, return_lse, out)
 
 
-def _check_pairs(mask: Any, bias: Any, q: Tensor, rows: Tuple, keys: Tuple, new: int = 0) -> None:
+def _check_pairs(mask: Any, bias: Any, q: Tensor, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0) -> None:
     """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use."""
     if q.device.type != "cpu":
         return
@@ -124,7 +124,7 @@ def _check_pairs(mask: Any, bias: Any, q: Tensor, rows: Tuple, keys: Tuple, new:
     check_pairs(mask, bias, longest(*known[0]), longest(*known[1]) + (new if known[1][1] is not None else 0))
 
 
-def _convert(names: Tuple[str, ...], values: Tuple, q: Tensor) -> Tuple:
+def _convert(names: Tuple[str, ...], values: Tuple[Any, ...], q: Tensor) -> Tuple[Any, ...]:
     return tuple(value if value is None else as_tensor(name, value, q).resolve_neg()
                  for name, value in zip(names, values))
 
@@ -134,7 +134,7 @@ def _are_tensors(*values: Any) -> bool:
     return all(value is None or isinstance(value, Tensor) for value in values)
 
 
-def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple,
+def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple[Any, ...],
              return_lse: bool, out: Optional[Tensor]) -> Any:
     """attention and attention_varlen with whatever is given."""
     try:
@@ -158,7 +158,7 @@ _plain = caller(_abi.FORWARD, ("q", "k", "v", "o"), ("o",))
 _plain_lse = caller(_abi.FORWARD, ("q", "k", "v", "o", "lse"), ("o", "lse"))
 
 
-def _plain_call(key: Optional[tuple], options: Options, q: Tensor, k: Tensor, v: Tensor, return_lse: bool) -> Any:
+def _plain_call(key: Optional[Key], options: Options, q: Tensor, k: Tensor, v: Tensor, return_lse: bool) -> Any:
     """o, or (o, lse), of q, k and v alone; remembered under the key."""
     needs_gradient = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     call = plain_forward if needs_gradient else _plain_lse if return_lse else _plain
@@ -169,7 +169,7 @@ def _plain_call(key: Optional[tuple], options: Options, q: Tensor, k: Tensor, v:
     return attend_plain(q, k, v, made) if needs_gradient else call.again(entry, q, k, v)
 
 
-def _again(key: tuple, q: Tensor, k: Tensor, v: Tensor) -> Any:
+def _again(key: Key, q: Tensor, k: Tensor, v: Tensor) -> Any:
     """What a plain call gives that repeats an earlier one; None where it does not, or something looks on."""
     try:
         call = recent_calls[key]
@@ -196,6 +196,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: 
     if window is not None:
         window = window_of(window)
     is_plain = mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout
+    key: Optional[Key] = None
     if is_plain and not is_dynamo_tracing():
         key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant, return_lse, is_grad_enabled(),
                get_num_threads())
@@ -287,11 +288,11 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                                    device=q.device)
     else:
         cache_seqlens = lengths_of("cache_seqlens", cache_seqlens, q)
-    arguments = (causal, window, chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
-                 rotary_interleaved, None, max_seqlen_k)
+    arguments: Tuple[Any, ...] = (causal, window, chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
+                                  rotary_interleaved, None, max_seqlen_k)
     if tree is not None:
         mask = tree_mask(tree, mask)
-        arguments += (mask.shape[-1],)
+        arguments = (*arguments, mask.shape[-1])
     if is_grad_enabled():
         refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
                         rotary_cos=rotary_cos, rotary_sin=rotary_sin)

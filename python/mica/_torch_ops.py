@@ -98,13 +98,13 @@ def _backward(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Ten
     named = _resolved(_named(BACKWARD_TENSORS, rest))
     is_packed = named["cu_seqlens_q"] is not None or named["cu_seqlens_k"] is not None
     made = _gradients(q, k, v, named["bias"], named["sinks"], needs, is_packed)
-    wanted = dict(zip(("dq", "dk", "dv", "d_bias", "d_sinks"),
-                      (tensor if need else False for tensor, need in zip(made, needs))))
+    wanted: Dict[str, Any] = dict(zip(("dq", "dk", "dv", "d_bias", "d_sinks"),
+                                      (tensor if need else False for tensor, need in zip(made, needs))))
     for unused in ("num_splits", "rotary_interleaved", "mask_last_keys"):
         named.pop(unused)
     d_lse = None if d_lse is None else d_lse.resolve_neg()
-    _tensors.backward(_tensors.dense(d_o), *(_tensors.dense(t) for t in (q, k, v, o)), lse, d_lse=d_lse, **wanted,
-                      **named)
+    dense = _tensors.dense
+    _tensors.backward(dense(d_o), dense(q), dense(k), dense(v), dense(o), lse, d_lse=d_lse, **wanted, **named)
     return made
 
 
@@ -114,7 +114,7 @@ def _backward_fake(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v
     return _gradients(q, k, v, named["bias"], named["sinks"], rest[-1])
 
 
-def keep(ctx: Any, inputs: Tuple, output: Tuple) -> None:
+def keep(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -> None:
     q, k, v, *rest, want_lse = inputs
     ctx.want_lse = want_lse
     ctx.save_for_backward(q, k, v, *output, *rest[:len(TENSORS)])
@@ -122,7 +122,7 @@ def keep(ctx: Any, inputs: Tuple, output: Tuple) -> None:
     ctx.set_materialize_grads(False)
 
 
-def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor], backward: Any = None) -> Tuple:
+def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor], backward: Any = None) -> Tuple[Any, ...]:
     """The gradients of attention's arguments, by attention_backward or what stands for it."""
     q, k, v, o, lse, *rest = ctx.saved_tensors
     named = dict(zip(TENSORS, rest))

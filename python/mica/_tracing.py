@@ -34,11 +34,12 @@ _PLAIN = (Tensor, Parameter)
 
 def is_traced(q: Tensor, *others: Tensor) -> bool:
     return (_is_compiling() or dispatch_modes() or _transforms() or is_profiled() or _is_jit_tracing() or q.is_meta or
-            any(type(t) not in _PLAIN for t in (q, *others) if isinstance(t, Tensor)))  # type: ignore[return-value]
+            any(type(t) not in _PLAIN for t in (q, *others) if isinstance(t, Tensor)))
 
 
 def has_forward_mode() -> bool:
-    return forward_ad._current_level >= 0
+    level: int = forward_ad._current_level
+    return level >= 0
 
 
 def refuse_forward_mode(*tensors: Optional[Tensor]) -> None:
@@ -111,7 +112,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if is_cached and optional["k_new"] is not None:
-        new = [optional[name].detach().to(k.dtype) for name in ("k_new", "v_new")]
+        new = [new.detach().to(k.dtype) for new in (optional["k_new"], optional["v_new"]) if new is not None]
         o, lse = torch.ops.mica.attention_append(q.detach(), k, v, *new, optional["rotary_cos"],
                                                  optional["rotary_sin"], *tensors, *numbers, return_lse)
     elif is_cached:

@@ -49,4 +49,5 @@ def get_num_threads() -> int:
     library = _library()
     if "mica._caller" in sys.modules:
         library.follow_num_threads(sys.modules["torch"].get_num_threads())
-    return library.num_threads()
+    threads: int = library.num_threads()
+    return threads

@@ -13,7 +13,7 @@ from ._mail import Mail
 BYTES = 1024  # of a description as it travels
 KEPT = 4096
 
-_agreed: "OrderedDict[Tuple, Any]" = OrderedDict()
+_agreed: "OrderedDict[Tuple[Any, ...], Any]" = OrderedDict()
 
 
 def _differences(rows: List[Dict[str, Any]]) -> List[str]:

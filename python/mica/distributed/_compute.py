@@ -52,7 +52,7 @@ def _options(group: Group, call: Call) -> Dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _lengths(group: Group, device: torch.device) -> Dict[str, Tensor]:
     """The int32 vectors of a packed call: where each part begins, and how long it is."""
-    def of(parts: Tuple) -> Tuple[Tensor, Tensor]:
+    def of(parts: Tuple[Any, ...]) -> Tuple[Tensor, Tensor]:
         begins = [part.begin for part in parts] + [parts[-1].end]
         return (torch.tensor(begins, dtype=torch.int32, device=device),
                 torch.tensor([part.chunk.count for part in parts], dtype=torch.int32, device=device))
@@ -113,7 +113,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: Group, call: Call, alibi: Op
     lse = torch.empty((q.shape[0], q.shape[2], some_q.shape[1]), dtype=torch.float32, device=q.device)
     if rows.vectors:
         lse.fill_(-float("inf"))
-    _tensors.forward(*rows.packed(some_q, some_k, some_v), out=rows.packed(o)[0], lse=rows.packed(lse)[0],
+    packed_q, packed_k, packed_v = rows.packed(some_q, some_k, some_v)
+    _tensors.forward(packed_q, packed_k, packed_v, out=rows.packed(o)[0], lse=rows.packed(lse)[0],
                      **rows.vectors, **_inputs(group, slopes.alibi, rng_state, call))
     return Part(rows.begin, rows.end, o, lse if slopes.moved is None else lse - slopes.moved)
 
@@ -129,9 +130,9 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
     some_lse = lse[:, :, mine] if slopes.moved is None else lse[:, :, mine] + slopes.moved
     stretches = ((rows.begin, rows.end), (rows.key_begin, rows.key_end), (rows.key_begin, rows.key_end))
     rooms = [one.room(begin, end, bool(rows.vectors)) for one, (begin, end) in zip(sums, stretches)]
-    inputs = rows.packed(d_o[:, mine], q[:, mine], k[:, keys], v[:, keys], o[:, mine], some_lse)
+    some = rows.packed(d_o[:, mine], q[:, mine], k[:, keys], v[:, keys], o[:, mine], some_lse)
     wanted = rows.packed(*(False if room is None else room for room in rooms))
-    _tensors.backward(*inputs, d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],
+    _tensors.backward(some[0], some[1], some[2], some[3], some[4], some[5], d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],
                       **dict(zip(("dq", "dk", "dv"), wanted)), **rows.vectors,
                       **_inputs(group, slopes.alibi, rng_state, call))
     for one, (begin, end), room in zip(sums, stretches, rooms):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks of a call: a process group, or a DeviceMesh whose second dimension divides heads."""
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 import torch.distributed as dist
 
@@ -51,7 +51,7 @@ def ranks_of(group: Any, layout: str) -> Ranks:
     return Ranks(group, size, rank, size, rank, group, 1, 0, None)
 
 
-_flat = {}
+_flat: Dict[Any, Any] = {}
 
 
 def _flat_group(mesh: Any) -> Any:

@@ -5,7 +5,7 @@ Each part has o, the average of its values by its own probabilities, and lse, th
 by; in the whole its weight is exp(lse) over the sum of all. The whole is kept in fp32.
 """
 
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -32,10 +32,10 @@ class Part(NamedTuple):
     lse: Tensor
 
 
-_kernels: Dict[torch.device, Optional[Callable]] = {}
+_kernels: Dict[torch.device, Optional[Callable[..., Any]]] = {}
 
 
-def _kernel(device: torch.device) -> Optional[Callable]:
+def _kernel(device: torch.device) -> Optional[Callable[..., Any]]:
     """Joins several parts in one pass on a GPU; None where it cannot be had: no Triton, no compiler for it, or the first
     call comes while a graph is captured."""
     if device.type != "cuda" or device in _kernels or torch.cuda.is_current_stream_capturing():

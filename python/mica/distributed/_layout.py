@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     """Tokens first, first + step, ... , `count` of them."""
     first: int
     step: int
-    count: int
+    count: int  # type: ignore[assignment]  # in place of tuple.count, which nobody asks for
 
 
 def _stretch(length: int, parts: int, part: int) -> Tuple[int, int]:

@@ -7,7 +7,7 @@ computes, copied back in.
 """
 
 from functools import lru_cache
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -109,7 +109,7 @@ class Mail:
                f"{[r.peer for r in receives]})"
         kept = [letter.tensor for letter in (*sends, *receives)]
 
-        def start() -> Sequence[Any]:
+        def start() -> Any:
             if self._in_batches:
                 return dist.batch_isend_irecv(
                     [dist.P2POp(dist.isend, letter.tensor, self._peers[letter.peer], self.group) for letter in sends] +
@@ -147,7 +147,7 @@ class Mail:
         return here.to(tensor.device)
 
 
-_offices: dict = {}
+_offices: Dict[Any, Tuple[Any, Mail]] = {}
 
 
 def mail_of(group: Optional[Any], device: torch.device) -> Mail:

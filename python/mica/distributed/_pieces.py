@@ -5,7 +5,7 @@ A Part is a stretch of a rank's rows that is a Chunk of one sequence. A Piece is
 to a part of the keys. Pieces of packed sequences that ask the same of the library become one packed call.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._layout import Chunk
 
@@ -106,7 +106,7 @@ def merged(pieces: Sequence[Piece]) -> List[Piece]:
     return made
 
 
-def _corner_key(piece: Piece, corner: str, has_alibi: bool) -> Tuple:
+def _corner_key(piece: Piece, corner: str, has_alibi: bool) -> Tuple[Any, ...]:
     """Equal for pieces that a packed call with the diagonal in that corner can compute together."""
     moved = piece.k.chunk.count - piece.q.chunk.count if corner == "bottom-right" else 0
     return (None if piece.lower is None else piece.lower - moved, None if piece.upper is None else piece.upper - moved,
@@ -115,7 +115,7 @@ def _corner_key(piece: Piece, corner: str, has_alibi: bool) -> Tuple:
 
 def _grouped(pieces: Sequence[Piece], corner: str, has_alibi: bool) -> List[Group]:
     """Groups whose parts are in order and apart, as packed calls want them."""
-    groups: Dict[Tuple, List[List[Piece]]] = {}
+    groups: Dict[Tuple[Any, ...], List[List[Piece]]] = {}
     for piece in pieces:
         rounds = groups.setdefault(_corner_key(piece, corner, has_alibi), [])
         for members in rounds:

@@ -57,7 +57,8 @@ class Travel:
     def __init__(self, mail: Optional[Mail], route: Route, k: Tensor, v: Tensor) -> None:
         self._mail, self._route, self._step = mail, route, 0
         self.k, self.v = k, v
-        self._size, self._rank = (1, 0) if mail is None else (mail.size, mail.rank)
+        self._size: int = 1 if mail is None else mail.size
+        self._rank: int = 0 if mail is None else mail.rank
 
     def owner(self, step: int) -> int:
         return (self._rank - step) % self._size

@@ -115,4 +115,4 @@ def turn_back(mail: Mail, heads: Heads, rows_q: Tuple[int, ...], all_heads: int,
     if lse is not None:
         rows = ToRows.apply(lse.transpose(1, 2).unsqueeze(-1), mail, heads.queries, rows_q, all_heads)
         made[1] = rows.squeeze(-1).transpose(1, 2)
-    return made[0], made[1]  # type: ignore[return-value]
+    return made[0], made[1]

@@ -70,9 +70,10 @@ def _refuse(dropout_p: float, attn_mask: Optional[Tensor]) -> None:
         raise Unsupported("attn_mask is given with DTensors, want None or is_causal")
 
 
-def forward(op: Any, arguments: Tuple, named: Dict[str, Any]) -> Tuple[Any, Any]:
+def forward(op: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Tuple[Any, ...]:
     """aten::_scaled_dot_product_flash_attention_for_cpu of DTensors."""
-    def take(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+    def take(query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, *,
+             attn_mask: Optional[Tensor] = None, scale: Optional[float] = None) -> Tuple[Any, ...]:
         return query, key, value, dropout_p, is_causal, attn_mask, scale
     query, key, value, dropout_p, is_causal, attn_mask, scale = take(*arguments, **named)
     from torch.distributed.tensor import DTensor
@@ -81,18 +82,19 @@ def forward(op: Any, arguments: Tuple, named: Dict[str, Any]) -> Tuple[Any, Any]
     _refuse(dropout_p, attn_mask)
     axis = _ring_axis(query, key, value)
     layout = "zigzag" if axis is not None and _is_balanced() else "ring"
-    o, lse = _op.ring(*(_rows_first(t) for t in (query, key, value)),
+    o, lse = _op.ring(_rows_first(query), _rows_first(key), _rows_first(value),
                       _numbers(query, key, is_causal, scale, axis, layout))
     local = o.transpose(1, 2)
-    local._mica_layout = layout  # type: ignore[attr-defined]  # backward may run outside context_parallel
+    local._mica_layout = layout  # backward may run outside context_parallel
     return tuple(DTensor.from_local(t, query.device_mesh, query.placements, run_check=False, shape=shape,
                                     stride=torch.empty(shape, device="meta").stride())
                  for t, shape in ((local, query.shape[:-1] + value.shape[-1:]), (lse, query.shape[:-1])))
 
 
-def backward(op: Any, arguments: Tuple, named: Dict[str, Any]) -> Tuple[Any, ...]:
+def backward(op: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Tuple[Any, ...]:
     """aten::_scaled_dot_product_flash_attention_for_cpu_backward of DTensors."""
-    def take(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
+    def take(grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, dropout_p: float, is_causal: bool, *,
+             attn_mask: Optional[Tensor] = None, scale: Optional[float] = None) -> Tuple[Any, ...]:
         return grad_out, query, key, value, out, logsumexp, is_causal, scale
     grad_out, query, key, value, out, logsumexp, is_causal, scale = take(*arguments, **named)
     from torch.distributed.tensor import DTensor
@@ -120,7 +122,8 @@ def _handlers() -> Optional[Dict[Any, Any]]:
         return None
     try:
         from torch.distributed.tensor import DTensor
-        return DTensor._op_dispatcher._custom_op_handlers
+        handlers: Dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+        return handlers
     except (ImportError, AttributeError):
         return None
 

@@ -55,10 +55,11 @@ def _backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: 
     grads = tuple(torch.empty_like(t) for t in (query, key, value))
     made = _tensors.backward(d_o, q, k, v, o, logsumexp.contiguous(), **options,
                              deterministic=torch.are_deterministic_algorithms_enabled())
-    return tuple(grad.copy_(m.transpose(1, 2)) for grad, m in zip(grads, made))
+    return tuple(grad.copy_(m.transpose(1, 2)) for grad, m in zip(grads, made) if m is not None)
 
 
-def sdpa_cuda(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+def sdpa_cuda(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+              return_debug_mask: bool = False, *, scale: Optional[float] = None) -> Tuple[Any, ...]:
     """aten::_scaled_dot_product_flash_attention."""
     q, k, v = _rows_first(query, key, value)
     out = torch.empty_like(query)
@@ -69,14 +70,17 @@ def sdpa_cuda(query, key, value, dropout_p=0.0, is_causal=False, return_debug_ma
     return out, lse, None, None, query.shape[2], key.shape[2], rng_state, unused, query.new_empty(0)
 
 
-def sdpa_cuda_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
-                       is_causal, philox_seed, philox_offset, *, scale=None):
+def sdpa_cuda_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
+                       cum_seq_q: Optional[Tensor], cum_seq_k: Optional[Tensor], max_q: int, max_k: int, dropout_p: float,
+                       is_causal: bool, philox_seed: Tensor, philox_offset: Tensor, *,
+                       scale: Optional[float] = None) -> Tuple[Tensor, ...]:
     """aten::_scaled_dot_product_flash_attention_backward."""
     return _backward(grad_out, query, key, value, out, logsumexp, rng_state=_state(philox_seed, dropout_p),
                      **_numbers(is_causal, scale, dropout_p))
 
 
-def _flash_options(is_causal, window_size_left, window_size_right, scale, dropout_p) -> Dict[str, Any]:
+def _flash_options(is_causal: bool, window_size_left: Optional[int], window_size_right: Optional[int],
+                   scale: Optional[float], dropout_p: float) -> Dict[str, Any]:
     """NOTE: is_causal of the flash operators is aligned to the bottom right."""
     left, right = (-1 if side is None else max(int(side), -1) for side in (window_size_left, window_size_right))
     return dict(causal=_abi.CAUSAL_BOTTOM_RIGHT if is_causal else _abi.CAUSAL_NONE, scale=scale or 0.0,
@@ -84,16 +88,20 @@ def _flash_options(is_causal, window_size_left, window_size_right, scale, dropou
                 window_right=-1 if is_causal else right)
 
 
-def flash_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, *,
-                  scale=None, window_size_left=None, window_size_right=None, seqused_k=None, alibi_slopes=None,
-                  block_table=None, num_splits=None, out=None):
+def flash_forward(query: Tensor, key: Tensor, value: Tensor, cum_seq_q: Optional[Tensor], cum_seq_k: Optional[Tensor],
+                  max_q: int, max_k: int, dropout_p: float, is_causal: bool, return_debug_mask: bool, *,
+                  scale: Optional[float] = None, window_size_left: Optional[int] = None,
+                  window_size_right: Optional[int] = None, seqused_k: Optional[Tensor] = None,
+                  alibi_slopes: Optional[Tensor] = None, block_table: Optional[Tensor] = None,
+                  num_splits: Optional[int] = None, out: Optional[Tensor] = None) -> Tuple[Any, ...]:
     """aten::_flash_attention_forward: (batch, rows, heads, dim), or packed (rows, heads, dim) with cum_seq_q."""
     rng_state = _rng(query, dropout_p)
     if block_table is not None:  # pages have no beginnings
-        seqused_k = cum_seq_k[1:] - cum_seq_k[:-1] if seqused_k is None else seqused_k
+        if seqused_k is None and cum_seq_k is not None:
+            seqused_k = cum_seq_k[1:] - cum_seq_k[:-1]
         cum_seq_k = None
     out, lse, _ = _tensors.forward(
-        *(_tensors.dense(t) for t in (query, key, value)), out=out, lse=True, cu_seqlens_q=cum_seq_q,
+        _tensors.dense(query), _tensors.dense(key), _tensors.dense(value), out=out, lse=True, cu_seqlens_q=cum_seq_q,
         cu_seqlens_k=cum_seq_k, seqused_k=seqused_k, alibi=alibi_slopes, block_table=block_table,
         rng_state=_state(rng_state, dropout_p), max_seqlen_q=max_q, max_seqlen_k=max_k, num_splits=num_splits or 0,
         **_flash_options(is_causal, window_size_left, window_size_right, scale, dropout_p))
@@ -101,23 +109,27 @@ def flash_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout
     return out, lse, rng_state, unused, query.new_empty(0)
 
 
-def flash_forward_inplace(out, *args, **kwargs):
+def flash_forward_inplace(out: Tensor, *args: Any, **kwargs: Any) -> Any:
     """aten::_flash_attention_forward_no_dropout_inplace."""
     return flash_forward(*args, out=out, **kwargs)[1]
 
 
-def flash_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
-                   is_causal, rng_state, unused, *, scale=None, window_size_left=None, window_size_right=None):
+def flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
+                   cum_seq_q: Optional[Tensor], cum_seq_k: Optional[Tensor], max_q: int, max_k: int, dropout_p: float,
+                   is_causal: bool, rng_state: Tensor, unused: Tensor, *, scale: Optional[float] = None,
+                   window_size_left: Optional[int] = None, window_size_right: Optional[int] = None) -> Tuple[Any, ...]:
     """aten::_flash_attention_backward."""
-    packed = dict(cu_seqlens_q=cum_seq_q, cu_seqlens_k=cum_seq_k, max_seqlen_q=max_q, max_seqlen_k=max_k)
+    packed: Dict[str, Any] = dict(cu_seqlens_q=cum_seq_q, cu_seqlens_k=cum_seq_k, max_seqlen_q=max_q, max_seqlen_k=max_k)
+    d_o, q, k, v, o = (_tensors.dense(t) for t in (grad_out, query, key, value, out))
     return _tensors.backward(
-        *(_tensors.dense(t) for t in (grad_out, query, key, value, out)), logsumexp.contiguous(),
+        d_o, q, k, v, o, logsumexp.contiguous(),
         rng_state=_state(rng_state, dropout_p), deterministic=torch.are_deterministic_algorithms_enabled(),
         **(packed if cum_seq_q is not None else {}),
         **_flash_options(is_causal, window_size_left, window_size_right, scale, dropout_p))[:3]
 
 
-def _textbook(query, key, value, is_causal, attn_mask, scale) -> Tuple[Tensor, Tensor]:
+def _textbook(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Optional[Tensor],
+              scale: float) -> Tuple[Tensor, Tensor]:
     """Probabilities and LSE, for double, which Mica has no kernels for and PyTorch's CPU backend takes."""
     scores = query @ key.transpose(-1, -2) * scale
     if is_causal:
@@ -132,13 +144,14 @@ def _for_every_query_head(query: Tensor, *tensors: Tensor) -> Tuple[Tensor, ...]
     return tuple(t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in tensors)
 
 
-def sdpa_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+def sdpa_cpu(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+             attn_mask: Optional[Tensor] = None, scale: Optional[float] = None) -> Tuple[Tensor, Tensor]:
     """aten::_scaled_dot_product_flash_attention_for_cpu. PyTorch lays its LSE out as (batch, rows, heads)."""
     out = torch.empty_like(query)
     if query.dtype not in MICA_TYPES:
         k, v = _for_every_query_head(query, key, value)
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        probability, lse = _textbook(query, k, v, is_causal, attn_mask, scale)
+        probability, lse = _textbook(query, k, is_causal, attn_mask, scale)
         return out.copy_(probability @ v), lse.transpose(1, 2).contiguous().transpose(1, 2)
     q, k, v = _rows_first(query, key, value)
     lse = torch.empty(q.shape[:3], dtype=torch.float32).transpose(1, 2)
@@ -146,12 +159,14 @@ def sdpa_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=Non
     return out, lse
 
 
-def sdpa_cpu_backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
+def sdpa_cpu_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
+                      dropout_p: float, is_causal: bool, *, attn_mask: Optional[Tensor] = None,
+                      scale: Optional[float] = None) -> Tuple[Tensor, ...]:
     """aten::_scaled_dot_product_flash_attention_for_cpu_backward."""
     if query.dtype not in MICA_TYPES:
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         k, v = _for_every_query_head(query, key, value)
-        probability, _ = _textbook(query, k, v, is_causal, attn_mask, scale)
+        probability, _ = _textbook(query, k, is_causal, attn_mask, scale)
         d_score = probability * (grad_out @ v.transpose(-1, -2) - (grad_out * out).sum(-1, keepdim=True)) * scale
         d_k, d_v = d_score.transpose(-1, -2) @ query, probability.transpose(-1, -2) @ grad_out
         return d_score @ k, *(t.unflatten(1, (key.shape[1], -1)).sum(2) for t in (d_k, d_v))

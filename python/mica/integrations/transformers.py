@@ -45,7 +45,7 @@ _PADDING = torch.uint8
 def _is_tracing() -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 # What an attention class does with a mask that it does not merely hand on.
@@ -101,7 +101,7 @@ def _calls_itself_bidirectional(config: Any) -> bool:
             model_type == "umt5" and "is_causal=config.is_decoder" not in _source_of(type(config).__module__))
 
 
-def _parts(mask_function: Callable) -> List[Callable]:
+def _parts(mask_function: Callable[..., Any]) -> List[Callable[..., Any]]:
     """What an and_masks() of Transformers is made of."""
     if getattr(mask_function, "__qualname__", "").startswith("and_masks.") and mask_function.__closure__:
         inner = [cell.cell_contents for cell in mask_function.__closure__]
@@ -109,7 +109,7 @@ def _parts(mask_function: Callable) -> List[Callable]:
     return [mask_function]
 
 
-def _is_packing_alone(mask_function: Callable) -> bool:
+def _is_packing_alone(mask_function: Callable[..., Any]) -> bool:
     """Whether it hides no more and no less than the causal mask, a window and the ends of packed sequences do."""
     known = ("causal_mask_function", "packed_sequence_mask_function.", "sliding_window_overlay.")
     return all(getattr(part, "__module__", "") == masking_utils.__name__ and part.__qualname__.startswith(known)
@@ -255,12 +255,12 @@ def attention(
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if q.dtype != k.dtype or v.dtype != k.dtype:
         q, k = q.to(v.dtype), k.to(v.dtype)
-    options = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
+    options: Dict[str, Any] = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     if attention_mask is not None and attention_mask.dtype == _PADDING and attention_mask.dim() == 4:
         causal = True  # mask() makes such of causal masks alone, whatever the module says of itself
     side = None if sliding_window is None else sliding_window - 1
-    native = dict(causal=causal, window=None if side is None else (side, None if causal else side))
+    native: Dict[str, Any] = dict(causal=causal, window=None if side is None else (side, None if causal else side))
     if attention_mask is not None and attention_mask.dim() == 2:
         attention_mask = attention_mask[:, None, None, :].to(_PADDING)
     if attention_mask is not None and attention_mask.dim() != 4:
@@ -271,7 +271,7 @@ def attention(
                                                   else cu_seq_lens_k))
         if position_bias is None and (attention_mask is None or is_padding or
                                       getattr(attention_mask, "is_packing_alone", False)):
-            lengths = {f"max_seqlen_{side}": _length(kwargs.get(f"max_length_{side}")) for side in "qk"}
+            lengths: Dict[str, Any] = {f"max_seqlen_{side}": _length(kwargs.get(f"max_length_{side}")) for side in "qk"}
             return mica.attention_varlen(q[0], k[0], v[0], cu_q, cu_k, **lengths, **native, **options)[None], None
         same = _same_sequence(cu_q, cu_k, rows, keys)
         if attention_mask is None or is_padding:
@@ -308,7 +308,7 @@ def _has_a_list_of_its_own(modeling: str) -> bool:
     return any("eager" in table for table in tables)
 
 
-def _refuse_model(kind: type) -> None:
+def _refuse_model(kind: Any) -> None:
     """A model that cannot be served. Transformers asks the same of sdpa; those that take registered attention but not
     sdpa (softcap, sinks) are served."""
     why = None
