@@ -40,9 +40,11 @@ for line in sys.stdin:
                 ctypes.CDLL(path)
             answer = answer or "LOADS"
         except (ImportError, OSError) as e:
-            foreign = isinstance(e, ModuleNotFoundError) and e.name != os.path.basename(path).split(".")[0]
-            # A module that asks for another package has been loaded.
-            answer = "LOADS" if foreign else type(e).__name__ + ": " + str(e).split("\n")[0]
+            own = os.path.basename(path).split(".")[0]
+            # What the loader says names the file (or, of a module that was not found, its name); what the module's own
+            # code raises does not: it has been loaded then, and wants its package around it.
+            loader_said = not isinstance(e, ImportError) or e.path or (isinstance(e, ModuleNotFoundError) and e.name == own)
+            answer = type(e).__name__ + ": " + str(e).split("\n")[0] if loader_said else "LOADS"
         except Exception:
             answer = "LOADS"  # the loader did its part; the module wants its package around it
         os.write(write, answer.encode())

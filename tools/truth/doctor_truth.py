@@ -152,13 +152,16 @@ class Truth:
         return run([self.python, "-m", "pip", "install", "-q", *options, *packages]).returncode == 0
 
     def bring_requirements(self, wheels: List[pathlib.Path]) -> None:
-        """What the wheels require of Python, by pip, with the target's torch and NumPy as they are."""
+        """What the wheels require, and what that requires, by pip, with the target's torch and NumPy as they are."""
         wanted = {name_of(r) for wheel in wheels for r in requirements(wheel)}
         wanted -= {"torch", "numpy", "triton", "torchvision", "torchaudio", *OWN_CUDA}
         wanted = {name for name in wanted if not name.startswith("nvidia")}
-        if not self.pip_install(sorted(wanted), ["--no-deps", "--only-binary", ":all:"]):
+        constraints = self.work / "constraints.txt"
+        constraints.write_text("\n".join([self.numpy] + ([f"torch=={self.torch}"] if self.torch else [])) + "\n")
+        options = ["--only-binary", ":all:", "-c", str(constraints)]
+        if not self.pip_install(sorted(wanted), options):
             for one in sorted(wanted):
-                if not self.pip_install([one], ["--no-deps", "--only-binary", ":all:"]):
+                if not self.pip_install([one], options):
                     say(f"not to be had: {one}")
 
     def unpack(self, wheel: pathlib.Path) -> List[pathlib.Path]:

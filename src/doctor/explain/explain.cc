@@ -142,6 +142,23 @@ void name_the_wheel(const LogText& log, const Environment& target, Verdict& verd
   }
 }
 
+// "vllm" of a file .../site-packages/vllm/_C.abi3.so that the evidence names; empty: it names none, or torch itself.
+std::string installed_package_of(const Verdict& verdict) {
+  for (const std::string& line : verdict.evidence)
+    for (const std::string_view folder : {"site-packages/", "dist-packages/"}) {
+      const std::size_t at = line.find(folder);
+      if (at == line.npos) continue;
+      const std::string_view rest = std::string_view(line).substr(at + folder.size());
+      std::string name(rest.substr(0, rest.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                             "0123456789_-")));
+      // A module beside the packages need not be called as the package is.
+      if (name.empty() || rest.substr(name.size(), 1) != "/" || name == "torch" || name == "nvidia") return "";
+      std::replace(name.begin(), name.end(), '_', '-');
+      return name;
+    }
+  return "";
+}
+
 // Where another build of the package is the cure, and the text names it, the one command that does it all.
 void name_the_fix(const LogText& log, Verdict& verdict) {
   constexpr const char* kCured[] = {
@@ -158,11 +175,13 @@ void name_the_fix(const LogText& log, Verdict& verdict) {
       {"pytorch3d", "pytorch3d"},           {"detectron2", "detectron2"},
       {"xformers/_C", "xformers"},          {"xFormers", "xformers"}};
   if (std::find(std::begin(kCured), std::end(kCured), verdict.code) == std::end(kCured)) return;
+  const auto name = [&](const std::string& package) {
+    verdict.fix += "\nor in one step, undone if it does not work: mica fix " + package;
+  };
   for (const auto& [word, package] : kPackages)
-    if (log.text.find(word) != log.text.npos) {
-      verdict.fix += std::string("\nor in one step, undone if it does not work: mica fix ") + package;
-      return;
-    }
+    if (log.text.find(word) != log.text.npos) return name(package);
+  if (const std::string package = installed_package_of(verdict); !package.empty()) return name(package);
+  if (const std::string project = project_of(log); project != "flash-attn") name(project);
 }
 
 // Pasted text holds what terminals obey; line breaks are ours.

@@ -68,6 +68,14 @@ std::span<const KnownFailure> known_loader_failures() {
        "the first to be loaded serves all.",
        "conda install -c conda-forge libstdcxx-ng, or start with LD_PRELOAD=$CONDA_PREFIX/lib/libstdc++.so.6 (outside "
        "conda: /usr/lib/x86_64-linux-gnu/libstdc++.so.6)"},
+      {"UNDEFINED_SYMBOL",
+       Role::kCause,
+       {"undefined symbol: nvte_{symbol@}"},
+       {},
+       "nvte_{symbol} belongs to Transformer Engine's own library, which `import transformer_engine` opens before its "
+       "extension: the extension was imported by itself, or the two are of different releases.",
+       "{python} -c 'import torch, transformer_engine.pytorch'; if it stays: {pip} install --force-reinstall "
+       "--no-build-isolation 'transformer-engine[pytorch]'"},
       {"PY_SYMBOL",
        Role::kCause,
        {"undefined symbol: {symbol@}"},
@@ -79,6 +87,14 @@ std::span<const KnownFailure> known_loader_failures() {
        Role::kCause,
        {"undefined symbol: {symbol@}", "undefined symbol {symbol@}"},
        {"undefined symbol:", "undefined symbol _Z"},
+       "Nothing that is loaded defines {symbol}.",
+       "mica doctor FILE.so shows which library should have it"},
+      // The same on macOS, whose names have one underscore more, and on Android.
+      {"TORCH_SIGNATURE",
+       Role::kCause,
+       {"Symbol not found: _{symbol@}", "symbol not found in flat namespace '_{symbol@}'",
+        "cannot locate symbol '{symbol@}'"},
+       {"Symbol not found: __Z", "flat namespace '__Z", "cannot locate symbol \"_Z", "cannot locate symbol '_Z"},
        "Nothing that is loaded defines {symbol}.",
        "mica doctor FILE.so shows which library should have it"},
       {"DRIVER_MISSING",
@@ -101,6 +117,15 @@ std::span<const KnownFailure> known_loader_failures() {
        "The file was built for the CUDA runtime whose library ends in .so.{major}, and neither PyTorch nor the system "
        "has that one loaded: PyTorch is for the CPU or for another CUDA major.",
        "mica pick names the wheel that fits this PyTorch; or install a PyTorch of that CUDA"},
+      {"CUDA_MAJOR",
+       Role::kCause,
+       {"libtorch_hip.so: cannot open shared object file", "libc10_hip.so: cannot open shared object file",
+        "libamdhip64.so.{major}: cannot open shared object file"},
+       {},
+       "The file was built for ROCm (AMD's GPUs), and the PyTorch here is a build for CUDA or for the CPU: two "
+       "packages "
+       "were taken from different indices.",
+       "{pip} install --force-reinstall torch torchvision torchaudio in one command, from one index"},
       {"NEEDED_MISSING",
        Role::kCause,
        {"libc10.so: cannot open shared object file", "libc10_cuda.so: cannot open shared object file",
@@ -127,6 +152,15 @@ std::span<const KnownFailure> known_loader_failures() {
        "that "
        "compiles it now. The compiler's words stand in the output of the first process",
        "rm -rf ~/.cache/torch_extensions, then run it with one process and 2>&1 | mica explain"},
+      {"UNDEFINED_SYMBOL",
+       Role::kCause,
+       {"DLL load failed while importing {module}: The specified procedure could not be found"},
+       {},
+       "{module} is there, and so are the DLLs that it needs, but one of them has a function no more that {module} "
+       "asks "
+       "for: PyTorch or CUDA is of another release than the one that {module} was built for.",
+       "{pip} install --force-reinstall --no-deps the wheel of {module} for the torch that {python} -c \"import torch; "
+       "print(torch.__version__)\" prints"},
       {"NEEDED_MISSING",
        Role::kCause,
        {"DLL load failed while importing {module}: The specified module could not be found",
@@ -190,7 +224,8 @@ std::span<const KnownFailure> known_loader_failures() {
        "take the wheel whose name ends in the output of `uname -m`"},
       {"STATIC_TLS",
        Role::kCause,
-       {"{file}: cannot allocate memory in static TLS block", "cannot allocate memory in static TLS block"},
+       {"{file}: cannot allocate memory in static TLS block", "cannot allocate memory in static TLS block",
+        "cannot load any more object with static TLS"},
        {},
        "The loader has a small block for the thread-local data of libraries that are loaded late, and it is full.",
        "export LD_PRELOAD= the library that the message names, before Python is started; or import its package first"},

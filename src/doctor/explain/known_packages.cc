@@ -171,6 +171,22 @@ std::span<const KnownFailure> known_package_failures() {
        "--no-build-isolation ./apex"},
       {"MODULE_MISSING",
        Role::kCause,
+       {"so_path = next(so_dir.glob(", "Could not find shared object file for Transformer Engine"},
+       {"transformer_engine", "Transformer Engine"},
+       "Transformer Engine's common part is installed, and its extension for the framework that imports it is not.",
+       "{pip} uninstall -y transformer-engine transformer-engine-cu12 transformer-engine-cu13 transformer-engine-torch "
+       "&& "
+       "{pip} install --no-build-isolation 'transformer-engine[pytorch]'"},
+      {"MODULE_MISSING",
+       Role::kSummary,
+       {"NameError: name '{module}' is not defined"},
+       {"_cuda' is not defined", "_cuda_core' is not defined", "_cuda_oflex' is not defined",
+        "name '_C' is not defined", "_kernels' is not defined"},
+       "The compiled module was imported below `try`, that failed, and the failure was dropped: it was not built, or "
+       "does not load with this PyTorch.",
+       "{python} -c 'import torch, {module}' 2>&1 | mica explain says which"},
+      {"MODULE_MISSING",
+       Role::kCause,
        {"No module named 'mmcv._ext'"},
        {},
        "mmcv without its compiled part: mmcv-lite, or mmcv built where no compiler was found. Its wheels are for one "

@@ -17,7 +17,8 @@ namespace doctor {
 
 using namespace support;
 
-class LibraryStore;  // doctor/load/library_store.h
+class LibraryStore;      // doctor/load/library_store.h
+class InstalledModules;  // doctor/judge/imports/installed_modules.h
 
 struct LoaderFacts {
   std::vector<std::string> library_path;                   // LD_LIBRARY_PATH; an empty entry is the current folder
@@ -42,6 +43,9 @@ struct TorchFacts {
   std::string cuda_version;            // "12.8"; empty: a build for the CPU
   CxxAbi cxx_abi = CxxAbi::kUnknown;   // from the exports of libc10.so
   std::vector<std::string> libraries;  // paths that `import torch` loads, in load order; the closure follows by itself
+  // CUDA's libraries from pip that torch's Python opens by their paths: after the first of the above, so that a copy on
+  // LD_LIBRARY_PATH does not come first (since 2.6), and all of them where that first one lacks a library of CUDA.
+  std::vector<std::string> preloaded, preloaded_if_missing;
 };
 
 struct Gpu {
@@ -64,6 +68,7 @@ struct Environment {
   bool gpus_known = false;  // true with an empty list: there are none
   std::vector<Gpu> gpus;
   std::shared_ptr<LibraryStore> libraries;
+  mutable std::shared_ptr<InstalledModules> modules;  // of its Python, as far as judging has read them
 };
 
 }  // namespace doctor

@@ -75,7 +75,9 @@ bool is_torch_name(std::string_view name) {
   while (!rest.empty() && (rest[0] == 'K' || rest[0] == 'V' || rest[0] == 'R' || rest[0] == 'O')) rest.remove_prefix(1);
   for (const char* space : {"3c10", "2at", "5torch", "6caffe2"})
     if (rest.starts_with(space)) return true;
-  return false;
+  // Functions of libtorch_python in no namespace: THPVariable_Wrap(at::Tensor).
+  const std::size_t name_at = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  return name_at > 0 && rest.substr(name_at).starts_with("THP");
 }
 
 bool is_torch_stable_name(std::string_view name) {

@@ -6,12 +6,13 @@
 
 #include "doctor/facts/facts.h"
 #include "doctor/facts/gpu_rules.h"
+#include "doctor/judge/imports/package_imports.h"
 #include "doctor/judge/judge.h"
 #include "doctor/judge/own_check.h"
 #include "doctor/judge/torch_claim.h"
-#include "doctor/read/import_graph.h"
 #include "doctor/read/inspect.h"
 #include "doctor/read/metadata.h"
+#include "doctor/read/python/outline.h"
 #include "doctor/read/record.h"
 #include "doctor/read/requirement.h"
 #include "doctor/system/package.h"
@@ -121,10 +122,11 @@ void judge_missing_module(const Survey& survey, const PythonInstall& python, con
 
 // An extension module that an installer put there and that is there no more.
 void judge_gone(const Survey& survey, const PythonInstall& python, const InstalledPackage& package,
-                const PackageFiles& found, std::vector<Verdict>& out) {
+                const PackageFiles& found, const Environment& target, std::vector<Verdict>& out) {
   if (found.gone.empty()) return;
-  const ImportGraph graph = words_of_package(survey.outlook.files, package).graph;
-  const std::set<std::string> reached = graph.reached();
+  std::map<std::string, ImportFailure> compiled;
+  for (const std::string& path : found.gone) compiled.emplace(module_of_path(path), ImportFailure::kModuleNotFound);
+  const PackageImports imports(words_of_package(survey.outlook.files, package), compiled, target);
   for (const std::string& path : found.gone) {
     const std::string module = module_of_path(path);
     out.push_back(make_verdict({.code = "MODULE_MISSING",
@@ -135,7 +137,7 @@ void judge_gone(const Survey& survey, const PythonInstall& python, const Install
                                          "copying was cut off.",
                                 .fix = pip_of(python) + " install --force-reinstall --no-deps " + package.name,
                                 .evidence = {printable(package.site) + "/" + printable(path) + " does not exist"}}));
-    if (!graph.empty() && !reached.count(module)) out.back().severity = Severity::kWarning;
+    if (imports.is_known() && imports.part(module) != Part::kStops) out.back().severity = Severity::kWarning;
     if (out.size() > 20) return;
   }
 }
@@ -208,7 +210,7 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
   Judged judged{package.name + " " + package.version, python.program, {}};
   const PackageFiles found = files_of(survey.outlook.files, package);
   judge_missing_module(survey, python, package, found, judged.verdicts);
-  judge_gone(survey, python, package, found, judged.verdicts);
+  judge_gone(survey, python, package, found, target, judged.verdicts);
   judge_cute(python, package, found, judged.verdicts);
   if (found.needs_torch && !python.torch) {
     judged.verdicts.push_back(make_verdict({.code = "TORCH_MISSING",

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "doctor/facts/cpython_abi.h"
-#include "doctor/read/import_graph.h"
+#include "doctor/read/python/outline.h"
 #include "doctor/tables/torch_symbols.h"
 #include "support/text.h"
 

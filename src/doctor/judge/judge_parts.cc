@@ -11,8 +11,12 @@
 #include <optional>
 #include <set>
 
+#include "doctor/judge/imports/numpy_interface.h"
+#include "doctor/judge/imports/package_imports.h"
 #include "doctor/judge/judge_load.h"
 #include "doctor/judge/torch_claim.h"
+#include "doctor/load/library_store.h"
+#include "support/package_name.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -136,23 +140,90 @@ class PartsJudge {
     for (const auto& [family, is_there] : families)
       if (!is_there) add_missing_variant(family);
     const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
-                                       [](const Attempt& a) { return a.failure == LoadFailure::kNone; });
+                                       [](const Attempt& a) { return a.failure == ImportFailure::kNone; });
+    PackageImports imports = run_imports_of_package();
+    if (judge_again(imports.libraries())) imports = run_imports_of_package();
     for (const Attempt& attempt : attempts_) {
-      if (const Binary* sibling = loading_sibling(attempt))
-        set_aside(out_[attempt.verdict], *sibling);
-      else if (any_loads && is_optional(attempt))
-        soften(out_[attempt.verdict], own_library(attempt.library, binaries_[attempt.binary]));
-      else if (is_guarded(attempt) || is_done_without(attempt))
-        set_apart(out_[attempt.verdict]);
+      if (attempt.failure == ImportFailure::kNone) continue;
+      Verdict& verdict = out_[attempt.verdict];
+      if (is_python_module(attempt.binary) && imports.is_known()) {
+        const Part part = imports.part(module_name(attempt.binary));
+        if (part != Part::kStops && part != Part::kLoads) set_apart(verdict, part);
+      } else if (const Binary* sibling = loading_sibling(attempt)) {
+        set_aside(verdict, *sibling);
+      } else if (any_loads && is_optional(attempt)) {
+        soften(verdict, own_library(attempt.library, binaries_[attempt.binary]));
+      } else if (is_done_without(attempt, imports)) {
+        set_apart(verdict, Part::kCaught);
+      }
+    }
+    for (const auto& [module, verdict] : imports.others()) {
+      out_.push_back(verdict);
+      out_.back().evidence.push_back("it is imported on the way: " + module);
     }
   }
 
  private:
+  static constexpr std::size_t kMostBefore = 8;
+
   struct Attempt {
     std::size_t binary, verdict;  // indices into the binaries and the verdicts
-    LoadFailure failure;
+    ImportFailure failure;
     std::string library;  // the one that is missing
   };
+
+  // "pkg._C" of the file, wherever it lies.
+  std::string module_name(std::size_t i) const {
+    std::string_view path = binaries_[i].path;
+    for (const char* scheme : {".data/platlib/", ".data/purelib/"})
+      if (const std::size_t at = path.find(scheme); inspection_.wheel && at != path.npos)
+        path.remove_prefix(at + std::string_view(scheme).size());
+    if (target_.python)
+      for (const std::string& site : target_.python->site_packages)
+        if (path.starts_with(site + "/")) path.remove_prefix(site.size() + 1);
+    return path.starts_with("/") ? "" : module_of_path(path);
+  }
+
+  // Python opens it by its name; others are opened by ctypes or torch.ops.
+  bool is_python_module(std::size_t i) const {
+    return !facts_[i].python.init_functions.empty() || facts_[i].module.naming == ModuleNaming::kCpython ||
+           facts_[i].module.naming == ModuleNaming::kAbi3;
+  }
+
+  // What another package brings and has loaded when this one's module is opened (libarrow.so of pyarrow).
+  bool judge_again(const std::map<std::string, std::string>& loaded) {
+    bool any = false;
+    for (Attempt& attempt : attempts_) {
+      std::vector<PlacedFile> before;
+      while (!attempt.library.empty() && before.size() < kMostBefore) {
+        const auto found = loaded.find(attempt.library);
+        const ElfFile* elf = found == loaded.end() ? nullptr : target_.libraries->find(found->second);
+        if (!elf || (!before.empty() && before.back().path == found->second)) break;
+        before.push_back({found->second, elf});
+        std::vector<Verdict> verdicts;
+        const auto said = judge_load(binaries_[attempt.binary], facts_[attempt.binary], *session_,
+                                     placed(binaries_[attempt.binary]), before, target_, verdicts);
+        if (!said) break;
+        verdicts.back().evidence.push_back("loaded before it by what it imports: " + printable(found->second));
+        out_[attempt.verdict] = std::move(verdicts.back());
+        attempt.library = said->failure == LoadFailure::kNeededMissing ? said->library : "";
+        attempt.failure = said->failure == LoadFailure::kNone ? ImportFailure::kNone : ImportFailure::kImportError;
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  // One file of a module that loads is enough: some have one for each Python.
+  PackageImports run_imports_of_package() {
+    std::map<std::string, ImportFailure> compiled;
+    for (const Attempt& attempt : attempts_)
+      if (const std::string module = module_name(attempt.binary); is_python_module(attempt.binary) && !module.empty()) {
+        const auto [it, is_new] = compiled.emplace(module, attempt.failure);
+        if (!is_new && attempt.failure == ImportFailure::kNone) it->second = ImportFailure::kNone;
+      }
+    return PackageImports(words(), std::move(compiled), target_);
+  }
 
   PlacedFile placed(const Binary& binary) const { return {placed_path(inspection_, binary, target_), &binary.elf}; }
 
@@ -170,6 +241,18 @@ class PartsJudge {
     });
   }
 
+  // A library of CUDA's that the package's Python opens in site-packages/nvidia before its own.
+  PlacedFile cuda_of_pip(const std::string& library) {
+    if (cuda_major_of(library) == 0 && !library.starts_with("libcu") && !library.starts_with("libnv")) return {};
+    if (!words().opens_cuda_of_pip || !target_.python || !target_.libraries) return {};
+    for (const std::string& site : target_.python->site_packages)
+      for (const std::string& folder : target_.libraries->names(site + "/nvidia")) {
+        const std::string path = site + "/nvidia/" + folder + "/lib/" + library;
+        if (const ElfFile* elf = target_.libraries->find(path)) return {path, elf};
+      }
+    return {};
+  }
+
   // A library of the same package that the loader's search does not reach.
   const Binary* own_library(const std::string& name, const Binary& user) const {
     const auto [begin, end] = by_name_.equal_range(name);
@@ -179,7 +262,6 @@ class PartsJudge {
   }
 
   void judge_one(std::size_t i) {
-    constexpr std::size_t kMostBefore = 8;
     const std::size_t begin = out_.size();
     const PlacedFile file = placed(binaries_[i]);
     std::vector<PlacedFile> before;
@@ -188,9 +270,10 @@ class PartsJudge {
     std::vector<std::string> first;
     while (said && said->failure == LoadFailure::kNeededMissing && before.size() < kMostBefore) {
       const Binary* library = own_library(said->library, binaries_[i]);
-      if (!library || !is_named(stem_of(library->path))) break;
-      before.insert(before.begin(), placed(*library));
-      first.push_back(printable(library->path));
+      const PlacedFile of_pip = library ? PlacedFile{} : cuda_of_pip(said->library);
+      if (library ? !is_named(stem_of(library->path)) : !of_pip.elf) break;
+      before.insert(before.begin(), library ? placed(*library) : of_pip);
+      first.push_back(printable(library ? library->path : of_pip.path));
       const std::string missing = said->library;
       out_.resize(begin);
       said = judge_load(binaries_[i], facts_[i], *session_, file, before, target_, out_);
@@ -198,22 +281,9 @@ class PartsJudge {
       if (said && said->library == missing) break;
     }
     if (!said) {
-      // Made for another Python: no matter, if nothing asks for it.
-      if (out_.size() > begin && is_unreached(i)) set_apart(out_.back());
+      // Made for another Python, which is no matter if nothing asks for it.
+      if (out_.size() > begin) attempts_.push_back({i, out_.size() - 1, ImportFailure::kModuleNotFound, ""});
       return;
-    }
-    if (said->failure == LoadFailure::kNone && is_of_old_numpy(i)) {
-      out_.back() = make_verdict({.code = "NUMPY_ABI",
-                                  .subject = printable(binaries_[i].path),
-                                  .message = "ImportError: numpy.core.multiarray failed to import",
-                                  .cause = "It was compiled with the headers of NumPy 1.x (A module that was compiled "
-                                           "using NumPy 1.x cannot be run in "
-                                           "NumPy " +
-                                           target_.python->numpy.text() + "); here is NumPy " +
-                                           target_.python->numpy.text() + ".",
-                                  .fix = "a newer release of the package, or python -m pip install 'numpy<2'",
-                                  .evidence = {"it imports numpy.core._multiarray_umath, and numpy._core nowhere"}});
-      said->failure = LoadFailure::kVersionMissing;
     }
     if (said->failure == LoadFailure::kNeededMissing && !first.empty()) {
       out_.resize(begin);
@@ -221,7 +291,25 @@ class PartsJudge {
     } else {
       for (const std::string& path : first) out_.back().evidence.push_back("opened before it by its package: " + path);
     }
-    attempts_.push_back({i, out_.size() - 1, said->failure, said->library});
+    ImportFailure failure = said->failure == LoadFailure::kNone ? ImportFailure::kNone : ImportFailure::kImportError;
+    if (failure == ImportFailure::kNone)
+      if (auto numpy = judge_numpy(binaries_[i], facts_[i], numpy_use(binaries_[i]), target_)) {
+        out_.back() = std::move(numpy->verdict);
+        failure = numpy->failure;
+      }
+    attempts_.push_back(
+        {i, out_.size() - 1, failure, said->failure == LoadFailure::kNeededMissing ? said->library : ""});
+  }
+
+  // Its own, or that of a library of the package which it needs and which does it for all (pyarrow).
+  NumpyUse numpy_use(const Binary& binary) const {
+    // NumPy's own wheel replaces the NumPy that is there.
+    if (inspection_.wheel && normalised_package(inspection_.wheel->metadata.first("Name")) == "numpy") return {};
+    if (binary.numpy.old_only || binary.numpy.least.known()) return binary.numpy;
+    for (const std::string_view needed : binary.elf.needed)
+      if (const Binary* library = own_library(std::string(needed), binary); library && library->numpy.old_only)
+        return library->numpy;
+    return binary.numpy;
   }
 
   void add_missing_variant(const std::string& family) {
@@ -238,53 +326,31 @@ class PartsJudge {
     if (!base_name(family).starts_with("libgraphbolt")) out_.back().severity = Severity::kWarning;
   }
 
-  bool is_of_old_numpy(std::size_t i) const {
-    return binaries_[i].numpy_1_only && !facts_[i].python.init_functions.empty() && target_.python &&
-           target_.python->numpy.known() && target_.python->numpy.major_part() >= 2;
-  }
-
   // What no file imports for certain, and what lacks something that neither torch nor CUDA brings, is a part that the
   // package opens when it is asked for, and else does without: torchaudio and its releases of FFmpeg.
   bool is_optional(const Attempt& attempt) {
-    if (attempt.failure != LoadFailure::kNeededMissing || is_torch_library(attempt.library) ||
-        cuda_major_of(attempt.library) > 0)
+    if (attempt.library.empty() || is_torch_library(attempt.library) || cuda_major_of(attempt.library) > 0)
       return false;
     return !words().certain_imports.empty() && !words().certain_imports.count(stem_of(binaries_[attempt.binary].path));
   }
 
-  // A module of Python's that `import` of the package does not reach: what its files import for certain leads
-  // elsewhere. (Libraries that are opened by torch.ops or ctypes are not seen so, and stay what they are.)
-  bool is_guarded(const Attempt& attempt) {
-    return attempt.failure != LoadFailure::kNone && !facts_[attempt.binary].python.init_functions.empty() &&
-           is_unreached(attempt.binary);
+  // A library that ctypes or torch.ops opens where a failure is caught, or when it is asked for. (Where no Python file
+  // opens one in words that are known, it counts.)
+  bool is_done_without(const Attempt& attempt, const PackageImports& imports) {
+    const bool any_opens = std::any_of(words().outlines.begin(), words().outlines.end(), [](const auto& module) {
+      const std::vector<Step>& steps = module.second.steps;
+      return std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == StepKind::kOpen; });
+    });
+    return any_opens && imports.is_known() && !imports.opens_for_certain(stem_of(binaries_[attempt.binary].path));
   }
 
-  // xFormers opens its library below try, warns, and goes on without: what stands below try is not seen of libraries
-  // that torch.ops opens, so its name says it.
-  bool is_done_without(const Attempt& attempt) const {
-    const std::string& path = binaries_[attempt.binary].path;
-    const std::size_t at = path.rfind("xformers/");
-    return attempt.failure != LoadFailure::kNone && at != path.npos && (at == 0 || path[at - 1] == '/') &&
-           stem_of(path).starts_with("_C");
-  }
-
-  bool is_unreached(std::size_t i) {
-    if (words().graph.empty()) return false;
-    if (!reached_) reached_ = words().graph.reached();
-    std::string_view path = binaries_[i].path;
-    if (target_.python)
-      for (const std::string& site : target_.python->site_packages)
-        if (path.starts_with(site + "/")) path.remove_prefix(site.size() + 1);
-    // Beside the packages, not inside one, it is a top module itself.
-    const std::string module = module_of_path(path);
-    return !path.starts_with("/") && module.find('.') != module.npos && !reached_->empty() && !reached_->count(module);
-  }
-
-  static void set_apart(Verdict& verdict) {
+  static void set_apart(Verdict& verdict, Part part) {
     verdict.severity = Severity::kWarning;
     verdict.cause +=
-        " `import` of the package does not reach it: its Python files import it below try, in a function, or not at "
-        "all. It is a part that fails when it is asked for.";
+        part == Part::kCaught
+            ? " `import` of the package tries it and goes on without: what uses it fails."
+            : " `import` of the package does not reach it: its Python files import it in a function, below "
+              "a condition, or not at all. It is a part that fails when it is asked for.";
     verdict.fix = "nothing, unless you need that part; then: " + verdict.fix;
   }
 
@@ -293,11 +359,9 @@ class PartsJudge {
   const Binary* loading_sibling(const Attempt& attempt) {
     const std::string& path = binaries_[attempt.binary].path;
     const std::string family = family_of(path);
-    if (attempt.failure != LoadFailure::kNeededMissing || family.empty() ||
-        words().certain_imports.count(stem_of(path)))
-      return nullptr;
+    if (attempt.library.empty() || family.empty() || words().certain_imports.count(stem_of(path))) return nullptr;
     for (const Attempt& other : attempts_)
-      if (other.failure == LoadFailure::kNone && family_of(binaries_[other.binary].path) == family)
+      if (other.failure == ImportFailure::kNone && family_of(binaries_[other.binary].path) == family)
         return &binaries_[other.binary];
     return nullptr;
   }
@@ -329,7 +393,6 @@ class PartsJudge {
   std::multimap<std::string, std::size_t, std::less<>> by_name_;  // soname or file name: index of the library
   std::vector<Attempt> attempts_;
   std::optional<PythonWords> words_;
-  std::optional<std::set<std::string>> reached_;
 };
 
 }  // namespace

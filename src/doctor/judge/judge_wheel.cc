@@ -9,7 +9,7 @@
 #include "doctor/facts/mangled.h"
 #include "doctor/facts/tags.h"
 #include "doctor/judge/attention_wheel.h"
-#include "doctor/read/import_graph.h"
+#include "doctor/read/python/outline.h"
 #include "doctor/read/record.h"
 #include "doctor/read/requirement.h"
 #include "doctor/read/wheel_name.h"

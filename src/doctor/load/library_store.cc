@@ -8,6 +8,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "support/files.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -20,6 +21,19 @@ class DiskLibraries : public LibraryStore {
  public:
   explicit DiskLibraries(std::string root) : root_(std::move(root)) {
     while (root_.ends_with("/")) root_.pop_back();
+  }
+
+  std::vector<std::string> names(const std::string& folder) override { return Files(root_).list(folder); }
+  std::optional<std::string> text(const std::string& path, uint64_t most) override {
+    return Files(root_).read(path, most);
+  }
+  std::optional<Binary> binary(const std::string& path) override {
+    std::vector<Verdict> problems;
+    try {
+      return read_binary(root_ + canonical(path), problems);
+    } catch (const ReadError&) {
+      return {};
+    }
   }
 
   const ElfFile* find(const std::string& path) override {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "doctor/read/elf/elf.h"
+#include "doctor/read/binary.h"
 
 namespace doctor {
 
@@ -17,6 +19,11 @@ class LibraryStore {
   virtual const ElfFile* find(const std::string& path) = 0;
   // The path without links and "..", so that one file under two names is one library; the path itself if not known.
   virtual std::string canonical(const std::string& path) { return path; }
+  // What lies around them, where the target can be read: names in a folder, a text file, a compiled file with all that
+  // it holds. A target that was only described has nothing to say of these.
+  virtual std::vector<std::string> names(const std::string&) { return {}; }
+  virtual std::optional<std::string> text(const std::string&, uint64_t /*most*/) { return {}; }
+  virtual std::optional<Binary> binary(const std::string&) { return {}; }
 };
 
 // Of this machine, or of the tree below `root`; files are read when first asked for, links stay inside the root.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/load/resolve.h"
 
+#include <algorithm>
+
 #include "doctor/load/loader.h"
 #include "support/text.h"
 
@@ -22,14 +24,35 @@ LoadSession::LoadSession(const Environment& target, const std::vector<PlacedFile
       if (const ElfFile* elf = loader.empty() ? nullptr : process.find(loader)) process.open(loader, elf);
       for (const std::string& name : target.loader.preload) process.first_found(name);
     }
-  if (torch_first && target.torch)
-    for (const std::string& path : target.torch->libraries)
-      if (const ElfFile* library = process.find(path)) {
-        auto opened = process.open(path, library);
-        // torch opens this one for everyone; the others it opens as Python does, for themselves.
-        if (base_name(path) == "libtorch_global_deps.so") process.make_global(opened.scope);
-        process.relocate(opened, false);
-      }
+  if (torch_first && target.torch) load_torch(*target.torch);
+}
+
+void LoadSession::load_torch(const TorchFacts& torch) {
+  Process& process = *process_;
+  const auto open_each = [&](const std::vector<std::string>& paths) {
+    for (const std::string& path : paths)
+      if (const ElfFile* library = process.find(path)) process.try_open(path, library);
+  };
+  for (const std::string& path : torch.libraries) {
+    const ElfFile* library = process.find(path);
+    if (!library) continue;
+    const bool is_first = base_name(path) == "libtorch_global_deps.so";
+    const Process::Mark mark = process.mark();
+    auto opened = process.open(path, library);
+    if (is_first && opened.failure.failure == LoadFailure::kNeededMissing && !torch.preloaded_if_missing.empty()) {
+      process.roll_back(mark);
+      open_each(torch.preloaded_if_missing);
+      opened = process.open(path, library);
+    }
+    // torch opens this one for everyone; the others it opens as Python does, for themselves.
+    if (is_first) process.make_global(opened.scope);
+    process.relocate(opened, false);
+    const bool has_cuda_of_pip = std::any_of(opened.scope.begin(), opened.scope.end(), [](const LoadedObject* object) {
+      return object->path.find("nvidia/cuda_runtime/lib/libcudart.so") != std::string::npos ||
+             object->path.find("/nvidia/cu1") != std::string::npos;
+    });
+    if (is_first && has_cuda_of_pip) open_each(torch.preloaded);
+  }
 }
 
 LoadSession::~LoadSession() = default;

@@ -54,6 +54,7 @@ class LoadSession {
   Resolution open(const PlacedFile& file, const std::vector<PlacedFile>& before = {});
 
  private:
+  void load_torch(const TorchFacts& torch);
   std::unique_ptr<Process> process_;
 };
 

@@ -93,20 +93,45 @@ Verdict no_library(const std::string& path, uint64_t size) {
        .evidence = {std::to_string(size) + " bytes"}});
 }
 
-void NumpyProbe::feed(std::span<const uint8_t> piece) {
-  constexpr std::string_view kOld = "numpy.core._multiarray_umath", kNew = "numpy._core";
-  if (has_new_) return;
-  const auto look = [&](std::string_view text) {
-    has_old_ |= memmem(text.data(), text.size(), kOld.data(), kOld.size()) != nullptr;
-    has_new_ |= memmem(text.data(), text.size(), kNew.data(), kNew.size()) != nullptr;
+void NumpyProbe::look(std::string_view text) {
+  const auto find = [&](std::string_view word) -> const char* {
+    return static_cast<const char*>(memmem(text.data(), text.size(), word.data(), word.size()));
   };
+  has_old_ = has_old_ || find("numpy.core._multiarray_umath");
+  has_new_ = has_new_ || find("numpy._core");
+  found_.raises = found_.raises || find("multiarray failed to import");
+  has_old_words_ = has_old_words_ || find("numpy.core.multiarray failed to import");
+  has_types_ = has_types_ || find(std::string_view("\0flatiter\0", 10));
+  found_.by_pybind11 = found_.by_pybind11 || find("__pybind11_");
+  found_.checks_types = found_.checks_types || find("size changed, may indicate binary");
+  // "module was compiled against NumPy C-API version 0x%x (NumPy 1.23) but the running NumPy has ..."
+  constexpr std::string_view kBut = ") but the running NumPy";
+  if (const char* end = found_.least.known() ? nullptr : find(kBut)) {
+    const std::string_view before = text.substr(0, std::size_t(end - text.data()));
+    const std::size_t open = before.rfind('(');
+    if (open != before.npos && before.substr(open).starts_with("(NumPy ") && before.size() - open < 20)
+      found_.least = parse_version(before.substr(open + 7));
+  }
+}
+
+void NumpyProbe::feed(std::span<const uint8_t> piece) {
+  // A text may lie across two pieces.
+  constexpr std::size_t kLongest = 64;
   const std::string_view text(reinterpret_cast<const char*>(piece.data()), piece.size());
-  // A name may lie across two pieces.
-  tail_ += text.substr(0, kOld.size());
+  tail_ += text.substr(0, kLongest);
   look(tail_);
   look(text);
-  tail_ = text.size() >= kOld.size() ? std::string(text.substr(text.size() - kOld.size()))
-                                     : tail_.substr(tail_.size() > kOld.size() ? tail_.size() - kOld.size() : 0);
+  tail_ = text.size() >= kLongest ? std::string(text.substr(text.size() - kLongest))
+                                  : tail_.substr(tail_.size() > kLongest ? tail_.size() - kLongest : 0);
+}
+
+NumpyUse NumpyProbe::use() const {
+  NumpyUse out = found_;
+  // A module of Cython's that only names NumPy's types imports no interface; its words are those of NumPy's own files.
+  out.checks_types = out.checks_types && has_types_;
+  out.old_only = (has_old_ || (out.checks_types && has_old_words_)) && !has_new_;
+  if (!has_old_ && !has_new_) out.least = {};
+  return out;
 }
 
 void BinaryProbe::feed(std::span<const uint8_t> piece) {
@@ -137,7 +162,7 @@ std::optional<Binary> BinaryProbe::finish(ByteSource& source, std::vector<Verdic
   } else {
     out = read_headers(source, path_, problems);
     if (!out || out->cubin) return out;
-    out->numpy_1_only = numpy_.is_1_only();
+    out->numpy = numpy_.use();
     const std::vector<ByteRange> ranges = container_ranges(out->elf, size_);
     for (FatbinContainer& container : found)
       if (std::any_of(ranges.begin(), ranges.end(),
@@ -149,11 +174,11 @@ std::optional<Binary> BinaryProbe::finish(ByteSource& source, std::vector<Verdic
   return out;
 }
 
-// Of a file on disk: its data is looked through, if it is a module of Python's.
-static bool numpy_1_only(ByteSource& source, const ElfFile& elf) {
+// Of a file on disk: its data is looked through, if it has to do with Python.
+static NumpyUse numpy_use(ByteSource& source, const ElfFile& elf) {
   if (std::none_of(elf.symbols.begin(), elf.symbols.end(),
-                   [](const ElfSymbol& s) { return s.defined && s.name.starts_with("PyInit_"); }))
-    return false;
+                   [](const ElfSymbol& s) { return s.name.starts_with("Py") || s.name.starts_with("_Py"); }))
+    return {};
   NumpyProbe probe;
   std::vector<uint8_t> piece;
   constexpr uint64_t kPiece = 1 << 20;
@@ -165,10 +190,10 @@ static bool numpy_1_only(ByteSource& source, const ElfFile& elf) {
   for (const ByteRange& range : ranges)
     for (uint64_t at = range.offset; at < range.end(); at += kPiece) {
       piece.resize(std::min(kPiece, range.end() - at));
-      if (!source.read(at, piece)) return false;
+      if (!source.read(at, piece)) return {};
       probe.feed(piece);
     }
-  return probe.is_1_only();
+  return probe.use();
 }
 
 std::optional<Binary> read_binary(ByteSource& source, const std::string& path, std::vector<Verdict>& problems) {
@@ -186,7 +211,7 @@ std::optional<Binary> read_binary(ByteSource& source, const std::string& path, s
   } else if (starts_as_elf({head, have})) {
     out = read_headers(source, path, problems);
     if (!out || out->cubin) return out;
-    out->numpy_1_only = numpy_1_only(source, out->elf);
+    out->numpy = numpy_use(source, out->elf);
     for (const ByteRange& range : container_ranges(out->elf, source.size()))
       for (FatbinContainer& container : read_fatbins(source, range, &damage))
         out->fatbins.push_back(std::move(container));

@@ -13,6 +13,15 @@
 
 namespace doctor {
 
+// What the texts in a file show of the NumPy that it was compiled with.
+struct NumpyUse {
+  bool old_only = false;      // headers of 1.x, which know only its C interface: since 2.0 they try numpy._core first
+  bool raises = false;        // an interface that does not fit becomes an ImportError
+  bool by_pybind11 = false;   // the module's code is called by pybind11
+  bool checks_types = false;  // Cython's: it compares the sizes of NumPy's types before all else
+  Version least;              // of NumPy, that its headers were told to serve; not known: they do not say
+};
+
 // An ELF file with the GPU code it carries: in a wheel, in a folder or alone.
 struct Binary {
   std::string path;  // in the wheel or on disk
@@ -21,18 +30,20 @@ struct Binary {
   std::vector<FatbinContainer> fatbins;
   std::optional<Cubin> cubin;  // if it is one
   bool bare_fatbin = false;    // a .fatbin file: no ELF file around it
-  bool numpy_1_only = false;   // compiled with the headers of NumPy 1.x, which know only its C interface
+  NumpyUse numpy;
 };
 
-// Looks for the names under which NumPy's headers import its C interface: since 2.0 they try numpy._core first.
+// Looks for the texts that NumPy's headers and Cython leave in a module.
 class NumpyProbe {
  public:
   void feed(std::span<const uint8_t> piece);
-  bool is_1_only() const { return has_old_ && !has_new_; }
+  NumpyUse use() const;
 
  private:
+  void look(std::string_view text);
   std::string tail_;
-  bool has_old_ = false, has_new_ = false;
+  bool has_old_ = false, has_new_ = false, has_old_words_ = false, has_types_ = false;
+  NumpyUse found_;
 };
 
 // Is fed a file from its beginning to its end and finds out whether it is compiled code, GPU code included.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "doctor/read/binary.h"
-#include "doctor/read/imports.h"
+#include "doctor/read/python/imports.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/record.h"
 #include "doctor/read/wheel_name.h"

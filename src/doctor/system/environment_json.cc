@@ -198,6 +198,8 @@ void read_python(const Fields& all, Environment& out) {
     facts.cuda_version = torch.text("cuda");
     facts.cxx_abi = abi_named(torch.text("cxx_abi"));
     facts.libraries = torch.texts("libraries");
+    if (torch.has("preloaded")) facts.preloaded = torch.texts("preloaded");
+    if (torch.has("preloaded_if_missing")) facts.preloaded_if_missing = torch.texts("preloaded_if_missing");
     out.torch = facts;
   }
 }
@@ -234,7 +236,9 @@ std::string export_environment(const Environment& target, const Files& files) {
                     {"folder", target.torch->folder},
                     {"cuda", target.torch->cuda_version},
                     {"cxx_abi", name_of(target.torch->cxx_abi)},
-                    {"libraries", target.torch->libraries}};
+                    {"libraries", target.torch->libraries},
+                    {"preloaded", target.torch->preloaded},
+                    {"preloaded_if_missing", target.torch->preloaded_if_missing}};
   out["libraries"] = packed(write_library_list(collect(target, files)));
   return out.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }

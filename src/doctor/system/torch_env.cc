@@ -24,6 +24,36 @@ std::string assigned(const std::string& text, const std::string& name) {
   return "";
 }
 
+// The library that torch's Python finds for ("cublas", "libcublas.so.*[0-9]") in a folder of packages; empty: none.
+std::string cuda_of_pip(const Files& files, const PythonInstall& python, const TorchFacts& torch,
+                        const std::string& folder, std::string pattern) {
+  const std::size_t class_at = pattern.find('[');
+  if (class_at != pattern.npos) pattern.resize(class_at);
+  const std::string major = torch.cuda_version.substr(0, torch.cuda_version.find('.'));
+  for (const std::string& site : python.facts.site_packages)
+    for (const std::string& place : {"/nvidia/" + folder, "/nvidia/cu" + major, "/" + folder})
+      for (const std::string& path : files.match(site + place + "/lib/" + pattern))
+        if (path.back() >= '0' && path.back() <= '9') return path;
+  return "";
+}
+
+// What torch/__init__.py opens by itself: calls of _preload_cuda_deps, and the table for when a library is missing.
+void read_preloading(const Files& files, const PythonInstall& python, TorchFacts& torch) {
+  const std::string text = files.read(torch.folder + "/__init__.py", 4 << 20).value_or("");
+  for (const std::string& line : split(text, '\n')) {
+    const std::size_t call = line.find("_preload_cuda_deps(\"");
+    const std::string_view entry = trimmed(line);
+    const bool is_row = entry.starts_with("\"") && entry.find("\": \"lib") != entry.npos;
+    if (call == line.npos && !is_row) continue;
+    const std::vector<std::string> parts = split(line, '"');
+    if (parts.size() < 4 || parts[1].find('/') != parts[1].npos || !parts[3].starts_with("lib") ||
+        parts[3].find('/') != parts[3].npos)
+      continue;
+    const std::string path = cuda_of_pip(files, python, torch, parts[1], parts[3]);
+    if (!path.empty()) (is_row ? torch.preloaded_if_missing : torch.preloaded).push_back(path);
+  }
+}
+
 }  // namespace
 
 std::optional<TorchFacts> read_torch(const Files& files, const PythonInstall& python) {
@@ -46,6 +76,7 @@ std::optional<TorchFacts> read_torch(const Files& files, const PythonInstall& py
     // `import torch` loads these two, and they need all the others.
     const std::string deps = folder + "/lib/libtorch_global_deps.so";
     if (files.is_file(deps)) torch.libraries.push_back(deps);
+    if (!torch.cuda_version.empty()) read_preloading(files, python, torch);
     const std::string module = folder + "/_C." + python.facts.soabi + ".so";
     if (files.is_file(module)) {
       torch.libraries.push_back(module);

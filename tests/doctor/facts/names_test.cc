@@ -5,7 +5,7 @@
 #include "doctor/facts/cpython_abi.h"
 #include "doctor/facts/mangled.h"
 #include "doctor/facts/tags.h"
-#include "doctor/read/imports.h"
+#include "doctor/read/python/imports.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/record.h"
 #include "doctor/read/requirement.h"

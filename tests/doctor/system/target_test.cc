@@ -196,12 +196,99 @@ TEST(Installed, ForTheOtherNumPy) {
     return codes_of(judge_all(system), Severity::kError);
   };
   using Codes = std::vector<std::string>;
-  const std::string old_one = "numpy.core._multiarray_umath", both = old_one + "numpy._core._multiarray_umath";
+  const std::string words = "numpy.core.multiarray failed to import";
+  const std::string old_one = "numpy.core._multiarray_umath" + words, both = old_one + "numpy._core._multiarray_umath";
   EXPECT_EQ(codes(old_one, "2.1.0"), Codes{"NUMPY_ABI"});
   EXPECT_EQ(codes(old_one, "1.26.4"), Codes{});
   EXPECT_EQ(codes(both, "2.1.0"), Codes{});
   EXPECT_EQ(codes(both, "1.26.4"), Codes{});
   EXPECT_EQ(codes("", "2.1.0"), Codes{});
+  // pybind11 says so and goes on; a module of Cython's that only names the types fails all the same.
+  EXPECT_EQ(codes(old_one + "__pybind11_module_local", "2.1.0"), Codes{});
+  const std::string types("%s size changed, may indicate binary incompatibility\0flatiter\0", 63);
+  EXPECT_EQ(codes(words + types, "2.1.0"), Codes{"NUMPY_ABI"});
+  EXPECT_EQ(codes("numpy._core.multiarray failed to import" + types, "2.1.0"), Codes{});
+  // Compiled for a newer one than is there.
+  const std::string newer =
+      both + "module was compiled against NumPy C-API version 0x%x (NumPy 1.25) but the running NumPy";
+  EXPECT_EQ(codes(newer, "1.24.4"), Codes{"NUMPY_ABI"});
+  EXPECT_EQ(codes(newer, "1.26.4"), Codes{});
+}
+
+// What stops a package may lie in another that it imports (statsmodels and the pandas beside it).
+TEST(Installed, WhatItImportsIsFollowed) {
+  const auto judged = [](const std::string& python, const std::string& other) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    system.library(kModule, {.exports = {"PyInit__C"}});
+    add_pkg(system, python);
+    system.write(kSite + "/other/__init__.py", other);
+    system.library(kSite + "/other/core.cpython-312-x86_64-linux-gnu.so",
+                   {.needed = {"libgone.so.1"}, .exports = {"PyInit_core"}});
+    return judge_all(system);
+  };
+  const auto codes = [&](const std::string& python, const std::string& other) {
+    return codes_of(judged(python, other), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  EXPECT_EQ(codes("import pkg._C\nimport other\n", "from . import core\n"), Codes{"NEEDED_MISSING"});
+  const std::vector<Judged> all = judged("import other\n", "from . import core\n");
+  EXPECT_EQ(all.back().subject, "pkg 1.0");
+  EXPECT_EQ(all.back().verdicts.back().evidence.back(), "it is imported on the way: other.core");
+  // The near misses: not reached, caught by the one or the other, or not that part of it.
+  EXPECT_EQ(codes("import pkg._C\n", "from . import core\n"), Codes{});
+  EXPECT_EQ(codes("try:\n    import other\nexcept ImportError:\n    other = None\n", "from . import core\n"), Codes{});
+  EXPECT_EQ(codes("import other\n", "try:\n    from . import core\nexcept ImportError:\n    pass\n"), Codes{});
+  EXPECT_EQ(codes("import other\n", "x = 1\n"), Codes{});
+}
+
+// A library that another package has loaded by then serves those that are opened after it (libarrow.so of pyarrow).
+TEST(Installed, ALibraryThatAnotherPackageHasLoaded) {
+  const auto codes = [](const std::string& python) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    system.library(kModule, {.needed = {"libother.so.3"}, .exports = {"PyInit__C"}});
+    add_pkg(system, python);
+    system.write(kSite + "/other/__init__.py", "from . import lib\n");
+    system.library(kSite + "/other/lib.cpython-312-x86_64-linux-gnu.so",
+                   {.needed = {"libother.so.3"}, .exports = {"PyInit_lib"}, .runpath = "$ORIGIN"});
+    system.library(kSite + "/other/libother.so.3", {.soname = "libother.so.3"});
+    return codes_of(judge_all(system), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  EXPECT_EQ(codes("import other\nimport pkg._C\n"), Codes{});
+  EXPECT_EQ(codes("import pkg._C\n"), Codes{"NEEDED_MISSING"});
+}
+
+// torch's Python opens CUDA's libraries from pip by their paths, and so do some packages.
+TEST(Installed, CudaThatIsOpenedByItsPath) {
+  const std::string table =
+      "def _load_global_deps():\n    try:\n        ctypes.CDLL(path)\n        _preload_cuda_deps(\"nvjitlink\", "
+      "\"libnvJitLink.so.*[0-9]\")\n    except OSError as err:\n        cuda_libs = {\n"
+      "            \"cublas\": \"libcublas.so.*[0-9]\",\n            \"nccl\": \"libnccl.so.*[0-9]\",\n        }\n";
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.write(kSite + "/torch/__init__.py", table);
+  system.library(kSite + "/nvidia/cublas/lib/libcublas.so.12", {.soname = "libcublas.so.12"});
+  system.library(kSite + "/nvidia/cublas/lib/libcublasLt.so.12", {.soname = "libcublasLt.so.12"});
+  system.library(kSite + "/nvidia/cu12/lib/libnvJitLink.so.12", {.soname = "libnvJitLink.so.12"});
+  const Survey found = survey(system.outlook());
+  const TorchFacts& torch = *found.pythons.at(0).torch;
+  using Paths = std::vector<std::string>;
+  EXPECT_EQ(torch.preloaded, Paths{kSite + "/nvidia/cu12/lib/libnvJitLink.so.12"});
+  EXPECT_EQ(torch.preloaded_if_missing, Paths{kSite + "/nvidia/cublas/lib/libcublas.so.12"});
+  // Where torch itself lacks them, they are there afterwards, for the others too.
+  system.library(kSite + "/torch/lib/libtorch_global_deps.so",
+                 {.soname = "libtorch_global_deps.so", .needed = {"libcublas.so.12"}});
+  system.library(kModule, {.needed = {"libcublas.so.12"}, .exports = {"PyInit__C"}});
+  add_pkg(system, "import torch\nimport pkg._C\n", "Requires-Dist: torch\n");
+  EXPECT_EQ(codes_of(judge_all(system), Severity::kError), Paths{});
+  system.write(kSite + "/torch/__init__.py", "");
+  EXPECT_EQ(codes_of(judge_all(system), Severity::kError), Paths{"NEEDED_MISSING"});
+  // A package that opens them by itself.
+  add_pkg(system, "for f in glob(\"nvidia/*/lib/*.so*\"):\n    ctypes.CDLL(f)\nimport pkg._C\n",
+          "Requires-Dist: torch\n");
+  EXPECT_EQ(codes_of(judge_all(system), Severity::kError), Paths{});
 }
 
 TEST(Installed, WithTheVariablesOfTheShell) {

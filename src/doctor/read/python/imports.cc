@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "doctor/read/imports.h"
+#include "doctor/read/python/imports.h"
 
 #include <algorithm>
 
+#include "doctor/read/python/statements.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -11,16 +12,7 @@ using namespace support;
 
 namespace {
 
-bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
-}
-
-std::string_view word_at(std::string_view text) {
-  const std::size_t end = std::size_t(std::find_if_not(text.begin(), text.end(), is_word) - text.begin());
-  return text.substr(0, end);
-}
-
-constexpr std::size_t kMostNames = 10'000;
+constexpr std::size_t kMostNames = 10'000, kMostModules = 50'000;
 
 template <class Action>
 void each_line(std::string_view text, Action action) {
@@ -49,11 +41,11 @@ std::vector<std::string> compiled_imports(std::string_view source) {
     const std::string_view line = trimmed(whole);
     if (line.starts_with("import ")) {
       for (const std::string& part : split(line.substr(7), ',')) {
-        const std::string_view module = word_at(trimmed(part));
+        const std::string_view module = name_at(trimmed(part));
         if (looks_compiled(module)) out.emplace_back(module);
       }
     } else if (line.starts_with("from ")) {
-      const std::string_view module = word_at(trimmed(line.substr(5)));
+      const std::string_view module = name_at(trimmed(line.substr(5)));
       if (looks_compiled(module)) out.emplace_back(module);
     }
   });
@@ -61,14 +53,17 @@ std::vector<std::string> compiled_imports(std::string_view source) {
 }
 
 void collect_words(std::string_view path, std::string_view source, PythonWords& out) {
-  out.graph.add(path, source);
+  if (path.ends_with(".py") && out.outlines.size() < kMostModules)
+    out.outlines.insert_or_assign(module_of_path(path), outline_of(path, source));
+  out.opens_cuda_of_pip =
+      out.opens_cuda_of_pip || (source.find("nvidia") != source.npos && source.find("CDLL") != source.npos);
   const auto add = [&](std::string_view module) {
     const std::string_view name = module.substr(module.rfind('.') + 1);
     if (!name.empty() && out.certain_imports.size() < kMostNames) out.certain_imports.emplace(name);
   };
   for (std::size_t at = 0; (at = source.find("lib", at)) != source.npos; at += 3) {
-    const std::string_view word = word_at(source.substr(at));
-    const bool begins = at == 0 || !is_word(source[at - 1]);
+    const std::string_view word = name_at(source.substr(at));
+    const bool begins = at == 0 || !is_name_character(source[at - 1]);
     if (begins && word.size() > 3 && out.libraries.size() < kMostNames)
       out.libraries.emplace(word.substr(0, word.find('.')));
   }
@@ -81,7 +76,7 @@ void collect_words(std::string_view path, std::string_view source, PythonWords& 
       names = line.substr(7);
     } else if (line.starts_with("from ")) {
       const std::size_t at = line.find(" import ");
-      add(word_at(trimmed(line.substr(5))));
+      add(name_at(trimmed(line.substr(5))));
       if (at == line.npos) return;
       names = trimmed(line.substr(at + 8));
       if (names.starts_with("(")) in_brackets = true, names.remove_prefix(1);
@@ -90,7 +85,7 @@ void collect_words(std::string_view path, std::string_view source, PythonWords& 
     }
     const std::size_t end = names.find_first_of(")#");
     if (end != names.npos && names[end] == ')') in_brackets = false;
-    for (const std::string& part : split(names.substr(0, end), ',')) add(word_at(trimmed(part)));
+    for (const std::string& part : split(names.substr(0, end), ',')) add(name_at(trimmed(part)));
   });
 }
 

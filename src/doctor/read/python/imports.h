@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "doctor/read/import_graph.h"
+#include "doctor/read/python/outline.h"
 
 namespace doctor {
 
@@ -21,7 +22,8 @@ struct PythonWords {
   std::set<std::string> certain_imports;
   // Words that name a library, as in load_library("libpkg"); of f"libpkg{number}" the part before the brace.
   std::set<std::string> libraries;
-  ImportGraph graph;
+  std::map<std::string, Outline> outlines;  // by module
+  bool opens_cuda_of_pip = false;           // libraries in site-packages/nvidia, by ctypes
 };
 // `path` is the file's below site-packages.
 void collect_words(std::string_view path, std::string_view python_source, PythonWords& out);

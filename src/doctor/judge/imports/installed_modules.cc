@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/judge/imports/installed_modules.h"
+
+#include <algorithm>
+
+#include "doctor/judge/imports/numpy_interface.h"
+#include "doctor/judge/judge_load.h"
+#include "doctor/load/library_store.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+constexpr uint64_t kMostSourceBytes = 2 << 20;
+constexpr std::size_t kMostModules = 20'000;
+
+// torch is loaded before all others, and is judged by itself.
+bool is_followed(const std::string& module) { return module != "torch" && !module.starts_with("torch."); }
+
+}  // namespace
+
+InstalledModules::InstalledModules(const Environment& target) : target_(target) {}
+InstalledModules::~InstalledModules() = default;
+
+const std::set<std::string>& InstalledModules::names_in(const std::string& folder) {
+  const auto [it, is_new] = folders_.try_emplace(folder);
+  if (is_new && target_.libraries) {
+    const std::vector<std::string> names = target_.libraries->names(folder);
+    it->second.insert(names.begin(), names.end());
+  }
+  return it->second;
+}
+
+std::string InstalledModules::find_file(const std::string& module, const std::vector<std::string>& endings) {
+  if (!target_.python || !is_followed(module)) return "";
+  std::string inside = module;
+  std::replace(inside.begin(), inside.end(), '.', '/');
+  for (const std::string& site : target_.python->site_packages) {
+    const std::string whole = site + "/" + inside;
+    for (const std::string& ending : endings) {
+      const std::string path = whole + ending;
+      // Only in folders that are there: a name below another is mostly a function.
+      const std::string folder = folder_name(path);
+      const std::string above = folder_name(folder);
+      if (folder != site && above.starts_with(site) && !names_in(above).count(base_name(folder))) continue;
+      if (names_in(folder).count(base_name(path))) return path;
+    }
+  }
+  return "";
+}
+
+const Outline* InstalledModules::python(const std::string& module) {
+  const auto [it, is_new] = outlines_.try_emplace(module);
+  if (!is_new || outlines_.size() > kMostModules) return it->second.get();
+  const std::string path = find_file(module, {"/__init__.py", ".py"});
+  if (path.empty()) return nullptr;
+  std::string below = module;
+  std::replace(below.begin(), below.end(), '.', '/');
+  below += path.ends_with("/__init__.py") ? "/__init__.py" : ".py";
+  if (const auto text = target_.libraries->text(path, kMostSourceBytes))
+    it->second = std::make_unique<Outline>(outline_of(below, *text));
+  return it->second.get();
+}
+
+void InstalledModules::judge(const std::string& path, Compiled& out) {
+  out.binary = target_.libraries->binary(path);
+  out.failure = ImportFailure::kNone;
+  if (!out.binary) return;
+  out.binary->path = path;
+  if (!session_) session_ = std::make_unique<LoadSession>(target_, std::vector<PlacedFile>{});
+  const BinaryFacts facts = facts_of(*out.binary);
+  std::vector<Verdict> verdicts;
+  const auto said = judge_load(*out.binary, facts, *session_, {path, &out.binary->elf}, {}, target_, verdicts);
+  if (!said) return;
+  for (const auto& [name, where] : said->loaded) libraries_.emplace(name, where);
+  if (said->failure != LoadFailure::kNone) {
+    out.failure = ImportFailure::kImportError;
+    out.verdict = verdicts.back();
+  } else if (auto numpy = judge_numpy(*out.binary, facts, out.binary->numpy, target_)) {
+    out.failure = numpy->failure;
+    out.verdict = std::move(numpy->verdict);
+  }
+}
+
+std::optional<ImportFailure> InstalledModules::compiled(const std::string& module) {
+  const auto [it, is_new] = compiled_.try_emplace(module);
+  if (!is_new || compiled_.size() > kMostModules) return it->second.failure;
+  const std::string soabi = target_.python ? target_.python->soabi : "";
+  const std::string path = find_file(module, {"." + soabi + ".so", ".abi3.so", ".so"});
+  if (!path.empty()) judge(path, it->second);
+  return it->second.failure;
+}
+
+const Verdict* InstalledModules::verdict(const std::string& module) const {
+  const auto found = compiled_.find(module);
+  return found != compiled_.end() && found->second.verdict ? &*found->second.verdict : nullptr;
+}
+
+}  // namespace doctor

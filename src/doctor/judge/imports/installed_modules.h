@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The modules that a target's Python finds in its folders of packages, beside the package that is judged: what that
+// one imports, and whether it can be loaded. Read when first asked for, and kept for the next package.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "doctor/facts/environment.h"
+#include "doctor/load/resolve.h"
+#include "doctor/read/binary.h"
+#include "doctor/read/python/import_run.h"
+#include "doctor/verdict/verdict.h"
+
+namespace doctor {
+
+class InstalledModules : public ModuleFinder {
+ public:
+  explicit InstalledModules(const Environment& target);
+  ~InstalledModules() override;
+
+  const Outline* python(const std::string& module) override;
+  std::optional<ImportFailure> compiled(const std::string& module) override;
+
+  // Of a module that cannot be loaded.
+  const Verdict* verdict(const std::string& module) const;
+  // Where the libraries lie that compiled modules asked for so far, by the name they asked for.
+  const std::map<std::string, std::string>& libraries() const { return libraries_; }
+
+ private:
+  struct Compiled {
+    std::optional<Binary> binary;
+    std::optional<ImportFailure> failure;
+    std::optional<Verdict> verdict;
+  };
+  const std::set<std::string>& names_in(const std::string& folder);
+  // The first of site-packages that has a file of this name there; empty if none has.
+  std::string find_file(const std::string& module, const std::vector<std::string>& endings);
+  void judge(const std::string& path, Compiled& out);
+
+  const Environment target_;  // a copy: it outlives the one it was made for
+  std::unique_ptr<LoadSession> session_;
+  std::map<std::string, std::set<std::string>> folders_;
+  std::map<std::string, std::unique_ptr<Outline>> outlines_;
+  std::map<std::string, Compiled> compiled_;
+  std::map<std::string, std::string> libraries_;
+};
+
+}  // namespace doctor

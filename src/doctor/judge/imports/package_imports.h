@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// `import` of a package's top modules, with what is known of its compiled files and of the packages beside it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "doctor/facts/environment.h"
+#include "doctor/judge/imports/installed_modules.h"
+#include "doctor/read/python/imports.h"
+
+namespace doctor {
+
+// What became of a compiled module of the package.
+enum class Part { kLoads, kStops, kCaught, kUnreached };
+
+class PackageImports {
+ public:
+  // `compiled`: the package's own compiled modules, in dotted names, and whether each can be loaded.
+  PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled, const Environment& target);
+
+  // False where the package has no Python file and no module of its own: nothing is known of its import then.
+  bool is_known() const { return !tops_.empty(); }
+  Part part(const std::string& module) const;
+  // Modules of other packages that stop the import, each with its verdict.
+  const std::map<std::string, Verdict>& others() const { return others_; }
+  // Is a library that ctypes or torch.ops opens opened where a failure stops the import? `stem`: "libpkg" of libpkg.so.
+  bool opens_for_certain(const std::string& stem) const;
+  // Libraries of other packages that are loaded on the way, by name.
+  const std::map<std::string, std::string>& libraries() const { return modules_->libraries(); }
+
+ private:
+  std::vector<std::string> tops_;
+  std::map<std::string, ImportFailure> compiled_;
+  std::shared_ptr<InstalledModules> modules_;
+  std::set<std::string> stopping_, reached_;
+  std::set<std::string> opened_;
+  std::map<std::string, Verdict> others_;
+};
+
+// "pkg", "mod" of what lies at the top: what its users import. Private ones only where there are no others.
+std::vector<std::string> top_modules(const PythonWords& words, const std::map<std::string, ImportFailure>& compiled);
+
+}  // namespace doctor

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/read/python/import_run.h"
+
+#include <algorithm>
+
+#include "doctor/read/python/condition.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+// Files are hostile: chains of imports and calls end here, and what lies beyond is taken to work.
+constexpr int kMostDepth = 400;
+constexpr std::size_t kMostStepsRun = 2'000'000;
+
+struct Failure {
+  ImportFailure kind = ImportFailure::kImportError;
+  std::string module;  // that could not be imported; empty: Python code raised something by itself
+};
+using Outcome = std::optional<Failure>;
+
+bool is_part_of_if(StepKind kind) { return kind == StepKind::kElif || kind == StepKind::kElse; }
+
+// Does a handler of this name catch it? Names in small letters are variables: they are taken to fit.
+bool catches(const std::string& handler, const Failure& failure) {
+  if (handler == "Exception" || handler == "BaseException" || handler[0] == '_' ||
+      (handler[0] >= 'a' && handler[0] <= 'z'))
+    return true;
+  // What Python code raised by itself may be anything.
+  if (failure.module.empty()) return true;
+  switch (failure.kind) {
+    case ImportFailure::kModuleNotFound: return handler == "ImportError" || handler == "ModuleNotFoundError";
+    case ImportFailure::kImportError: return handler == "ImportError";
+    case ImportFailure::kValueError: return handler == "ValueError";
+    case ImportFailure::kOsError: return handler == "OSError" || handler == "EnvironmentError" || handler == "IOError";
+    case ImportFailure::kNone: break;
+  }
+  return false;
+}
+
+bool catches(const Step& handler, const Failure& failure) {
+  return handler.names.empty() || std::any_of(handler.names.begin(), handler.names.end(),
+                                              [&](const std::string& name) { return catches(name, failure); });
+}
+
+class ImportRunner {
+ public:
+  ImportRunner(ModuleFinder& finder, std::pair<int, int> python) : finder_(finder), python_(python) {}
+
+  void import_top(const std::string& module) {
+    const Outcome failure = import_module(module);
+    if (failure && !failure->module.empty()) out_.stopping.insert(failure->module);
+  }
+
+  ImportOutcome take() { return std::move(out_); }
+
+ private:
+  // One run of a module's body, or of a function of it.
+  struct Frame {
+    const Outline& outline;
+    std::map<std::string, Failure> held;  // variables that hold a failure that was caught
+    bool is_certain = true;               // not below a condition that is not known
+    bool is_caught = false;               // a failure of the library that is opened here stops nothing
+    bool has_returned = false, may_have_returned = false;
+  };
+
+  Outcome import_module(const std::string& name) {
+    // Importing a.b.c imports a and a.b first.
+    for (std::size_t dot = name.find('.');; dot = name.find('.', dot + 1)) {
+      if (Outcome failure = import_one(name.substr(0, dot))) return failure;
+      if (dot == name.npos) return {};
+    }
+  }
+
+  Outcome import_one(const std::string& module) {
+    if (module.empty()) return {};
+    const auto [known, is_new] = done_.try_emplace(module);
+    // One that is being imported counts as imported.
+    if (!is_new) return known->second;
+    out_.reached.insert(module);
+    if (const std::optional<ImportFailure> compiled = finder_.compiled(module)) {
+      if (*compiled != ImportFailure::kNone) known->second = Failure{*compiled, module};
+      return known->second;
+    }
+    const Outline* outline = finder_.python(module);
+    if (!outline || depth_ >= kMostDepth) return {};
+    ++depth_;
+    running_.insert(module);
+    Frame frame{*outline};
+    Outcome failure = run(frame, 0, outline->steps.size());
+    running_.erase(module);
+    --depth_;
+    return done_[module] = std::move(failure);
+  }
+
+  Outcome import_step(const Step& step) {
+    if (Outcome failure = import_module(step.name)) return failure;
+    for (const std::string& name : step.names) {
+      const std::string inner = step.name + "." + name;
+      // Most names are no modules; those that are, are imported too.
+      if (done_.count(inner) || finder_.compiled(inner) || finder_.python(inner))
+        if (Outcome failure = import_one(inner)) return failure;
+    }
+    return {};
+  }
+
+  // A package that imports itself by its name has changed the path before, so as to find its compiled file: OpenCV
+  // does.
+  Outcome import_by_call(const std::string& name) {
+    const std::string inner = name + "." + name.substr(name.rfind('.') + 1);
+    if (running_.count(name) && finder_.compiled(inner)) return import_one(inner);
+    return import_module(name);
+  }
+
+  Outcome call(const Frame& frame, const std::string& name) {
+    if (name == "sys.exit")
+      return frame.is_certain && !frame.may_have_returned && tries_ > 0
+                 ? Outcome(Failure{ImportFailure::kImportError, ""})
+                 : Outcome();
+    const Outline* outline = &frame.outline;
+    auto found = outline->functions.find(name);
+    if (found == outline->functions.end()) {
+      const std::string head = name.substr(0, name.find('.'));
+      const auto other = outline->from_others.find(head);
+      if (other == outline->from_others.end()) return {};
+      const std::string whole = other->second + name.substr(head.size());
+      outline = finder_.python(parent_module(whole));
+      if (!outline) return {};
+      found = outline->functions.find(whole.substr(whole.rfind('.') + 1));
+      if (found == outline->functions.end()) return {};
+    }
+    const Step* key = &outline->steps[found->second];
+    if (depth_ >= kMostDepth || !calling_.insert(key).second) return {};
+    ++depth_;
+    Frame inner{*outline, {}, frame.is_certain, frame.is_caught};
+    Outcome failure = run(inner, found->second + 1, key->end);
+    --depth_;
+    calling_.erase(key);
+    return failure;
+  }
+
+  Outcome run(Frame& frame, std::size_t begin, std::size_t end) {
+    const std::vector<Step>& steps = frame.outline.steps;
+    for (std::size_t i = begin; i < end && !frame.has_returned;) {
+      if (++steps_run_ > kMostStepsRun) return {};
+      const Step& step = steps[i];
+      std::size_t next = step.end;
+      Outcome failure;
+      switch (step.kind) {
+        case StepKind::kImport: failure = import_step(step); break;
+        case StepKind::kImportCall: failure = import_by_call(step.name); break;
+        case StepKind::kCall: failure = call(frame, step.name); break;
+        case StepKind::kOpen:
+          if (!frame.is_caught) out_.opened.insert(step.name);
+          break;
+        case StepKind::kRaise: failure = raised(frame, step); break;
+        case StepKind::kHold:
+          if (const auto held = frame.held.find(step.names[0]); held != frame.held.end())
+            frame.held.insert_or_assign(step.name, held->second);
+          break;
+        case StepKind::kReturn: (frame.is_certain ? frame.has_returned : frame.may_have_returned) = true; break;
+        case StepKind::kTry: failure = run_try(frame, i, end, next); break;
+        case StepKind::kIf: failure = run_if(frame, i, end, next); break;
+        case StepKind::kWith:
+          failure = run(frame, i + 1, step.end);
+          if (failure && step.name.find("suppress") != step.name.npos) failure.reset();
+          break;
+        case StepKind::kLoop:
+        case StepKind::kCase: failure = run_perhaps(frame, i + 1, step.end); break;
+        case StepKind::kClass: failure = run(frame, i + 1, step.end); break;
+        case StepKind::kElse: failure = run(frame, i + 1, step.end); break;  // of a loop
+        case StepKind::kDef:
+        case StepKind::kExcept:
+        case StepKind::kElif:
+        case StepKind::kFinally: break;
+      }
+      if (failure) return failure;
+      i = std::max(next, i + 1);
+    }
+    return {};
+  }
+
+  Outcome run_perhaps(Frame& frame, std::size_t begin, std::size_t end) {
+    const bool was_certain = std::exchange(frame.is_certain, false);
+    Outcome failure = run(frame, begin, end);
+    frame.is_certain = was_certain;
+    return failure;
+  }
+
+  Outcome raised(const Frame& frame, const Step& step) {
+    if (const auto held = frame.held.find(step.name); !step.name.empty() && held != frame.held.end())
+      return held->second;
+    if (!frame.is_certain || frame.may_have_returned) return {};
+    // In a handler it passes on what was caught.
+    if (const auto caught = frame.held.find(""); caught != frame.held.end()) return caught->second;
+    // Where nobody would catch it, the text was misread: no package raises whenever it is imported.
+    return tries_ > 0 ? Outcome(Failure{ImportFailure::kImportError, ""}) : Outcome();
+  }
+
+  Outcome run_try(Frame& frame, std::size_t at, std::size_t end, std::size_t& next) {
+    const std::vector<Step>& steps = frame.outline.steps;
+    std::vector<std::size_t> handlers;
+    std::size_t otherwise = 0, at_last = 0;
+    for (next = steps[at].end; next < end; next = steps[next].end) {
+      const StepKind kind = steps[next].kind;
+      if (kind == StepKind::kExcept)
+        handlers.push_back(next);
+      else if (kind == StepKind::kElse)
+        otherwise = next;
+      else if (kind == StepKind::kFinally)
+        at_last = next;
+      else
+        break;
+    }
+    const bool was_caught = frame.is_caught;
+    const Failure no_library{ImportFailure::kOsError, "a library"};
+    for (const std::size_t i : handlers)
+      if (catches(steps[i], no_library)) {
+        frame.is_caught |= !passes_on(frame, i);
+        break;
+      }
+    ++tries_;
+    Outcome failure = run(frame, at + 1, steps[at].end);
+    --tries_;
+    frame.is_caught = was_caught;
+    if (!failure) {
+      if (otherwise) failure = run(frame, otherwise + 1, steps[otherwise].end);
+    } else {
+      for (const std::size_t i : handlers)
+        if (catches(steps[i], *failure)) {
+          failure = handle(frame, i, *failure);
+          break;
+        }
+    }
+    if (at_last)
+      if (Outcome later = run(frame, at_last + 1, steps[at_last].end)) return later;
+    return failure;
+  }
+
+  Outcome handle(Frame& frame, std::size_t handler, const Failure& failure) {
+    const Step& step = frame.outline.steps[handler];
+    const auto outer = frame.held;
+    frame.held.insert_or_assign("", failure);
+    if (!step.name.empty()) frame.held.insert_or_assign(step.name, failure);
+    ++tries_;
+    Outcome out = run(frame, handler + 1, step.end);
+    --tries_;
+    // What Python code raises here by itself, it raises because of this.
+    if (out && out->module.empty()) out = failure;
+    frame.held.erase("");
+    if (const auto caught = outer.find(""); caught != outer.end()) frame.held.insert(*caught);
+    return out;
+  }
+
+  // Would this handler, reached with a failure, end in one? A run on a copy, which changes nothing else.
+  bool passes_on(const Frame& frame, std::size_t handler) {
+    const std::vector<Step>& steps = frame.outline.steps;
+    for (std::size_t i = handler + 1; i < steps[handler].end; i = std::max<std::size_t>(steps[i].end, i + 1)) {
+      if (steps[i].kind == StepKind::kRaise) return true;
+      if (steps[i].kind != StepKind::kCall) continue;
+      if (steps[i].name == "sys.exit") return true;
+      const auto function = frame.outline.functions.find(steps[i].name);
+      if (function == frame.outline.functions.end()) continue;
+      const std::size_t end = steps[function->second].end;
+      for (std::size_t j = function->second + 1; j < end; j = std::max<std::size_t>(steps[j].end, j + 1))
+        if (steps[j].kind == StepKind::kRaise) return true;
+    }
+    return false;
+  }
+
+  Outcome run_if(Frame& frame, std::size_t at, std::size_t end, std::size_t& next) {
+    const std::vector<Step>& steps = frame.outline.steps;
+    bool is_decided = false, is_open = false;  // one branch ran for certain; one may have run
+    std::size_t branch = at;
+    Outcome failure;
+    do {
+      const Step& step = steps[branch];
+      const Truth truth = step.kind == StepKind::kElse ? Truth::kTrue : truth_of(step.name, python_);
+      if (truth == Truth::kGuard) {
+        is_open = is_decided =
+            true;  // a question for a GPU: neither branch is certain, nor what follows a return there
+        for (std::size_t i = branch + 1; i < step.end; i = std::max<std::size_t>(steps[i].end, i + 1))
+          frame.has_returned |= steps[i].kind == StepKind::kReturn;
+      }
+      if (!is_decided && truth != Truth::kFalse && !failure)
+        failure = truth == Truth::kTrue && !is_open ? run(frame, branch + 1, step.end)
+                                                    : run_perhaps(frame, branch + 1, step.end);
+      is_decided |= truth == Truth::kTrue;
+      is_open |= truth == Truth::kUnknown;
+      next = branch = step.end;
+    } while (branch < end && is_part_of_if(steps[branch].kind));
+    return failure;
+  }
+
+  ModuleFinder& finder_;
+  std::pair<int, int> python_;
+  ImportOutcome out_;
+  std::map<std::string, Outcome> done_;
+  std::set<std::string> running_;  // modules whose bodies run
+  std::set<const Step*> calling_;
+  int depth_ = 0, tries_ = 0;  // calls and imports, and try statements, around the step that runs
+  std::size_t steps_run_ = 0;
+};
+
+}  // namespace
+
+ImportOutcome run_imports(const std::vector<std::string>& top_modules, ModuleFinder& finder,
+                          std::pair<int, int> python) {
+  ImportRunner runner(finder, python);
+  for (const std::string& module : top_modules) runner.import_top(module);
+  return runner.take();
+}
+
+}  // namespace doctor

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `import PACKAGE` leads to, step by step through the outlines of its Python files: which modules are imported,
+// which of those that cannot be loaded stop it, and which are caught on the way. Nothing is executed. Where a condition
+// is not known, its branches are taken to run.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "doctor/read/python/outline.h"
+
+namespace doctor {
+
+// Why a module cannot be imported, as far as handlers tell failures apart.
+enum class ImportFailure : uint8_t { kNone, kImportError, kModuleNotFound, kValueError, kOsError };
+
+// The modules that an import may meet.
+class ModuleFinder {
+ public:
+  virtual ~ModuleFinder() = default;
+  // Its Python file; nullptr if it has none.
+  virtual const Outline* python(const std::string& module) = 0;
+  // Its compiled file: nothing if it has none, else whether it can be loaded.
+  virtual std::optional<ImportFailure> compiled(const std::string& module) = 0;
+};
+
+struct ImportOutcome {
+  std::set<std::string> reached;  // modules, in dotted names: "pkg", "pkg._C", "torch"
+  // Modules that could not be imported and stopped `import` of a top module.
+  std::set<std::string> stopping;
+  // Libraries that are opened by ctypes or torch.ops where a failure is not caught; "" where the name is not in the
+  // text.
+  std::set<std::string> opened;
+};
+
+// Imports these one after the other. `python` is the target's version (major, minor), by which conditions are decided.
+ImportOutcome run_imports(const std::vector<std::string>& top_modules, ModuleFinder& finder,
+                          std::pair<int, int> python = {3, 12});
+
+}  // namespace doctor

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doctor/read/python/outline.h"
+
+#include <algorithm>
+
+#include "doctor/read/python/statements.h"
+#include "support/text.h"
+
+namespace doctor {
+
+using namespace support;
+
+namespace {
+
+constexpr std::size_t kMostSteps = 20'000, kMostBlocks = 60, kMostNames = 500, kMostCalls = 16, kMostWordBytes = 300;
+
+bool begins(std::string_view text, std::string_view word) {
+  return text.starts_with(word) && (text.size() == word.size() || !is_name_character(text[word.size()]));
+}
+
+std::string_view after(std::string_view text, std::string_view word) { return trimmed(text.substr(word.size())); }
+
+// The first text in quotes behind `from`; empty if there is none before the bracket closes.
+std::string_view quoted_after(std::string_view text, std::size_t from) {
+  const std::size_t open = text.find('"', from), end = open == text.npos ? open : text.find('"', open + 1);
+  return end == text.npos ? std::string_view() : text.substr(open + 1, end - open - 1);
+}
+
+// "a.b" of ".b" in package a; the dots go up one package each after the first.
+std::string absolute_name(std::string_view name, const std::string& package) {
+  std::size_t dots = 0;
+  while (dots < name.size() && name[dots] == '.') ++dots;
+  if (dots == 0) return std::string(name);
+  std::string base = package;
+  for (std::size_t i = 1; i < dots; ++i) base = parent_module(base);
+  const std::string_view rest = name.substr(dots);
+  return rest.empty() ? base : base.empty() ? std::string(rest) : base + "." + std::string(rest);
+}
+
+class OutlineReader {
+ public:
+  explicit OutlineReader(Outline& out) : out_(out) {}
+
+  bool take(const Statement& statement) {
+    while (!blocks_.empty() && blocks_.back().indent >= statement.indent) close_block();
+    const std::string_view text = statement.text;
+    if (!text.ends_with(":") || !open_block(statement.indent, text)) simple(text);
+    return out_.steps.size() < kMostSteps && blocks_.size() < kMostBlocks;
+  }
+
+  void finish() {
+    while (!blocks_.empty()) close_block();
+    drop_idle();
+  }
+
+ private:
+  struct Block {
+    std::size_t indent;
+    uint32_t step;
+  };
+
+  Step& add(StepKind kind, std::string_view name = {}) {
+    Step& step = out_.steps.emplace_back();
+    step.kind = kind;
+    step.name = std::string(name.substr(0, kMostWordBytes));
+    step.end = uint32_t(out_.steps.size());
+    return step;
+  }
+
+  void close_block() {
+    const uint32_t index = blocks_.back().step;
+    blocks_.pop_back();
+    Step& step = out_.steps[index];
+    // A function inside another, or a method, is not what an import calls.
+    if (step.kind == StepKind::kDef && !is_named_function(index)) out_.steps.resize(index + 1);
+    out_.steps[index].end = uint32_t(out_.steps.size());
+  }
+
+  bool is_named_function(uint32_t index) const {
+    const auto own = out_.functions.find(out_.steps[index].name);
+    if (own != out_.functions.end() && own->second == index) return true;
+    if (out_.steps[index].name != "__init__" || blocks_.empty()) return false;
+    const auto made = out_.functions.find(out_.steps[blocks_.back().step].name);
+    return made != out_.functions.end() && made->second == index;
+  }
+
+  bool open_block(std::size_t indent, std::string_view text) {
+    text = trimmed(text.substr(0, text.size() - 1));
+    if (begins(text, "async")) text = after(text, "async");
+    constexpr std::pair<const char*, StepKind> kHeads[] = {
+        {"try", StepKind::kTry},         {"except", StepKind::kExcept}, {"else", StepKind::kElse},
+        {"finally", StepKind::kFinally}, {"if", StepKind::kIf},         {"elif", StepKind::kElif},
+        {"def", StepKind::kDef},         {"class", StepKind::kClass},   {"with", StepKind::kWith},
+        {"for", StepKind::kLoop},        {"while", StepKind::kLoop},    {"match", StepKind::kCase},
+        {"case", StepKind::kCase}};
+    for (const auto& [word, kind] : kHeads) {
+      if (!begins(text, word)) continue;
+      const std::string_view rest = after(text, word);
+      const uint32_t index = uint32_t(out_.steps.size());
+      if (kind == StepKind::kExcept)
+        handler(rest);
+      else
+        add(kind, kind == StepKind::kDef || kind == StepKind::kClass ? name_at(rest) : rest);
+      if (kind == StepKind::kDef) name_function(index);
+      blocks_.push_back({indent, index});
+      if (kind == StepKind::kWith || kind == StepKind::kIf || kind == StepKind::kLoop) calls(rest);
+      return true;
+    }
+    return false;
+  }
+
+  // Functions of the file, and the constructors of its classes.
+  void name_function(uint32_t index) {
+    const std::string& name = out_.steps[index].name;
+    const Step* outer = blocks_.empty() ? nullptr : &out_.steps[blocks_.back().step];
+    if (outer && outer->kind == StepKind::kClass && name == "__init__") {
+      out_.functions.emplace(outer->name, index);
+      return;
+    }
+    for (const Block& block : blocks_) {
+      const StepKind kind = out_.steps[block.step].kind;
+      if (kind == StepKind::kDef || kind == StepKind::kClass) return;
+    }
+    out_.functions.insert_or_assign(name, index);
+  }
+
+  // except (A, b.B) as e
+  void handler(std::string_view rest) {
+    const std::size_t as = rest.rfind(" as ");
+    Step& step = add(StepKind::kExcept, as == rest.npos ? std::string_view() : name_at(trimmed(rest.substr(as + 4))));
+    std::string list(rest.substr(0, as));
+    std::erase_if(list, [](char c) { return c == '(' || c == ')' || c == '*'; });
+    for (const std::string& part : split(list, ','))
+      if (const std::string_view name = name_at(trimmed(part)); !name.empty() && step.names.size() < kMostNames)
+        step.names.emplace_back(name.substr(name.rfind('.') + 1));
+  }
+
+  void simple(std::string_view text) {
+    if (begins(text, "import")) {
+      for (const std::string& part : split(after(text, "import"), ','))
+        if (const std::string_view name = name_at(trimmed(part)); !name.empty()) add(StepKind::kImport, name);
+    } else if (begins(text, "from")) {
+      from(after(text, "from"));
+    } else if (begins(text, "raise")) {
+      const std::string_view what = after(text, "raise"), name = name_at(what);
+      calls(what);
+      add(StepKind::kRaise, what.size() == name.size() || what.substr(name.size()).starts_with(" from") ? name : "");
+    } else if (begins(text, "return")) {
+      calls(after(text, "return"));
+      add(StepKind::kReturn);
+    } else {
+      hold(text);
+      calls(text);
+    }
+  }
+
+  void from(std::string_view text) {
+    const std::size_t at = text.find(" import ");
+    const std::size_t bracket = at == text.npos ? text.find(" import(") : at;
+    if (bracket == text.npos) return;
+    const std::string module = absolute_name(name_at(text), out_.package);
+    if (module.empty()) return;
+    Step& step = add(StepKind::kImport, module);
+    std::string names(text.substr(bracket + 7));
+    std::erase_if(names, [](char c) { return c == '(' || c == ')'; });
+    for (const std::string& part : split(names, ',')) {
+      const std::string_view name = name_at(trimmed(part));
+      if (name.empty() || step.names.size() >= kMostNames) continue;
+      step.names.emplace_back(name);
+      const std::size_t as = part.find(" as ");
+      const std::string_view local = as == part.npos ? name : name_at(trimmed(std::string_view(part).substr(as + 4)));
+      if (out_.from_others.size() < kMostNames)
+        out_.from_others.insert_or_assign(std::string(local), module + "." + std::string(name));
+    }
+  }
+
+  // error = e, in the handler of e
+  void hold(std::string_view text) {
+    const std::size_t equals = text.find('=');
+    if (equals == text.npos || blocks_.empty()) return;
+    const std::string_view left = trimmed(text.substr(0, equals)), right = trimmed(text.substr(equals + 1));
+    const Step& outer = out_.steps[blocks_.back().step];
+    if (outer.kind != StepKind::kExcept || outer.name.empty() || right != outer.name || left != name_at(left)) return;
+    const std::string held = outer.name;
+    add(StepKind::kHold, left).names = {held};
+  }
+
+  // Every name( in the statement: libraries that are opened, modules that are imported by a call, functions.
+  void calls(std::string_view text) {
+    std::size_t found = 0;
+    for (std::size_t at = text.find('('); at != text.npos && found < kMostCalls; at = text.find('(', at + 1)) {
+      std::size_t begin = at;
+      while (begin > 0 && is_name_character(text[begin - 1])) --begin;
+      const std::string_view name = text.substr(begin, at - begin);
+      if (name.empty() || (begin > 0 && text[begin - 1] == '"')) continue;
+      ++found;
+      const std::string_view last = name.substr(name.rfind('.') + 1), word = quoted_after(text, at);
+      if (last == "import_module" || last == "__import__") {
+        if (!word.empty() && word == name_at(word)) add(StepKind::kImportCall, absolute_name(word, out_.package));
+      } else if (last == "CDLL" || last == "PyDLL" || last == "LoadLibrary" || last == "load_library" ||
+                 last == "dlopen") {
+        add(StepKind::kOpen, word);
+      } else {
+        add(StepKind::kCall, name);
+      }
+    }
+  }
+
+  bool is_known_call(const std::string& name) const {
+    return name == "sys.exit" || out_.functions.count(name) || out_.from_others.count(name.substr(0, name.find('.')));
+  }
+
+  static bool continues(StepKind kind) {
+    return kind == StepKind::kExcept || kind == StepKind::kElse || kind == StepKind::kFinally ||
+           kind == StepKind::kElif;
+  }
+
+  // Calls of functions that are not known, and blocks that hold nothing, are of no use: most of a file is such. What
+  // belongs together stays together: an empty handler catches too.
+  void drop_idle() {
+    std::vector<Step>& steps = out_.steps;
+    std::vector<bool> keep(steps.size());
+    for (std::size_t i = steps.size(); i-- > 0;) {
+      const Step& step = steps[i];
+      if (step.kind < StepKind::kTry) {
+        keep[i] = step.kind != StepKind::kCall || is_known_call(step.name);
+        continue;
+      }
+      const auto holds_some = [&](std::size_t block) {
+        const auto end = keep.begin() + std::ptrdiff_t(steps[block].end);
+        return std::find(keep.begin() + std::ptrdiff_t(block + 1), end, true) != end;
+      };
+      keep[i] = holds_some(i);
+      if (continues(step.kind)) continue;
+      const auto next_of = [&](std::size_t block) {
+        const std::size_t next = steps[block].end;
+        return next < steps.size() && continues(steps[next].kind) ? next : steps.size();
+      };
+      for (std::size_t part = next_of(i); part < steps.size(); part = next_of(part)) keep[i] = keep[i] || keep[part];
+      for (std::size_t part = next_of(i); part < steps.size(); part = next_of(part)) keep[part] = bool(keep[i]);
+    }
+    std::vector<uint32_t> moved(steps.size() + 1);
+    std::vector<Step> kept;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      moved[i] = uint32_t(kept.size());
+      if (keep[i]) kept.push_back(std::move(steps[i]));
+    }
+    moved[steps.size()] = uint32_t(kept.size());
+    for (Step& step : kept) step.end = moved[step.end];
+    for (auto it = out_.functions.begin(); it != out_.functions.end();)
+      if (keep[it->second])
+        it->second = moved[it->second], ++it;
+      else
+        it = out_.functions.erase(it);
+    steps = std::move(kept);
+    steps.shrink_to_fit();
+  }
+
+  Outline& out_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace
+
+std::string parent_module(std::string_view module) {
+  const std::size_t dot = module.rfind('.');
+  return std::string(dot == module.npos ? "" : module.substr(0, dot));
+}
+
+std::string module_of_path(std::string_view path) {
+  std::string out(path);
+  const std::size_t slash = out.rfind('/');
+  const std::size_t dot = out.find('.', slash == out.npos ? 0 : slash);
+  if (dot != out.npos) out.resize(dot);
+  if (out.ends_with("/__init__")) out.resize(out.size() - 9);
+  std::replace(out.begin(), out.end(), '/', '.');
+  return out;
+}
+
+Outline outline_of(std::string_view path, std::string_view source) {
+  Outline out;
+  const std::string module = module_of_path(path);
+  out.package = path.ends_with("/__init__.py") ? module : parent_module(module);
+  OutlineReader reader(out);
+  each_statement(source, [&](const Statement& statement) { return reader.take(statement); });
+  reader.finish();
+  return out;
+}
+
+}  // namespace doctor

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Python files by their text: statements, outlines, and what an import leads to.
+#include <gtest/gtest.h>
+
+#include "doctor/read/python/condition.h"
+#include "doctor/read/python/import_run.h"
+#include "doctor/read/python/statements.h"
+
+namespace {
+
+using doctor::ImportFailure;
+using doctor::ImportOutcome;
+using doctor::Outline;
+using doctor::Truth;
+
+std::vector<std::string> statements(std::string_view source) {
+  std::vector<std::string> out;
+  doctor::each_statement(source, [&](const doctor::Statement& s) {
+    out.push_back(std::to_string(s.indent) + " " + s.text);
+    return true;
+  });
+  return out;
+}
+
+TEST(PythonText, Statements) {
+  EXPECT_EQ(statements("import a  # b\n\nx = '''import c\nimport d''' + f(\n    1,\n\t2)\nif y: import e; z()\n"),
+            (std::vector<std::string>{"0 import a", "0 x = \"\" + f( 1, 2)", "0 if y:", "1 import e", "1 z()"}));
+  EXPECT_EQ(statements("def f():\n\timport a, \\\n      b\n"),
+            (std::vector<std::string>{"0 def f():", "8 import a, b"}));
+  EXPECT_EQ(statements("x = \"a#b\"; y = 'it\\'s (' # c\nz = {'k': 1}\n"),
+            (std::vector<std::string>{"0 x = \"\"", "0 y = \"\"", "0 z = {\"k\": 1}"}));
+  EXPECT_EQ(statements("f(\n"), (std::vector<std::string>{"0 f("}));
+  EXPECT_EQ(statements("'''never ends\nimport a\n"), (std::vector<std::string>{"0 \"\""}));
+}
+
+TEST(PythonText, Conditions) {
+  const auto truth = [](std::string_view text) { return doctor::truth_of(text, {3, 11}); };
+  for (const char* text :
+       {"TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == \"__main__\"", "sys.platform == \"win32\"",
+        "os.name == \"nt\"", "sys.version_info < (3, 8)", "sys.version_info[0] == 2", "sys.version_info >= (3, 12)",
+        "not sys.version_info >= (3,)", "x and sys.platform == \"darwin\""})
+    EXPECT_EQ(truth(text), Truth::kFalse) << text;
+  for (const char* text :
+       {"sys.version_info >= (3, 8)", "sys.version_info > (3,)", "sys.platform.startswith(\"linux\")",
+        "sys.platform != \"win32\"", "sys.version_info.major >= 3", "True"})
+    EXPECT_EQ(truth(text), Truth::kTrue) << text;
+  for (const char* text : {"torch.cuda.is_available()", "not torch.cuda.is_available()", "hasattr(a, \"b\")",
+                           "os.environ.get(\"PKG_CUDA\")"})
+    EXPECT_EQ(truth(text), Truth::kGuard) << text;
+  for (const char* text : {"USE_ROCM", "x or y", "sys.version_info", "os.environ.get(\"A\") != \"1\""})
+    EXPECT_EQ(truth(text), Truth::kUnknown) << text;
+}
+
+// Python files by module, and compiled modules that cannot be loaded.
+class Modules : public doctor::ModuleFinder {
+ public:
+  void add(const std::string& path, std::string_view source) {
+    outlines_.insert_or_assign(doctor::module_of_path(path), doctor::outline_of(path, source));
+  }
+  std::map<std::string, ImportFailure> broken;
+  const Outline* python(const std::string& module) override {
+    const auto found = outlines_.find(module);
+    return found == outlines_.end() ? nullptr : &found->second;
+  }
+  std::optional<ImportFailure> compiled(const std::string& module) override {
+    const auto found = broken.find(module);
+    if (found == broken.end()) return {};
+    return found->second;
+  }
+
+ private:
+  std::map<std::string, Outline> outlines_;
+};
+
+TEST(PythonText, WhatAnImportReaches) {
+  Modules modules;
+  modules.add(
+      "pkg/__init__.py",
+      "\"\"\"Text with import hidden\nimport hidden_too\n\"\"\"\nimport torch\nfrom . import ops\n"
+      "try:\n    from pkg import _fast\nexcept ImportError:\n    import pkg.instead\nelse:\n    import pkg.after\n"
+      "if USE_ROCM:\n    from .triton import f\nelse:\n    import pkg_cuda as gpu\n"
+      "if torch.cuda.is_available():\n    import pkg._gpu\n"
+      "def later():\n    import pkg._late\n"
+      "def now():\n    import pkg.soon\n    return 1\n    import pkg.never_again\nx = now()\n"
+      "class Table:\n    import pkg.in_class\n    def method(self):\n        import pkg.method\n"
+      "    def __init__(self):\n        import pkg.made\ntable = Table()\n"
+      "mod = importlib.import_module('.by_name', __package__)\n"
+      "from .names import (a,  # one\n    b,\n    c)\nfrom .two import x, \\\n    y\nimport pkg.last\n");
+  modules.add("pkg/ops/__init__.py",
+              "from ..core._C import f\nfrom .one import *\nfrom ..help import start\nstart()\n");
+  modules.add("pkg/help.py", "def start():\n    import pkg.started\n");
+  modules.add("pkg/never.py", "import pkg._never\n");
+  modules.add("pkg/two.py", "import os.path as p, sys\n");
+  const std::set<std::string> reached = doctor::run_imports({"pkg"}, modules).reached;
+  for (const char* name : {"pkg", "torch", "pkg.ops", "pkg.core._C", "pkg.ops.one", "pkg_cuda", "pkg.triton",
+                           "pkg.after", "pkg.soon", "pkg.in_class", "pkg.made", "pkg.by_name", "pkg.started",
+                           "pkg.names", "pkg.two", "pkg.last", "os", "os.path", "sys"})
+    EXPECT_TRUE(reached.count(name)) << name;
+  for (const char* name : {"hidden", "hidden_too", "pkg._gpu", "pkg._late", "pkg.never", "pkg._never", "pkg.method",
+                           "pkg.never_again", "pkg.instead"})
+    EXPECT_FALSE(reached.count(name)) << name;
+  EXPECT_EQ(doctor::module_of_path("pkg/ops/_C.cpython-312-x86_64-linux-gnu.so"), "pkg.ops._C");
+  EXPECT_EQ(doctor::module_of_path("pkg/ops/__init__.py"), "pkg.ops");
+}
+
+// What stops an import, and what is caught on the way.
+TEST(PythonText, WhatStopsAnImport) {
+  const auto stops = [](const std::string& python, ImportFailure failure = ImportFailure::kImportError) {
+    Modules modules;
+    modules.add("pkg/__init__.py", python);
+    modules.add("pkg/other.py", "from pkg import _C\n");
+    modules.broken["pkg._C"] = failure;
+    return doctor::run_imports({"pkg"}, modules).stopping.count("pkg._C") == 1;
+  };
+  const std::string attempt = "try:\n    from . import _C\nexcept ";
+  EXPECT_TRUE(stops("import pkg._C\n"));
+  EXPECT_TRUE(stops("from .other import f\n"));
+  EXPECT_FALSE(stops("def f():\n    import pkg._C\n"));
+  EXPECT_FALSE(stops(attempt + "ImportError:\n    _C = None\n"));
+  EXPECT_FALSE(stops(attempt + "(ImportError, OSError):\n    pass\n"));
+  EXPECT_FALSE(stops("try:\n    import pkg.other\nexcept Exception:\n    pass\n"));
+  EXPECT_FALSE(stops("with contextlib.suppress(ImportError):\n    import pkg._C\n"));
+  // Caught, and passed on: as it is, as another, by a function, or later on.
+  EXPECT_TRUE(stops(attempt + "ImportError as e:\n    raise ImportError('no _C') from e\n"));
+  EXPECT_TRUE(stops(attempt + "ImportError:\n    print('sorry')\n    raise\n"));
+  EXPECT_TRUE(stops("def stop(e):\n    raise ImportError(e)\n" + attempt + "ImportError as e:\n    stop(e)\n"));
+  EXPECT_TRUE(stops(attempt + "Exception as e:\n    kept = e\nif kept:\n    raise kept\n"));
+  EXPECT_FALSE(stops(attempt + "Exception as e:\n    kept = e\nif kept:\n    raise other\n"));
+  EXPECT_FALSE(stops(attempt + "ImportError as e:\n    if STRICT:\n        raise ImportError('no _C') from e\n"));
+  // A handler of another kind.
+  EXPECT_TRUE(stops(attempt + "ModuleNotFoundError:\n    pass\n"));
+  EXPECT_FALSE(stops(attempt + "ModuleNotFoundError:\n    pass\n", ImportFailure::kModuleNotFound));
+  EXPECT_TRUE(stops(attempt + "ImportError:\n    pass\n", ImportFailure::kValueError));
+  EXPECT_TRUE(stops(attempt + "KeyError:\n    pass\nexcept ImportError:\n    import pkg._C\n"));
+  // A function that returns, or raises only when nothing was found.
+  EXPECT_TRUE(
+      stops("def f():\n    for p in q:\n        if p:\n            return p\n    raise OSError\n"
+            "try:\n    f()\n    import pkg._C\nexcept OSError:\n    pass\n"));
+}
+
+TEST(PythonText, ImportsThatNeverEnd) {
+  Modules modules;
+  modules.add("a.py", "import b\n");
+  modules.add("b.py", "import a\nf()\ndef f():\n    g()\ndef g():\n    f()\nf()\n");
+  EXPECT_EQ(doctor::run_imports({"a"}, modules).reached, (std::set<std::string>{"a", "b"}));
+  // Deeply nested blocks, and a chain of imports longer than any real one.
+  std::string deep;
+  for (int i = 0; i < 2000; ++i) deep += std::string(std::size_t(i), ' ') + "if x:\n";
+  EXPECT_LT(doctor::outline_of("pkg/a.py", deep).steps.size(), 100u);
+  for (int i = 0; i < 5000; ++i)
+    modules.add("m" + std::to_string(i) + ".py", "import m" + std::to_string(i + 1) + "\n");
+  EXPECT_GT(doctor::run_imports({"m0"}, modules).reached.size(), 100u);
+}
+
+}  // namespace
