@@ -21,7 +21,7 @@ from ._describe import Options
 from ._recent import Recent, recent_calls, remember
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
-from ._prefix import attend_with_prefix, refuse_with_prefix
+from ._prefix import attend_with_prefix, refuse_with_prefix, turn
 from ._subclasses import attend_subclass
 from ._tracing import (has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
@@ -271,23 +271,28 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
                          batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor],
                          k_prefix: Optional[Tensor], v_prefix: Optional[Tensor]) -> Any:
-    if k_prefix is not None or v_prefix is not None:
-        refuse_with_prefix(causal, window=window, chunk=chunk, mask=mask, bias=bias, alibi=alibi)
-
-        def own() -> Any:
-            return attention_with_cache(
-                q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
-                rotary_sin, rotary_interleaved, causal, None, 0, None, None, scale, softcap, None, sinks, True, None,
-                diagonal, num_splits, batch_invariant, max_seqlen_k, tree, None, None)
-        return attend_with_prefix(q, k_prefix, v_prefix, scale, softcap, functions.attention, own, return_lse, out)
-    if window is not None:
-        window = window_of(window)
     if isinstance(cache_seqlens, (int, torch.SymInt)) or type(cache_seqlens).__module__ == "numpy" and not getattr(
             cache_seqlens, "shape", (1,)):
         cache_seqlens = torch.full((q.shape[0],), integer("cache_seqlens", cache_seqlens), dtype=torch.int32,
                                    device=q.device)
     else:
         cache_seqlens = lengths_of("cache_seqlens", cache_seqlens, q)
+    if k_prefix is not None or v_prefix is not None:
+        refuse_with_prefix(causal, window=window, chunk=chunk, mask=mask, bias=bias, alibi=alibi,
+                           batch_invariant=batch_invariant)
+
+        def own() -> Any:  # also looks at what out and the tables are
+            return attention_with_cache(
+                q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
+                rotary_sin, rotary_interleaved, causal, None, 0, None, None, scale, softcap, None, sinks, True, out,
+                diagonal, num_splits, False, max_seqlen_k, tree, None, None)
+
+        def turned() -> Tensor:
+            return q if rotary_cos is None else turn(q, rotary_cos, rotary_sin, cache_seqlens, causal, rotary_interleaved)
+        return attend_with_prefix(q, k_prefix, v_prefix, k_cache, v_cache, scale, softcap, functions.attention, own, turned,
+                                  return_lse, out)
+    if window is not None:
+        window = window_of(window)
     arguments: Tuple[Any, ...] = (causal, window, chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                                   rotary_interleaved, None, max_seqlen_k)
     if tree is not None:

@@ -6,9 +6,9 @@ import math
 import torch
 
 
-def visible(rows, keys, causal=False, window=(None, None), chunk=0, device="cpu"):
+def visible(rows, keys, causal=False, window=(None, None), chunk=0, device="cpu", diagonal="bottom-right"):
     """(rows, keys): whether row i sees key j."""
-    shift = 0 if causal == "top-left" else keys - rows
+    shift = 0 if (causal or diagonal) == "top-left" else keys - rows
     i = torch.arange(rows, device=device)[:, None] + shift
     j = torch.arange(keys, device=device)[None]
     seen = torch.ones(rows, keys, dtype=torch.bool, device=device)
@@ -40,7 +40,7 @@ def attention(q, k, v, *, causal=False, window=None, chunk=0, mask=None, bias=No
         score = score - alibi.double().reshape(-1, q.shape[1], 1, 1) * distance
     if bias is not None:
         score = score + bias.double()
-    hidden = ~visible(rows, keys, causal, window, chunk, q.device)
+    hidden = ~visible(rows, keys, causal, window, chunk, q.device, diagonal)
     if mask is not None:
         hidden = hidden | ~mask
     score = score.masked_fill(hidden, -math.inf)

@@ -299,7 +299,9 @@ def main():
     if not options.only_table:
         import torch
         import transformers
-        import mica.integrations.transformers  # noqa: F401 - before the fork
+        import mica._torch_face  # noqa: F401 - before the fork, as all that every model needs
+        import mica.integrations.transformers  # noqa: F401
+        from transformers import GenerationMixin  # noqa: F401
         results = kept.setdefault(transformers.__version__, {})
         wanted = [model for model in options.models or every_model() if options.again or model not in results]
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -452,11 +452,33 @@ def test_a_prefix_that_the_batch_shares(device, options):
         torch.testing.assert_close(lse[b:b + 1].double(), want_lse, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_rotary_turns_what_a_prefix_sees(device, causal, interleaved):
+    """As one cache that begins with the prefix has it."""
+    q, k, v = (torch.randn(2, 3, h, 32, device=device) for h in (4, 2, 2))
+    shared = [torch.randn(5, 2, 32, device=device) for _ in range(2)]
+    own = [torch.randn(2, 10, 2, 32, device=device) for _ in range(2)]
+    used = torch.tensor([4, 0], dtype=torch.int32, device=device)
+    angle = torch.rand(20, 8, device=device) * 6
+    whole = [torch.cat([prefix[None].expand(2, -1, -1, -1), cache], 1).contiguous() for prefix, cache in zip(shared, own)]
+    want = mica.attention_with_cache(q, *whole, k=k, v=v, cache_seqlens=used + 5, rotary_cos=angle.cos(), rotary_sin=angle.sin(),
+                                     rotary_interleaved=interleaved, causal=causal)
+    got = mica.attention_with_cache(q, *own, k=k, v=v, cache_seqlens=used, rotary_cos=angle[5:].cos(), rotary_sin=angle[5:].sin(),
+                                    rotary_interleaved=interleaved, causal=causal, k_prefix=shared[0], v_prefix=shared[1])
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("options, message", [
     (dict(window=(3, 0)), "window is given with k_prefix, want none"), (dict(chunk=4), "chunk is given with k_prefix"),
     (dict(causal="top-left"), "causal is 'top-left' with k_prefix"),
     (dict(v_prefix=None), "v_prefix is None, want it together with k_prefix"),
-    (dict(v_prefix=torch.ones(9, 1, 32)), r"v_prefix.shape\[:2\] is \(9, 1\), want \(9, 2\)"),
+    (dict(v_prefix=torch.ones(9, 1, 32)), r"v_prefix.shape\[1:\] is \(1, 32\), want \(2, 32\) \(= those of v_cache\)"),
+    (dict(v_prefix=torch.ones(8, 2, 32)), r"v_prefix.shape\[0\] is 8, want 9 \(= k_prefix.shape\[0\]\)"),
+    (dict(k_prefix=torch.ones(9, 2, 16)), r"k_prefix.shape\[1:\] is \(2, 16\), want \(2, 32\)"),
+    (dict(k_prefix=torch.ones(9, 2, 32).half()), "k_prefix.dtype is torch.float16, want torch.float32"),
+    (dict(batch_invariant=True), "batch_invariant is given with k_prefix, want none: the sequences are computed together"),
+    (dict(out=torch.empty(1, 1, 4, 32)), r"out.shape\[1\] is 1, want 2"),
     (dict(k_prefix=torch.ones(1, 9, 2, 32)), "k_prefix has 4 axes, want"), (dict(k_prefix=3), "k_prefix is a int, want")])
 def test_what_does_not_go_with_a_prefix(options, message):
     q, cache = torch.randn(1, 2, 4, 32), torch.randn(1, 8, 2, 32)
