@@ -41,7 +41,7 @@ def number(name: str, value: Any) -> float:
         raise InvalidArgument(f"{name} is {value!r}, want a number") from None
 
 
-def _fp32(name: str, value: float) -> float:
+def fp32(name: str, value: float) -> float:
     """The number as the library gets it, unless that would be another one."""
     if value != 0 and abs(value) < 1.2e-38:
         raise InvalidArgument(f"{name} is {value!r}, want a number that fp32 can hold (1.2e-38 or more)")
@@ -87,8 +87,8 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
     """The arguments of options(), or InvalidArgument for what the C interface could not even be asked."""
     of_causal = _choice("causal", causal, CAUSAL, "False, True, 'bottom-right' or 'top-left'")
     of_diagonal = _choice("diagonal", diagonal, DIAGONAL, "None, 'bottom-right' or 'top-left'")
-    scale = 0.0 if scale is None else _fp32("scale", number("scale", scale)) or _no_scale()
-    softcap = 0.0 if softcap is None else _fp32("softcap", number("softcap", softcap))
+    scale = 0.0 if scale is None else fp32("scale", number("scale", scale)) or _no_scale()
+    softcap = 0.0 if softcap is None else fp32("softcap", number("softcap", softcap))
     dropout = number("dropout", dropout)
     num_splits = integer("num_splits", num_splits)
     if not 0 <= num_splits <= MOST_SPLITS:

@@ -193,8 +193,9 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                          max_seqlen_k: Optional[int], tree: Any, k_prefix: Any, v_prefix: Any) -> Any:
     if k_prefix is not None or v_prefix is not None:
         raise InvalidArgument("k_prefix is given, want torch tensors: other arrays have no shared prefix")
+    of_tree = None if tree is None else tree_mask(tree, mask)
     options = numbers(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
-                      rotary_interleaved, None, max_seqlen_k, 0 if tree is None else tree.shape[-1])
+                      rotary_interleaved, None, max_seqlen_k, 0 if of_tree is None else of_tree.shape[-1])
     if hasattr(cache_seqlens, "__index__") and not hasattr(cache_seqlens, "__getitem__"):
         cache_seqlens = [cache_seqlens] * located("q", native("q", q)).shape[0]
     cache_seqlens = locate_lengths("cache_seqlens", cache_seqlens)
@@ -204,8 +205,7 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
         new = located("k", native("k", k)).shape[1] if k is not None else 0
         check_pairs(mask, bias, located("q", native("q", q)).shape[1],
                     longest(None, used, whole) + (new if used is not None else 0))
-    if tree is not None:
-        mask = tree_mask(tree, mask)
+    mask = mask if of_tree is None else of_tree
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                     rotary_cos=rotary_cos, rotary_sin=rotary_sin)

@@ -46,12 +46,19 @@ def is_numpy(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "numpy" and hasattr(array, "__array_interface__")
 
 
+def refuse_masked(name: str, array: Any) -> None:
+    """NumPy's masked arrays hand over all of their memory."""
+    if type(array).__name__ == "MaskedArray":
+        raise InvalidArgument(f"{name} is a masked array, whose mask would be ignored; want {name}.filled(), and mask=")
+
+
 def native(name: str, array: Any) -> Any:
     """A NumPy array in this machine's byte order."""
     return array if not is_numpy(array) or array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _locate_numpy(name: str, array: Any) -> Located:
+    refuse_masked(name, array)
     if not array.dtype.isnative:
         raise InvalidArgument(f"{name} is big-endian, want this machine's byte order")
     size = array.dtype.itemsize

@@ -25,7 +25,9 @@ def in_python(message: str) -> str:
     return message
 
 
-def of_a_cache(message: str) -> str:
-    """The same for attention_with_cache, where k is what is new."""
+def of_a_cache(message: str, has_tree: bool = False) -> str:
+    """The same for attention_with_cache, where k is what is new, and a tree is a mask to the library."""
+    if has_tree:
+        message = re.sub(r"^mask\b", "tree", message)
     fields = r"\b(k_new|v_new|seqused_k|[kv](?=[.,)]|$| is | overlaps| has ))"
     return re.sub(fields, lambda found: _CACHED[found[0]], message)

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 from torch import Tensor
 
 from . import _abi
-from ._caller import DTYPES, device_of
+from ._caller import DTYPES, device_of, output_dtype
 from ._describe import ROWS, Options, View, dense_strides, describe, options, view_of
 from ._library import load
 from .errors import InvalidArgument
@@ -52,6 +52,6 @@ def check_by_shapes(q: Tensor, k: Tensor, v: Tensor, named: Dict[str, Any]) -> N
     numbers: Dict[str, Any] = {name: named[name] for name in Options.__slots__ if name in named}
     numbers.update((name, _known(numbers.get(name, 0)) or 0) for name in ("max_seqlen_q", "max_seqlen_k"))
     shape = (*views["q"].shape[:-1], views["v"].shape[-1])
-    views["o"] = view_of("o", DTYPES.get(q.dtype), shape, dense_strides(shape), False, q.dtype)
+    views["o"] = view_of("o", DTYPES.get(output_dtype(q)), shape, dense_strides(shape), False, q.dtype)
     load().plan(describe(views, options(**numbers), (_abi.CPU, 0)), _abi.FORWARD)
 

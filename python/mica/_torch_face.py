@@ -18,6 +18,7 @@ from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
 from ._describe import Options
+from ._dlpack import refuse_masked
 from ._recent import Recent, recent_calls, remember
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
@@ -53,6 +54,7 @@ def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if hasattr(value, "__dlpack__"):
+        refuse_masked(name, value)
         return torch.from_dlpack(value)
     name = {"boolean_mask": "mask", "k_new": "k", "v_new": "v"}.get(name, name)
     raise TypeError(f"{name} is a {type(value).__name__}, want a torch.Tensor (as q is)")
@@ -69,8 +71,21 @@ def lengths_of(name: str, value: Any, q: Tensor) -> Any:
                 raise InvalidArgument(f"{name}[{i}] is {entry}, want an int of 32 bits")
         return torch.tensor(value, dtype=torch.int32, device=q.device)
     value = as_tensor(name, value, q)
-    is_integer = not value.is_floating_point() and value.dtype is not torch.bool
-    return value.to(torch.int32) if is_integer and value.dim() == 1 else value
+    if value.dtype is torch.int64:
+        value = value.clamp(-2**31, 2**31 - 1)  # what is beyond 32 bits stays beyond every tensor
+    is_integer = not value.is_floating_point() and not value.is_complex() and value.dtype is not torch.bool
+    return value.to(torch.int32) if is_integer else value
+
+
+def cache_lengths_of(cache_seqlens: Any, q: Tensor) -> Any:
+    """The same for cache_seqlens, which may be one int for all."""
+    if isinstance(cache_seqlens, (int, torch.SymInt)) or type(cache_seqlens).__module__ == "numpy" and not getattr(
+            cache_seqlens, "shape", (1,)):
+        length = integer("cache_seqlens", cache_seqlens)
+        if isinstance(length, int) and not -2**31 <= length < 2**31:
+            raise InvalidArgument(f"cache_seqlens is {length}, want an int of 32 bits")
+        return torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
+    return lengths_of("cache_seqlens", cache_seqlens, q)
 
 
 @lru_cache(maxsize=None)
@@ -115,7 +130,7 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
     return run_forward(optional, options, q, k, v, values, return_lse, out)
 
 
-def _check_pairs(mask: Any, bias: Any, q: Tensor, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0) -> None:
+def check_pairs_of(mask: Any, bias: Any, q: Tensor, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0) -> None:
     """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use."""
     if q.device.type != "cpu":
         return
@@ -253,7 +268,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
                                     block_table=block_table), normalise(*arguments), return_lse, out, seed)
     _refuse_layouts(q=q, k=k, v=v)
     if mask is not None or bias is not None:
-        _check_pairs(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
+        check_pairs_of(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
                      (None if block_table is not None else cu_seqlens_k, seqused_k, 0))
     if _any_autocast():
         q, k, v = autocast(q, k, v)
@@ -271,12 +286,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
                          batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor],
                          k_prefix: Optional[Tensor], v_prefix: Optional[Tensor]) -> Any:
-    if isinstance(cache_seqlens, (int, torch.SymInt)) or type(cache_seqlens).__module__ == "numpy" and not getattr(
-            cache_seqlens, "shape", (1,)):
-        cache_seqlens = torch.full((q.shape[0],), integer("cache_seqlens", cache_seqlens), dtype=torch.int32,
-                                   device=q.device)
-    else:
-        cache_seqlens = lengths_of("cache_seqlens", cache_seqlens, q)
+    cache_seqlens = cache_lengths_of(cache_seqlens, q)
     if k_prefix is not None or v_prefix is not None:
         refuse_with_prefix(causal, window=window, chunk=chunk, mask=mask, bias=bias, alibi=alibi,
                            batch_invariant=batch_invariant)
@@ -313,7 +323,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     if (mask is not None and tree is None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
         whole = k_cache.shape[1] if block_table is None else 0
         new = 0 if k is None else k.shape[1]
-        _check_pairs(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
+        check_pairs_of(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
         if k_cache.element_size() > 1:  # beside a cache of e4m3 they stay what they are
             q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))

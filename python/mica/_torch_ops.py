@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import _tensors
-from ._caller import lse_shape
+from ._caller import lse_shape, output_dtype
 from ._flops import register_flops
 from ._shapes import check_by_shapes
 from .errors import Unsupported
@@ -51,7 +51,7 @@ def _empty(q: Tensor) -> Tensor:
 def _outputs(q: Tensor, v: Tensor, want_lse: bool, is_packed: bool = False) -> Tuple[Tensor, Tensor]:
     """o and lse, or an empty one. Packed rows of no sequence stay empty."""
     shape = (*q.shape[:-1], v.shape[-1])
-    o = q.new_zeros(shape) if is_packed else q.new_empty(shape)
+    o = q.new_zeros(shape, dtype=output_dtype(q)) if is_packed else q.new_empty(shape, dtype=output_dtype(q))
     if not want_lse:
         return o, _empty(q)
     return o, q.new_full(lse_shape(q), -float("inf"), dtype=torch.float32)

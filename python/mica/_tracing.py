@@ -11,6 +11,7 @@ from torch.nn import Parameter
 from torch.autograd import forward_ad
 
 from . import _tensors, _torch_ops
+from ._caller import output_dtype
 from .errors import InvalidArgument, Unsupported
 
 
@@ -97,6 +98,29 @@ class Transformed(torch.autograd.Function):
         return _torch_ops.differentiate(ctx, d_o, d_lse, TransformedBackward.apply)
 
 
+def _check_out(out: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """What the library would say of it: here the result is copied into it."""
+    if not isinstance(out, Tensor):
+        raise InvalidArgument(f"out is a {type(out).__name__}, want a torch.Tensor (as q is)")
+    wanted = (*q.shape[:-1], v.shape[-1])
+    if out.shape != wanted:
+        raise InvalidArgument(f"out.shape is {tuple(out.shape)}, want {tuple(wanted)}")
+    if out.dtype not in (output_dtype(q), torch.float32) and not (q.dtype.itemsize == 1 and out.dtype is torch.float16):
+        raise InvalidArgument(f"out.dtype is {out.dtype}, want {output_dtype(q)} or torch.float32")
+    has_memory = not _is_compiling() and all(type(t) in _PLAIN and not t.is_meta for t in (out, k, v))
+    for name, tensor in (("k", k), ("v", v)):
+        if out is tensor or has_memory and out.numel() and out.data_ptr() == tensor.data_ptr():
+            raise InvalidArgument(f"out overlaps {name}, want memory of its own")
+
+
+def _of_new_keys(optional: Dict[str, Optional[Tensor]], name: str, dtype: torch.dtype) -> Tensor:
+    """In the cache's type, unless that is e4m3: into which the kernel rounds and saturates."""
+    new = optional[name]
+    if new is None:
+        raise InvalidArgument("v is None, want it together with k")
+    return new.detach().to(dtype) if dtype.itemsize > 1 else new.detach()
+
+
 def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]], numbers: Sequence[Any],
            return_lse: bool, out: Optional[Tensor], seed: Any) -> Any:
     """The call as torch.ops.mica.*. numbers are those of normalise()."""
@@ -108,11 +132,14 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
     tensors = [optional.get(name) for name in _torch_ops.TENSORS]
     is_cached = "k_new" in optional
     if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
-        # A cache keeps its type, and the others follow it.
+        # A cache keeps its type, and the others follow it, unless it is e4m3.
         dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        if dtype.itemsize > 1:
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if out is not None:
+        _check_out(out, q, k, v)
     if is_cached and optional["k_new"] is not None:
-        new = [new.detach().to(k.dtype) for new in (optional["k_new"], optional["v_new"]) if new is not None]
+        new = [_of_new_keys(optional, name, k.dtype) for name in ("k_new", "v_new")]
         o, lse = torch.ops.mica.attention_append(q.detach(), k, v, *new, optional["rotary_cos"],
                                                  optional["rotary_sin"], *tensors, *numbers, return_lse)
     elif is_cached:

@@ -12,20 +12,35 @@ import torch
 from torch import Tensor
 
 from . import _tensors
-from ._arguments import normalise, window_of
+from ._arguments import fp32, normalise, number, window_of
 from ._describe import Options
 from ._messages import of_a_cache
-from ._torch_face import lengths_of
-from .errors import InvalidArgument
+from ._torch_face import cache_lengths_of, check_pairs_of, lengths_of
+from .errors import InvalidArgument, Unsupported
 
 Factor = Union[None, float, Tensor]
 LARGEST = 448.0
+
+
+def _refuse_arrays(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise InvalidArgument(f"{name} is a {type(tensor).__name__}, want a torch.Tensor")
+
+
+def _refuse_gradient(**tensors: Any) -> None:
+    if torch.is_grad_enabled():
+        for name, tensor in tensors.items():
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                raise Unsupported(f"{name} requires a gradient, and e4m3 has none; want it under torch.no_grad(), or "
+                                  "mica.attention to train")
 
 
 def quantise(x: Tensor, per: str = "head", key_heads: Optional[int] = None) -> Tuple[Tensor, Tensor]:
     """(x in float8_e4m3fn, its factors): the largest of each head (of all x with per='tensor', of each sequence's head
     with per='sequence') becomes 448, e4m3's largest. x is (batch or pages, rows, heads, dim). key_heads, for queries: the
     heads that share a key head share a factor."""
+    _refuse_arrays(x=x)
     axes = {"tensor": (0, 1, 2, 3), "head": (0, 1, 3), "sequence": (1, 3)}
     if per not in axes:
         raise InvalidArgument(f"per is {per!r}, want 'tensor', 'head' or 'sequence'")
@@ -47,9 +62,10 @@ def _factor(name: str, value: Factor, q: Tensor) -> Optional[Tensor]:
         return None
     if not isinstance(value, Tensor):
         try:
-            return torch.full((1, 1), float(value), dtype=torch.float32, device=q.device)
-        except (TypeError, ValueError):
+            factor = number(name, value)
+        except InvalidArgument:
             raise InvalidArgument(f"{name} is {value!r}, want a number or an fp32 tensor (batch, key heads)") from None
+        return torch.full((1, 1), fp32(name, factor), dtype=torch.float32, device=q.device)
     given: Any = value
     if given.dtype is not torch.float32 or given.dim() > 2:
         raise InvalidArgument(f"{name} is {given.dtype} of {given.dim()} axes, want float32 (batch, key heads)")
@@ -58,6 +74,9 @@ def _factor(name: str, value: Factor, q: Tensor) -> Optional[Tensor]:
 
 def _call(q: Tensor, k: Tensor, v: Tensor, numbers: Tuple[Any, ...], factors: Tuple[Factor, Factor, Factor], return_lse: bool,
           **bound: Any) -> Any:
+    _refuse_arrays(q=q, k=k, v=v)
+    _refuse_gradient(q=q, k=k, v=v, bias=bound.get("bias"), sinks=bound.get("sinks"), k_new=bound.get("k_new"),
+                     v_new=bound.get("v_new"), **dict(zip(_tensors.FACTORS, factors)))
     named = dict(zip(Options.__slots__, numbers))
     for name, value in zip(_tensors.FACTORS, factors):
         bound[name] = _factor(name, value, q)
@@ -93,6 +112,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
     (pages, key heads)."""
     numbers = normalise(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                         False, max_seqlen_q, max_seqlen_k)
+    _refuse_arrays(q=q)
     return _call(q, k, v, numbers, (q_descale, k_descale, v_descale), return_lse, out=out, sinks=sinks,
                  cu_seqlens_q=lengths_of("cu_seqlens_q", cu_seqlens_q, q),
                  cu_seqlens_k=lengths_of("cu_seqlens_k", cu_seqlens_k, q),
@@ -115,14 +135,17 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, k: Opti
     and written; of e4m3 they are written as they are."""
     numbers = normalise(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                         rotary_interleaved, None, max_seqlen_k)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    _refuse_arrays(q=q, k_cache=k_cache, v_cache=v_cache, **{name: t for name, t in (("k", k), ("v", v)) if t is not None})
+    cache_seqlens = cache_lengths_of(cache_seqlens, q)
+    if (mask is not None or bias is not None) and cache_leftpad is None:
+        whole = k_cache.shape[1] if block_table is None else 0
+        check_pairs_of(mask, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), 0 if k is None else k.shape[1])
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.shape[-1] > 1 and cache.stride(-1) != 1:
             raise InvalidArgument(f"{name}.stride[3] is {cache.stride(-1)}, want 1 (the last dimension must be dense)")
     try:
         return _call(q, k_cache, v_cache, numbers, (q_descale, k_descale, v_descale), return_lse, out=out, mask=mask,
-                     bias=bias, alibi=alibi, sinks=sinks, seqused_k=lengths_of("cache_seqlens", cache_seqlens, q),
+                     bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                      cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                      k_new=None if k is None else _tensors.dense(k), v_new=None if v is None else _tensors.dense(v),
                      rotary_cos=rotary_cos, rotary_sin=rotary_sin, descale_per_page=bool(descale_per_page))

@@ -137,4 +137,4 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
             diagonal, num_splits, batch_invariant, max_seqlen_k, tree, k_prefix, v_prefix)
     except InvalidArgument as error:
         from ._messages import of_a_cache
-        raise type(error)(of_a_cache(str(error))) from None
+        raise type(error)(of_a_cache(str(error), tree is not None)) from None

@@ -279,5 +279,31 @@ TEST(BindingsOverlap, KeysAndValuesAreNotWrittenOver) {
   mica_plan_destroy(plan);
 }
 
+TEST(BindingsOverlap, NewKeysDoNotLieInTheCache) {
+  mica_attention a = MICA_ATTENTION_INIT;
+  a.q = a.o = dense(MICA_FP32, {1, 1, 2, 4});
+  a.k = a.v = dense(MICA_FP32, {1, 4, 2, 4});
+  a.append.k_new = a.append.v_new = dense(MICA_FP32, {1, 2, 2, 4});
+  a.sequences.vectors = MICA_SEQUSED_K;
+  mica_plan* plan = nullptr;
+  ASSERT_EQ(mica_plan_create(&a, MICA_FORWARD, &plan), MICA_OK) << mica_last_error();
+  std::vector<char> workspace(mica_plan_workspace(plan) + 64);
+  std::vector<float> q(8), o(8), k(32), v(32), k_new(16), v_new(16);
+  const int32_t used = 1;
+  mica_bindings x = MICA_BINDINGS_INIT;
+  x.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+  x.workspace_bytes = mica_plan_workspace(plan);
+  x.q = q.data(), x.o = o.data(), x.k = k.data(), x.v = v.data(), x.seqused_k = &used;
+  x.k_new = k_new.data(), x.v_new = v_new.data();
+  EXPECT_EQ(mica_execute(plan, &x), MICA_OK) << mica_last_error();
+  x.k_new = k.data() + 8;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "bindings.k_new overlaps bindings.k, want memory of its own");
+  x.k_new = k_new.data(), x.v_new = v.data() + 16;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "bindings.v_new overlaps bindings.v, want memory of its own");
+  mica_plan_destroy(plan);
+}
+
 }  // namespace
 }  // namespace mica::testing_api

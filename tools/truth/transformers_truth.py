@@ -36,7 +36,7 @@ from small_models.classes import classes_of  # noqa: E402
 from small_models.inputs import candidates, with_an_image_or_sound  # noqa: E402
 from small_models.sizes import small_configs  # noqa: E402
 
-MOST_PARAMETERS = 80_000_000
+MOST_PARAMETERS = 130_000_000
 SECONDS_EACH = 240
 SECONDS_TO_BUILD = 30
 SECONDS_BETWEEN_NOTES = 5
@@ -93,6 +93,19 @@ def refusal_of(kind, config):
     return None
 
 
+def refuses_sdpa(kind, config):
+    """Whether Transformers itself refuses sdpa for this class."""
+    import torch
+    try:
+        with torch.device("meta"):
+            kind._from_config(copy.deepcopy(config), attn_implementation="sdpa")
+    except ValueError as error:
+        return "scaled_dot_product_attention" in str(error)
+    except Exception:  # noqa: BLE001 - it was not refused for that
+        pass
+    return False
+
+
 def class_of(model):
     """The class of "type" or "type:class", or None."""
     model_type, _, name = model.partition(":")
@@ -114,8 +127,9 @@ def build(model):
             break
         try:
             config = make_config()
-            refusal = refusal or refusal_of(kind, config)
+            refusal = refusal_of(kind, config)
             if refusal is not None:
+                refusal += " (sdpa is refused too)" if refuses_sdpa(kind, config) else " (sdpa is taken)"
                 break
             parameters = count_parameters(kind, config)
             if parameters > MOST_PARAMETERS:

@@ -98,6 +98,25 @@ def test_lengths_may_be_lists_and_int64(kind):
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_lengths_beyond_32_bits(kind):
+    """They would become other, legal ones."""
+    long = np.array([0, 5, 2**32 + 12])
+    q, k = (PACKED, PACKED[:, :2]) if kind == "numpy" else torch_too(PACKED, PACKED[:, :2])
+    with pytest.raises(ValueError, match=r"cu_seqlens_q\[2\] is \d+, want"):
+        mica.attention_varlen(q, k, k, long if kind == "numpy" else torch_too(long)[0], [0, 5, 12])
+    with pytest.raises(ValueError, match=r"cache_seqlens(\[0\])? is 4294967296, want an int of 32 bits"):
+        mica.attention_with_cache(q[None], k[None], k[None], cache_seqlens=2**32)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_a_masked_array_is_refused(kind):
+    """Its mask would be ignored."""
+    q = Q if kind == "numpy" else torch_too(Q)[0]
+    with pytest.raises(ValueError, match="k is a masked array, whose mask would be ignored"):
+        mica.attention(q, np.ma.masked_array(K, mask=K > 1), K)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_messages_name_the_callers_arguments(kind):
     q, k, packed = (Q, K, PACKED) if kind == "numpy" else torch_too(Q, K, PACKED)
     for match, call in [

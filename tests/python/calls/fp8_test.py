@@ -123,6 +123,13 @@ Q, K, V = stored(2, 3, 4, 16), stored(2, 5, 2, 16, seed=1), stored(2, 5, 2, 16, 
     (lambda: fp8.attention(Q, K.float(), V), r"k.dtype is fp32, want e4m3 \(= q.dtype\)"),
     (lambda: fp8.attention_with_cache(Q, K, V, descale_per_page=True, k_descale=1.0),
      "descale_per_page is 1, want block_table with it"),
+    (lambda: fp8.attention(Q, K, V, v_descale="1"), "v_descale is '1', want a number"),
+    (lambda: fp8.attention(Q, K, V, v_descale=1e-46), "v_descale is 1e-46, want a number that fp32 can hold"),
+    (lambda: fp8.attention(Q.float().numpy(), K, V), "q is a ndarray, want a torch.Tensor"),
+    (lambda: fp8.attention_with_cache(Q, K, V, cache_seqlens=2**40), "cache_seqlens is 1099511627776, want an int of 32 bits"),
+    (lambda: fp8.attention_with_cache(Q, K, V, cache_seqlens=5, mask=torch.ones(3, 4, dtype=torch.bool)),
+     r"mask.shape\[1\] is 4, want 1 or at least 5"),
+    (lambda: fp8.quantise(torch.ones(2, 2).numpy()), "x is a ndarray, want a torch.Tensor"),
     (lambda: fp8.quantise(torch.ones(2, 2)), "x has 2 axes, want 4"),
     (lambda: fp8.quantise(torch.ones(2, 2, 2, 2), "page"), "per is 'page', want 'tensor', 'head' or 'sequence'"),
 ])
@@ -134,7 +141,10 @@ def test_bad_inputs(call, message):
 def test_no_gradient():
     q = torch.randn(1, 3, 2, 16, requires_grad=True)
     k, v = (stored(1, 5, 2, 16, seed=n) for n in range(2))
-    assert not fp8.attention(q, k, v).requires_grad
+    with pytest.raises(mica.Unsupported, match="q requires a gradient, and e4m3 has none; want it under torch.no_grad"):
+        fp8.attention(q, k, v)
+    with torch.no_grad():
+        assert not fp8.attention(q, k, v).requires_grad
     out = mica.attention(q, k, v)
     with pytest.raises(mica.Unsupported, match="k.dtype is e4m3, which has no backward"):
         out.sum().backward()

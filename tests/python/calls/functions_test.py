@@ -422,8 +422,12 @@ def test_a_tree_that_is_none(device):
         mica.attention_with_cache(q, cache, cache, tree=tree, mask=torch.ones(5, 40, dtype=torch.bool, device=device))
     with pytest.raises(ValueError, match="tree has 1 axes, want"):
         mica.attention_with_cache(q, cache, cache, tree=tree[0])
-    with pytest.raises(ValueError, match=r"mask.shape\[2\] is 3, want 1 or 5"):
+    with pytest.raises(ValueError, match=r"tree.shape\[2\] is 3, want 1 or 5"):
         mica.attention_with_cache(q, cache, cache, tree=tree[:3])
+    with pytest.raises(ValueError, match="tree.dtype is .*, want bool"):
+        mica.attention_with_cache(q, cache, cache, tree=tree.float())
+    with pytest.raises(ValueError, match="tree has 0 axes, want"):
+        mica.attention_with_cache(*(t.cpu().numpy() for t in (q, cache, cache)), tree=tree.tolist())
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True, "sinks": 1, "softcap": 5.0, "scale": 0.2}, {"tree": 1}], ids=str)

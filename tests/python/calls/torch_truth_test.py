@@ -245,6 +245,51 @@ def test_out_that_overlaps_keys_or_values_is_refused():
     assert torch.equal(out, want)
 
 
+def test_new_keys_that_lie_in_the_cache_are_refused():
+    """They would be moved while they are read."""
+    q, k, v = qkv(key_heads=4)
+    with pytest.raises(ValueError, match="^k overlaps k_cache, want memory of its own"):
+        mica.attention_with_cache(q[:, :1], k, v, k=k[:, 1:3], v=v[:, 1:3].clone(), cache_seqlens=2)
+    with pytest.raises(ValueError, match="^v overlaps v_cache, want memory of its own"):
+        mica.attention_with_cache(q[:, :1], k, v, k=k[:, 1:3].clone(), v=v[:, 1:3], cache_seqlens=2)
+
+
+def test_out_is_looked_at_where_something_looks_on():
+    """There the result is copied into it: neither into another shape or type nor over a key."""
+    from torch.utils.flop_counter import FlopCounterMode
+    q, k, v = qkv(key_heads=4)
+    with FlopCounterMode(display=False):
+        for out, message in ((torch.empty(3, *q.shape), r"out.shape is \(3, "), (torch.empty_like(q).int(), "out.dtype is torch.int32"),
+                             (k, "out overlaps k"), (v, "out overlaps v"), (q.numpy(), "out is a ndarray")):
+            with pytest.raises(ValueError, match=message):
+                mica.attention(q, k, v, out=out)
+        packed = torch.randn(2, 7, 4, 4, 8)
+        q, k, v, out = packed.unbind(2)
+        want = mica.attention(q, k, v)
+        mica.attention(q, k, v, out=out)
+        assert torch.equal(out, want)
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+def test_e4m3_is_the_same_where_something_looks_on():
+    q, k, v = (t.to(torch.float8_e4m3fn) for t in qkv())
+    looked_on = torch.compile(mica.attention, backend="aot_eager", fullgraph=True)(q, k, v)
+    assert looked_on.dtype is torch.bfloat16 and torch.equal(looked_on, mica.attention(q, k, v))
+    wide, lengths = torch.randn(2, 1, 4, 8), torch.tensor([2, 0], dtype=torch.int32)
+    new = torch.full((2, 1, 2, 8), 1000.0)  # saturates
+    found = []
+    for call in (mica.attention_with_cache, torch.compile(mica.attention_with_cache, backend="aot_eager", fullgraph=True)):
+        for autocast in (False, True):
+            caches = k.clone(), v.clone()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                o = call(wide, *caches, k=new, v=new, cache_seqlens=lengths, causal=True)
+            assert o.dtype is torch.float32 and caches[0][0, 2, 0, 0].item() == 448.0
+            found.append((o, *(c.float() for c in caches)))
+    for other in found[1:]:
+        for a, b in zip(other, found[0]):
+            assert torch.equal(a, b)
+
+
 def test_negative_views_are_resolved():
     q, k, v = qkv()
     want = mica.attention(-q, k, v)
