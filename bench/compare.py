@@ -11,7 +11,7 @@
     python bench/compare.py --peak-memory
 
 Every cell is checked against the formula in double before it is timed. Mica and its peers take turns; a ratio is the
-peer's median time over Mica's (above 1: Mica is faster). Exit codes: 0 all cells were right; 1 one was not; 2 usage."""
+peer's median time over Mica's (above 1: Mica is faster); "best" is that of the fastest peer. Exit codes: 0 all cells were right; 1 one was not; 2 usage."""
 
 import argparse
 import contextlib
@@ -44,6 +44,7 @@ def parse_arguments():
     parser.add_argument("--between", choices=("nothing", "matmul"), default="nothing", help="CPU: what runs before each "
                         "call (matmul: contenders take turns call by call; the column alone is Mica without it, over Mica "
                         "with it; inside: the same of the library's own part, without Python's)")
+    parser.add_argument("--graph", action="store_true", help="GPU: time each contender inside a CUDA graph as well")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
     parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
     parser.add_argument("--json", help="also write the figures to this file")
@@ -157,17 +158,34 @@ def measure(case, device, library, peers, arguments):
         times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
                                     arguments.cell_seconds)
     mica = times["mica"][0]
+    if arguments.graph:
+        replays = {name: device.captured(run, CALLS_IN_A_GRAPH) for name, run in runs.items()}
+        in_graph = interleaved_medians(device, replays, arguments.samples, arguments.sample_seconds or default_seconds,
+                                       arguments.cell_seconds)
+        cell["graph_median_s"] = {name: t[0] / CALLS_IN_A_GRAPH for name, t in in_graph.items()}
     cell["median_s"] = {name: t[0] for name, t in times.items()}
     cell["p10_s"] = {name: t[1] for name, t in times.items()}
     cell["p90_s"] = {name: t[2] for name, t in times.items()}
     cell["samples"] = {name: t[3] for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
     cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in ("mica", "inside", "alone inside")}
+    if arguments.graph:
+        cell["ratio"].update({name + IN_A_GRAPH: t / cell["graph_median_s"]["mica"]
+                              for name, t in cell["graph_median_s"].items() if name != "mica"})
+    for suffix in ("", IN_A_GRAPH):
+        of_peers = [cell["ratio"][peer + suffix] for peer in peers if peer + suffix in cell["ratio"]]
+        if of_peers and len(peers) > 1:
+            cell["ratio"]["best" + suffix] = min(of_peers)
     if "inside" in times:
         cell["ratio"]["inside"] = times["alone inside"][0] / times["inside"][0]
     if case.beside == "dense-rate":
         cell["ratio"]["beside"] = dense_rate_seconds(case, device, library, arguments) / mica
     return cell
+
+
+# So many that what starts a graph is little of it.
+CALLS_IN_A_GRAPH = 16
+IN_A_GRAPH = " in a graph"
 
 
 def geometric_mean(values):
@@ -179,7 +197,8 @@ class Report:
 
     def __init__(self, columns):
         self._columns = columns
-        print(f"{'case':56} {'mica':>10} {'rate':>12}" + "".join(f" {column[:11]:>11}" for column in columns))
+        heads = ("g " + column if column.endswith(IN_A_GRAPH) else column for column in columns)
+        print(f"{'case':56} {'mica':>10} {'rate':>12}" + "".join(f" {head[:11]:>11}" for head in heads))
 
     def add(self, cell, memory_bound):
         if "error" in cell:
@@ -225,9 +244,10 @@ def main():
     from devices import make_device
     library = mica_ctypes.Library(arguments.lib)
     device = make_device(arguments.device, library, arguments.threads)
-    if arguments.between == "matmul":
-        if device.torch_device.type != "cpu":
-            raise ValueError("--between matmul is for --device cpu: a GPU's work is queued")
+    if arguments.between == "matmul" and device.torch_device.type != "cpu":
+        raise ValueError("--between matmul is for --device cpu: a GPU's work is queued")
+    if arguments.graph and device.torch_device.type != "cuda":
+        raise ValueError("--graph is for --device cuda")
     name, cases = suites.load(arguments.suite or os.path.join(HERE, "suites", device.default_suite))
     cases = [case for case in cases if re.search(arguments.filter, case.name)]
     if not cases:
@@ -239,7 +259,9 @@ def main():
         return device.default_peers if case.peers is None else case.peers
 
     columns = list(dict.fromkeys(peer for case in cases for peer in peers_of(case)))
+    columns += ["best"] if len(columns) > 1 else []
     columns += filter(None, arguments.kernels.split(","))
+    columns += [column + IN_A_GRAPH for column in columns] if arguments.graph else []
     columns += ["alone", "inside"] if arguments.between == "matmul" else []
     columns += ["beside"] if any(case.beside is not None for case in cases) else []
     out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,

@@ -108,7 +108,6 @@ class MicaContender:
         a = mica.Attention()
         a.device.backend, a.device.ordinal = device.backend, device.torch_device.index or 0
         x = self._bindings = mica.Bindings()
-        x.stream = device.stream()
 
         def bind(description, name, tensor):
             if tensor is not None:
@@ -165,7 +164,7 @@ class MicaContender:
         x.workspace = -(-self._workspace.data_ptr() // 256) * 256
         x.workspace_bytes = size
         if case.is_backward:
-            self._forward.execute(x)  # once: backward reads what it left
+            self._execute(self._forward)  # once: backward reads what it left
 
     def forward(self):
         """Outputs are new tensors, as PyTorch's are."""
@@ -175,6 +174,7 @@ class MicaContender:
         return o
 
     def _execute(self, plan):
+        self._bindings.stream = self._device.stream()  # another one while a graph is captured
         begin = time.perf_counter()
         plan.execute(self._bindings)
         self.seconds_inside = time.perf_counter() - begin  # the library's own part, on a CPU
@@ -289,6 +289,10 @@ class PackedContender:
             return self._unpacked(self._call(), i.q)
 
 
+# Of a call that a server would make by flash_attn_with_kvcache.
+MOST_ROWS_ON_A_CACHE = 64
+
+
 class FlashAttention3Contender:
     """FlashAttention-3's own package, where the caller has built it and put it on PYTHONPATH. A build that has not all head
     dimensions would serve the others by wider kernels, which is no fair peer: FLASH_ATTENTION_3_DIMS names those it has."""
@@ -315,6 +319,9 @@ class FlashAttention3Contender:
             longest = max(case["varlen"])
             self._call = lambda: flash_attn_interface.flash_attn_varlen_func(
                 *self._leaves, inputs.cu_seqlens, inputs.cu_seqlens, longest, longest, **options)
+        elif not case.is_backward and case["seqlen_q"] <= MOST_ROWS_ON_A_CACHE < case["seqlen_k"]:
+            del options["deterministic"]  # its call for a cache chooses splits itself, flash_attn_func never splits
+            self._call = lambda: flash_attn_interface.flash_attn_with_kvcache(*self._leaves, **options)
         else:
             self._call = lambda: flash_attn_interface.flash_attn_func(*self._leaves, **options)
         self._leaves = [t.requires_grad_(case.is_backward) for t in leaves]

@@ -93,6 +93,16 @@ class CudaDevice:
     def settle(function):
         function()
 
+    @staticmethod
+    def captured(function, calls):
+        """So many calls as one CUDA graph, in the order in which they were made: what replays it."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                function()
+        return graph.replay
+
     def facts(self):
         return {"device": self.name, "torch_cuda": torch.version.cuda}
 

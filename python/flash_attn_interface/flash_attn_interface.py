@@ -9,8 +9,8 @@ import torch
 from flash_attn._autograd import attention as _with_options
 from flash_attn._numbers import chunk_of, window_of
 from flash_attn_3._combine import combine
-from flash_attn_3._fp8 import factors_of, packed_queries
-from flash_attn_3._native import Deterministic, forward, joined, refuse, scale_of
+from flash_attn_3._fp8 import factors_of
+from flash_attn_3._native import Deterministic, forward, joined, scale_of
 from mica import fp8
 from torch import Tensor
 
@@ -186,28 +186,14 @@ def flash_attn_with_kvcache(
     without a copy of the caches where they lie side by side in memory. With return_softmax_lse: (out, lse, None, None);
     upstream's last two are its partial results."""
     attention_chunk = chunk_of(attention_chunk)
-    factors = factors_of(q, k_cache, q_descale, k_descale, v_descale, qv=qv, cu_seqlens_k_new=cu_seqlens_k_new)
+    factors = factors_of(q, k_cache, q_descale, k_descale, v_descale, qv=qv)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
-    if factors is not None:
-        if page_table is not None and cache_batch_idx is not None:
-            page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
-        factors.update(causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
-                       softcap=softcap, num_splits=num_splits, return_lse=True)
-        if cu_seqlens_q is not None:
-            refuse(k=k, cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, cache_batch_idx=cache_batch_idx)
-            out, lse = packed_queries(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, max_seqlen_q, page_table, factors)
-        else:
-            out, lse = fp8.attention_with_cache(
-                q, k_cache, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
-                cache_leftpad=cache_leftpad, block_table=page_table, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-                rotary_interleaved=rotary_interleaved, **factors,
-            )
-        return (out, lse, None, None) if return_softmax_lse else out
     is_turned_apart = rotary_cos is not None and rotary_seqlens is not None and rotary_seqlens is not cache_seqlens
     with torch.no_grad():  # as upstream: the result has no gradient
-        if cu_seqlens_q is None and cu_seqlens_k_new is None and qv is None and not is_turned_apart:
+        is_plain = cu_seqlens_q is None and cu_seqlens_k_new is None and qv is None and not is_turned_apart
+        if is_plain and factors is None:
             if page_table is not None and cache_batch_idx is not None:  # rows of the table, as slots of a cache
                 page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
             made = mica.attention_with_cache(
@@ -222,6 +208,7 @@ def flash_attn_with_kvcache(
             q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
             None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, softmax_scale,
             bool(causal), window_of(window_size), attention_chunk, softcap, rotary_interleaved, num_splits,
+            (q_descale, k_descale, v_descale),
         )
     return (out, lse, None, None) if return_softmax_lse else out
 

@@ -114,14 +114,15 @@ mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x,
   return status;
 }
 
-CombineParams combine_params(const ForwardParams& forward, const Problem& p) {
-  return CombineParams{forward, p.o.dtype};
+CombineParams combine_params(const ForwardParams& forward, const Problem& p, i32 team_warps) {
+  return CombineParams{forward, p.o.dtype, team_warps};
 }
 
 ProbsParams probs_params(const ForwardParams& forward, const Problem& p) {
   ProbsParams a = {};
   a.forward = forward;
   a.dtype = p.dtype;
+  a.keys_dtype = p.k.dtype;
   a.rows = i32(p.probs.shape[2]);
   a.keys = i32(p.probs.shape[3]);
   a.stride_batch = p.probs.stride[0];
@@ -159,6 +160,8 @@ AppendParams append_params(const Problem& p) {
   a.dim_qk = p.dim_qk;
   a.dim_v = p.dim_v;
   a.dtype = p.dtype;
+  a.quantises = p.k.dtype != p.dtype;
+  a.by_page = p.descale_per_page;
   return a;
 }
 
@@ -169,6 +172,8 @@ void bind(AppendParams& a, const Problem& p, const mica_bindings& x, const Works
   a.v_new.data = writable(x.v_new);
   a.q.data = writable(x.q);
   a.q_turned.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_turned) : nullptr;
+  a.k_descale = descale_of(p.k_descale, x.k_descale);
+  a.v_descale = descale_of(p.v_descale, x.v_descale);
   a.cos = if_present(p.rotary_cos, x.rotary_cos);
   a.sin = if_present(p.rotary_sin, x.rotary_sin);
   a.sequences = sequence_table(p, x);

@@ -40,7 +40,7 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& pro
 mica_status bind(ForwardMapsParams& params, const Problem& problem, const mica_bindings& bindings,
                  const WorkspaceLayout& layout);
 
-CombineParams combine_params(const ForwardParams& forward, const Problem& problem);
+CombineParams combine_params(const ForwardParams& forward, const Problem& problem, i32 team_warps);
 inline void bind(CombineParams& params, const Problem& problem, const mica_bindings& bindings,
                  const WorkspaceLayout& layout) {
   bind(params.forward, problem, bindings, layout);

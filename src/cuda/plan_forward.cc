@@ -145,7 +145,9 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   }
   if (status == MICA_OK && plan.num_splits > 1) {
     const i32 combine = find_kernel(Role::COMBINE, choice);
-    status = add_step(plan, StepKind::COMBINE, combine, params.partial_rows * p.heads_q, combine_params(params, p));
+    const i32 warps = kernel_table().rows[combine].warps, team_warps = combine_team_warps(plan.num_splits, warps);
+    const i64 blocks = combine_blocks(params.partial_rows * p.heads_q, p.dim_v, team_warps, warps);
+    status = add_step(plan, StepKind::COMBINE, combine, blocks, combine_params(params, p, team_warps));
     Steps& steps = steps_of(plan);
     steps.step[steps.num_steps - 1].overlaps = can_overlap(choice, combine);
   }

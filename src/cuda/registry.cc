@@ -18,9 +18,11 @@ constexpr i32 kLongKeys = 2049;
 // Up to here blocks that go on from tile to tile win more at the joints than their loops cost.
 constexpr i32 kMiddleKeys = 1025;
 
+constexpr i32 key_bytes(const KernelRow& r) { return dtype_bytes(r.keys == MICA_NONE ? r.dtype : r.keys); }
+
 // One function per kernel file.
 constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
-  return {forward_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, false};
+  return {forward_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, key_bytes(r)).bytes, false};
 }
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
   const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
@@ -36,7 +38,8 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
   return {.smem_bytes = forward_fp8_sm90_room(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
           .persistent = true,
-          .uses_maps = true};
+          .uses_maps = true,
+          .also_serves = kFeatureE4m3Queries | kFeatureFp16Output | kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {
   return {forward_wide_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
@@ -66,7 +69,10 @@ constexpr KernelTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
   return {forward_fp32_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v).bytes, true};
 }
 constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
-  return {decode_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
+  KernelTraits traits = {
+      decode_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages, key_bytes(r)).bytes, true};
+  if (r.keys == MICA_FP8_E4M3) traits.also_serves = kFeatureE4m3Queries;
+  return traits;
 }
 constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {
   return {backward_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, false};
@@ -149,6 +155,9 @@ const char* feature_name(u32 feature) {
     case kFeatureDropout: return "dropout";
     case kFeatureNegativeScale: return "a negative scale";
     case kFeaturePaged: return "pages";
+    case kFeaturePageFactors: return "factors that go by pages";
+    case kFeatureE4m3Queries: return "queries of e4m3";
+    case kFeatureFp16Output: return "fp16 output";
     case kFeatureChunk: return "chunks";
     case kFeatureLastKeys: return "a mask of the last keys";
     case kFeatureManyPairs: return "an fp32 bias, or a bias beside a mask";
@@ -265,16 +274,25 @@ i32 least_keys(const KernelRow& row, const Problem& p) {
   return row.traits.least_keys == kMiddleKeys && p.group > 1 && is_cut ? 0 : row.traits.least_keys;
 }
 
+// Kernels of e4m3 keys that compute with bf16 take queries of e4m3, too.
+bool reads_queries(const KernelRow& row, const Problem& p) {
+  return row.dtype == MICA_NONE || row.dtype == p.dtype ||
+         (p.dtype == MICA_FP8_E4M3 && row.keys == MICA_FP8_E4M3 && row.dtype == MICA_BF16);
+}
+// What is beside the attention itself reads either type of keys.
+bool reads_keys(const KernelRow& row, const Problem& p) {
+  if (row.role == Role::APPEND || row.role == Role::COMBINE || row.role == Role::PROBS) return true;
+  return p.k.dtype == (row.keys == MICA_NONE ? p.dtype : row.keys);
+}
+
 // What the fields of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
   const u32 packed = row.traits.packs_heads ? u32(kFeatureChunk) : 0u;
   const u32 missing = features_of(p) & ~(row.served | row.traits.also_serves | packed);
-  return q.ask(row.dtype == MICA_NONE || row.dtype == p.dtype, "it computes with %s, not %s", dtype_word(row.dtype),
-               dtype_word(p.dtype)) &&
-         q.ask(p.k.dtype == p.dtype, "it reads keys of q's type, and k.dtype is e4m3") &&
-         q.ask(p.dtype != MICA_FP8_E4M3 || (row.role != Role::APPEND && row.role != Role::PROBS),
-               "it reads elements of 16 or 32 bits") &&
+  return q.ask(reads_queries(row, p), "it computes with %s, not %s", dtype_word(row.dtype), dtype_word(p.dtype)) &&
+         q.ask(reads_keys(row, p), "it reads keys of %s, and k.dtype is %s",
+               row.keys == MICA_NONE ? "q's type" : dtype_word(row.keys), dtype_word(p.k.dtype)) &&
          q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
          q.ask(row.role != Role::DECODE || is_decode(row, p),
@@ -378,11 +396,13 @@ u32 features_of(const Problem& p) {
   if (p.dropout > 0 && !keeps_cells(p.dropout_place)) features |= kFeatureApartCells;
   if (p.scale < 0) features |= kFeatureNegativeScale;
   if (p.page_size > 0) features |= kFeaturePaged;
+  if (p.descale_per_page) features |= kFeaturePageFactors;
   if (p.chunk > 0) features |= kFeatureChunk;
   if (p.mask_last_keys > 0) features |= kFeatureLastKeys;
   const bool forward = p.pass == MICA_FORWARD;
-  // Kernels of e4m3 write any type.
-  if (forward && p.o.dtype != p.dtype && p.dtype != MICA_FP8_E4M3) features |= kFeatureFp32Output;
+  if (p.dtype == MICA_FP8_E4M3) features |= kFeatureE4m3Queries;
+  if (forward && p.o.dtype == MICA_FP16 && p.dtype == MICA_FP8_E4M3) features |= kFeatureFp16Output;
+  if (forward && p.o.dtype == MICA_FP32 && p.dtype != MICA_FP32) features |= kFeatureFp32Output;
   // A dO of another type is read from the workspace.
   const Tensor* rows = forward ? &p.o : p.d_o.dtype == p.dtype ? &p.d_o : &p.q;
   for (const Tensor* t : {&p.q, &p.k, &p.v, rows, &p.dk, &p.dv})

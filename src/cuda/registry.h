@@ -56,6 +56,7 @@ struct KernelRow {
   const char* name = nullptr;
   const char* file = nullptr;
   i32 dtype = MICA_NONE;
+  i32 keys = MICA_NONE;
   Role role = {};
   const char* targets = "";
   u32 served = 0;  // Feature bits

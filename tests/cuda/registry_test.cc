@@ -47,14 +47,15 @@ Problem problem_of(const KernelRow& row) {
   p.window_left = p.window_right = MICA_MAX_SEQLEN;
   if (row.traits.lengths == Lengths::MIDDLE) p.window_right = 0;
   p.scale = 0.125f;
-  const auto tensor = [&](i32 rows, i32 dim) {
+  const i32 keys_dtype = row.keys == MICA_NONE ? dtype : row.keys;
+  const auto tensor = [&](i32 rows, i32 dim, i32 dtype) {
     return Tensor{dtype, 16, {p.batch, rows, 4, dim}, {i64(rows) * 4 * dim, 4 * dim, dim, 1}};
   };
-  p.q = tensor(p.max_len_q, dim_qk);
-  p.k = tensor(p.max_len_k, dim_qk);
-  p.v = tensor(p.max_len_k, row.traits.v_in_k ? dim_qk : dim_v);
+  p.q = tensor(p.max_len_q, dim_qk, dtype);
+  p.k = tensor(p.max_len_k, dim_qk, keys_dtype);
+  p.v = tensor(p.max_len_k, row.traits.v_in_k ? dim_qk : dim_v, keys_dtype);
   p.v.shape[3] = dim_v;
-  p.o = tensor(p.max_len_q, dim_v);
+  p.o = tensor(p.max_len_q, dim_v, dtype);
   if (p.pass == MICA_BACKWARD) {
     p.d_o = p.o;
     p.dq = p.q;

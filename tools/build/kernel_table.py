@@ -13,6 +13,7 @@ PATH = "src/cuda/kernels.def"
 # What a row may set, in this order, and what it is when it does not.
 FIELDS = {
     "dtype": "NONE",
+    "keys": "NONE",
     "role": "",
     "targets": "",
     "served": "PLAIN",
@@ -38,7 +39,7 @@ class Row:
         self.index, self.line, self.name, self.file = index, line, name, file
         for field, absent in FIELDS.items():
             setattr(self, field, fields.get(field, absent))
-        for field, known in (("dtype", DTYPES), ("served", SERVED), ("course", COURSES)):
+        for field, known in (("dtype", DTYPES), ("keys", DTYPES), ("served", SERVED), ("course", COURSES)):
             if getattr(self, field) not in known:
                 raise SystemExit(f"{PATH}:{line}: {field} of {name} is {getattr(self, field)}, want one of {', '.join(known)}")
         if self.targets not in target_sets:
@@ -51,6 +52,7 @@ class Row:
             f"-DMICA_KERNEL_NAME={self.name}",
             f'-DMICA_KERNEL_FILE="kernels/{self.file}.cuh"',
             f"-DMICA_DTYPE={DTYPES[self.dtype]}",
+            *([] if self.keys == FIELDS["keys"] else [f"-DMICA_KEYS={DTYPES[self.keys]}"]),
             f"-DMICA_DIM_QK={self.dim_qk}",
             f"-DMICA_DIM_V={self.dim_v}",
             f"-DMICA_TILE_Q={self.tile_q}",

@@ -72,12 +72,11 @@ def fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, 
         attention_chunk=0, softcap=0.0, is_rotary_interleaved=False, scheduler_metadata=None, num_splits=0,
         pack_gqa=None, sm_margin=0) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, lse, empty, empty)."""
-    _native.refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     made, lse = _native.forward(
         q, k, v, k_new, v_new, q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k,
         max_seqlen_q, max_seqlen_k, page_table, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin, seqlens_rotary,
         softmax_scale, is_causal, (window_size_left, window_size_right), attention_chunk, softcap,
-        is_rotary_interleaved, num_splits)
+        is_rotary_interleaved, num_splits, (q_descale, k_descale, v_descale))
     return made, lse, _empty(q), _empty(q)
 
 

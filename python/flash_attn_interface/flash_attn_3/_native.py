@@ -12,11 +12,7 @@ from flash_attn._native import dense_rows, hint, numbers_of, vector
 from mica import _tensors
 from torch import Tensor
 
-
-def refuse(**unwanted: Any) -> None:
-    for name, value in unwanted.items():
-        if value is not None:
-            raise ValueError(f"{name} is given, want None: Mica has no such option")
+from ._fp8 import E4M3, as_bytes, factors_of
 
 
 def rows_of(x: Tensor, cu_seqlens: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
@@ -35,7 +31,8 @@ def rows_of(x: Tensor, cu_seqlens: Optional[Tensor]) -> Tuple[Tensor, Tensor, Te
 def turned(x: Tensor, cu_seqlens: Optional[Tensor], cos: Tensor, sin: Tensor, begin: Tensor, interleaved: bool,
            along: bool) -> Tensor:
     """x, each row turned by the angles of its position: that of its sequence (begin), and its place there if along."""
-    rows, sequence, place = rows_of(x, cu_seqlens)
+    rows, sequence, place = rows_of(as_bytes(x), cu_seqlens)
+    rows = rows.view(x.dtype)
     at = (begin.long()[sequence] + (place if along else 0)).clamp(0, cos.shape[0] - 1)
     c, s = (t[at].float().unsqueeze(1) for t in (cos, sin))
     width = 2 * cos.shape[1]
@@ -43,7 +40,7 @@ def turned(x: Tensor, cu_seqlens: Optional[Tensor], cos: Tensor, sin: Tensor, be
     first, second = (pairs[..., 0::2], pairs[..., 1::2]) if interleaved else pairs.chunk(2, dim=-1)
     both = (first * c - second * s, first * s + second * c)
     made = torch.stack(both, dim=-1).flatten(-2) if interleaved else torch.cat(both, dim=-1)
-    return torch.cat((made.to(x.dtype), rows[..., width:]), dim=-1).reshape(x.shape)
+    return torch.cat((as_bytes(made.to(x.dtype)), as_bytes(rows)[..., width:]), dim=-1).reshape(x.shape).view(x.dtype)
 
 
 def write_into_cache(caches: Tuple[Tensor, Tensor], new: Tuple[Tensor, Tensor], cu_seqlens_new: Optional[Tensor],
@@ -54,8 +51,11 @@ def write_into_cache(caches: Tuple[Tensor, Tensor], new: Tuple[Tensor, Tensor], 
         lengths = torch.full_like(used, new[0].shape[1])
     else:
         lengths = cu_seqlens_new[1:] - cu_seqlens_new[:-1]
-    for cache, x in zip(caches, new):
-        rows, sequence, place = rows_of(x, cu_seqlens_new)
+    for name, cache, x in zip("kv", caches, new):
+        if cache.dtype is E4M3 and x.dtype is not E4M3:
+            raise ValueError(f"{name} is {x.dtype}, want {E4M3} (= {name}_cache) with these options")
+        cache = as_bytes(cache)
+        rows, sequence, place = rows_of(as_bytes(x), cu_seqlens_new)
         if rows.shape[0] == 0 or batch == 0:
             break
         at = used.long()[sequence] + place
@@ -108,9 +108,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_n
             rotary_sin: Optional[Tensor] = None, seqlens_rotary: Optional[Tensor] = None,
             softmax_scale: Optional[float] = None, causal: bool = False, window: Tuple[int, int] = (-1, -1),
             attention_chunk: int = 0, softcap: float = 0.0, rotary_interleaved: bool = False,
-            num_splits: int = 0) -> Tuple[Tensor, Tensor]:
-    """(out, lse); k and v are written where k_new is given. An empty row has LSE -inf."""
+            num_splits: int = 0, descales: Tuple[Optional[Tensor], ...] = (None, None, None)) -> Tuple[Tensor, Tensor]:
+    """(out, lse); k and v are written where k_new is given. An empty row has LSE -inf. descales: of q, k and v, fp32
+    (batch, key heads), for those that are e4m3."""
     scale = scale_of(q, qv, softmax_scale)
+    factors = factors_of(q, k, *descales, qv=qv) or {}
     cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, kv_batch_idx, leftpad_k, page_table = (
         vector(x) for x in (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, kv_batch_idx, leftpad_k,
                             page_table))
@@ -122,7 +124,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_n
         raise ValueError("rotary_cos is given, want k with it: it turns q and the new keys")
     bound: Dict[str, Any] = dict(numbers_of(scale, causal, *window, softcap), chunk=attention_chunk)
     begin = seqused_k if seqlens_rotary is None else vector(seqlens_rotary)
-    by_kernel = cu_seqlens_k_new is None and qv is None and begin is seqused_k
+    is_turned_small = rotary_cos is not None and q.dtype is E4M3
+    by_kernel = cu_seqlens_k_new is None and qv is None and begin is seqused_k and not is_turned_small
     if k_new is not None and by_kernel:
         bound.update(k_new=dense_rows(k_new), v_new=dense_rows(v_new), rotary_cos=dense_rows(rotary_cos),
                      rotary_sin=dense_rows(rotary_sin), rotary_interleaved=bool(rotary_interleaved))
@@ -138,7 +141,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_n
         lse=True, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k if page_table is None else None,
         seqused_q=seqused_q, seqused_k=seqused_k, cache_batch_idx=kv_batch_idx, cache_leftpad=leftpad_k,
         block_table=page_table, max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k),
-        num_splits=int(num_splits), **bound)
+        num_splits=int(num_splits), **factors, **bound)
     return o, lse
 
 

@@ -37,6 +37,14 @@ MICA_DEVICE void zero(float (&fragment)[n][4]) {
     for (int e = 0; e < 4; ++e) fragment[j][e] = 0.0f;
 }
 
+template <int n>
+MICA_DEVICE void scale(float (&fragment)[n][4], float factor) {
+#pragma unroll
+  for (int j = 0; j < n; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) fragment[j][e] *= factor;
+}
+
 MICA_DEVICE void copy(u32 (&to)[4], const u32 (&from)[4]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) to[e] = from[e];

@@ -20,6 +20,9 @@ MICA_DEVICE void cp_async_16(u32 destination, const void* source, i32 source_byt
 MICA_DEVICE void cp_async_16(u32 destination, const void* source) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n" ::"r"(destination), "l"(source) : "memory");
 }
+MICA_DEVICE void cp_async_4(u32 destination, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(destination), "l"(source) : "memory");
+}
 // 9.7.9.25.3.2 cp.async.commit_group
 MICA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // 9.7.9.25.3.3 cp.async.wait_group: until at most `pending` groups of this thread are in flight.
@@ -186,6 +189,55 @@ MICA_DEVICE float2 unpack<Fp16>(u32 pair) {
       : "r"(pair));
   return r;
 }
+
+// 9.7.9.7 prmt: byte i of the result is byte (selector >> 4 i) % 8 of the eight of low and high.
+MICA_DEVICE u32 byte_perm(u32 low, u32 high, u32 selector) {
+  u32 r;
+  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
+  return r;
+}
+
+// Four e4m3 as two pairs, the lowest byte first; exact.
+template <class T>
+MICA_DEVICE void expand_e4m3(u32 (&pairs)[2], u32 four);
+#if __CUDA_ARCH__ >= 890
+// 9.7.9.22 cvt
+template <>
+MICA_DEVICE void expand_e4m3<Fp16>(u32 (&pairs)[2], u32 four) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}\n"
+      : "=r"(pairs[0]), "=r"(pairs[1])
+      : "r"(four));
+}
+template <>
+MICA_DEVICE void expand_e4m3<Bf16>(u32 (&pairs)[2], u32 four) {
+  u32 halves[2];
+  expand_e4m3<Fp16>(halves, four);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float2 x = unpack<Fp16>(halves[i]);
+    pairs[i] = pack<Bf16>(x.x, x.y);
+  }
+}
+#else
+// 9.7.4.4 fma of pairs. In both types sign, exponent and mantissa of e4m3 in their places are the number times a power
+// of two, subnormal ones too; and a NaN, whose other bits are all set, gets the exponent of one.
+template <class T>
+MICA_DEVICE void expand_e4m3(u32 (&pairs)[2], u32 four) {
+  constexpr bool kIsBf16 = T::kDtype == MICA_BF16;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const u32 high = byte_perm(four, 0, i == 0 ? 0x1404 : 0x3424);  // each element the upper half of 16 bits
+    const u32 bits = (high & 0x80008000u) | ((high & 0x7f007f00u) >> (kIsBf16 ? 4 : 1));
+    const u32 nan = ((high & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+    u32 x;
+    if constexpr (kIsBf16)
+      asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(x) : "r"(bits), "r"(0x7b807b80u), "r"(0x80008000u));  // 2^120, -0
+    else
+      asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(x) : "r"(bits), "r"(0x5c005c00u), "r"(0x80008000u));  // 2^8
+    pairs[i] = x | (nan - (nan >> (kIsBf16 ? 9 : 6)));
+  }
+}
+#endif
 
 // 9.7.14.5.8 mma m16n8k16: c (16 x 8, fp32) += a (16 x 16) * b (16 x 8).
 template <class T>

@@ -79,13 +79,6 @@ MICA_DEVICE u32 pack_e4m3(float x0, float x1, float x2, float x3) {
   return r;
 }
 
-// 9.7.9.7 prmt: byte i of the result is byte (selector >> 4 i) % 8 of the eight of low and high.
-MICA_DEVICE u32 byte_perm(u32 low, u32 high, u32 selector) {
-  u32 r;
-  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
-  return r;
-}
-
 // 9.7.9.11 st: 16 bytes of floats.
 MICA_DEVICE void store_shared_floats(u32 address, const float (&x)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])

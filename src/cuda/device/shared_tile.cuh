@@ -10,6 +10,7 @@ namespace mica {
 template <int dim>
 struct SharedTile {
   static_assert(dim % 32 == 0);
+  static constexpr int kColumns = dim;
   static constexpr int kRowBytes = dim * 2;
   static constexpr int kChunks = dim / 8;
   // Rows that are a multiple of 128 bytes start at bank 0: three bits of the row choose the chunk. Rows of 64 (mod 128)
@@ -74,6 +75,15 @@ MICA_DEVICE void load_tile(u32 shared, const u16* global, i64 stride_row, i32 va
     cp_async_16(shared + Tile::offset(row, chunk), inside ? global + row * stride_row + chunk * 8 : global,
                 inside ? 16 : 0);
   }
+}
+
+// 16 bytes of a row, from `column` on; those past valid_dim become zeros.
+MICA_DEVICE void store_bytes(u32 destination, const u8* row, i32 column, i32 valid_dim) {
+  u32 words[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int e = 0; e < 16; ++e)
+    if (column + e < valid_dim) words[e / 4] |= u32(row[column + e]) << (e % 4 * 8);
+  store_shared_16(destination, words);
 }
 
 // The same with an address per row (pages), and element by element where rows do not start at 16 bytes.

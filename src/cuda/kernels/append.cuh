@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before attention over a cache: writes new keys and values into it, and turns new keys and queries by their positions
-// (rotary embedding). A block owns one row, all heads: first batch * len_new key rows, then the query rows, which go to
-// the workspace.
+// (rotary embedding). A cache of e4m3 takes them divided by its factors. A block owns one row, all heads: first batch *
+// len_new key rows, then the query rows, which go to the workspace.
 #pragma once
 
 #include "device/ptx.cuh"
@@ -27,6 +27,8 @@ MICA_DEVICE float turned(const AppendParams& p, const void* data, i64 offset, i3
 MICA_DEVICE void copy_element(void* to, i64 to_index, const void* from, i64 from_index, i32 dtype) {
   if (dtype_bytes(dtype) == 4)
     static_cast<u32*>(to)[to_index] = static_cast<const u32*>(from)[from_index];
+  else if (dtype_bytes(dtype) == 1)
+    static_cast<u8*>(to)[to_index] = static_cast<const u8*>(from)[from_index];
   else
     static_cast<u16*>(to)[to_index] = static_cast<const u16*>(from)[from_index];
 }
@@ -39,18 +41,26 @@ MICA_DEVICE void append_row(const AppendParams& p, i32 b, i32 t) {
   const i64 v_row = key_row_offset(p.sequences, s, b, key, p.v.stride_batch, p.v.stride_row);
   const i64 k_new_row = b * p.k_new.stride_batch + t * p.k_new.stride_row;
   const i64 v_new_row = b * p.v_new.stride_batch + t * p.v_new.stride_row;
+  const i32 slot = p.by_page ? clamp_to(paged_row(p.sequences, s, b, key).entry, 0, p.sequences.slots_k - 1) : b;
   for (i32 i = threadIdx.x; i < p.heads_k * p.dim_qk; i += blockDim.x) {
     const i32 head = i / p.dim_qk, column = i % p.dim_qk;
     const i64 from = k_new_row + head * p.k_new.stride_head, to = k_row + head * p.k.stride_head + column;
-    if (p.rotary_dim > 0)
+    if (p.quantises)
+      static_cast<u8*>(p.k.data)[to] =
+          float_to_e4m3(turned(p, p.k_new.data, from, column, position) / descale_at(p.k_descale, slot, head));
+    else if (p.rotary_dim > 0)
       store_float(p.k.data, to, p.dtype, turned(p, p.k_new.data, from, column, position));
     else
       copy_element(p.k.data, to, p.k_new.data, from + column, p.dtype);
   }
   for (i32 i = threadIdx.x; i < p.heads_k * p.dim_v; i += blockDim.x) {
     const i32 head = i / p.dim_v, column = i % p.dim_v;
-    copy_element(p.v.data, v_row + head * p.v.stride_head + column, p.v_new.data,
-                 v_new_row + head * p.v_new.stride_head + column, p.dtype);
+    const i64 from = v_new_row + head * p.v_new.stride_head + column, to = v_row + head * p.v.stride_head + column;
+    if (p.quantises)
+      static_cast<u8*>(p.v.data)[to] =
+          float_to_e4m3(load_as_float(p.v_new.data, from, p.dtype) / descale_at(p.v_descale, slot, head));
+    else
+      copy_element(p.v.data, to, p.v_new.data, from, p.dtype);
   }
 }
 

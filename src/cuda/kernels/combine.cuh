@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the parts that a split forward left. A block owns one row of one head and its warps share out the splits, so
-// that a row waits for memory once and not once per split; the sink, which no part knows of, enters at the end.
+// Joins the parts that a split forward left. A team of warps owns some columns of one row of one head, and shares out
+// the splits, so that a row waits for memory once and not once per split: few splits, few warps, and many rows a block.
+// The sink, which no part knows of, enters at the end.
 #pragma once
 
 #include "device/attend.cuh"
@@ -54,9 +55,19 @@ struct CombineRow {
     }
     const float scale = normalizer<FloatMath>(joined.state) * shrink;
     const i64 o = head * p.o.stride_head + query_row_offset(sequence, row, p.o.stride_batch, p.o.stride_row) + column;
+    if (column + 4 <= p.dim_v && params.o_dtype != MICA_FP32 && (reinterpret_cast<u64>(p.o.data) + o * 2) % 8 == 0) {
+      const bool is_bf16 = params.o_dtype == MICA_BF16;
+      u32 words[2];
 #pragma unroll
-    for (int c = 0; c < 4; ++c)
-      if (column + c < p.dim_v) store_float(p.o.data, o + c, params.o_dtype, joined.x[c] * scale);
+      for (int i = 0; i < 2; ++i)
+        words[i] = is_bf16 ? pack<Bf16>(joined.x[2 * i] * scale, joined.x[2 * i + 1] * scale)
+                           : pack<Fp16>(joined.x[2 * i] * scale, joined.x[2 * i + 1] * scale);
+      *reinterpret_cast<uint2*>(static_cast<u16*>(p.o.data) + o) = make_uint2(words[0], words[1]);
+    } else {
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (column + c < p.dim_v) store_float(p.o.data, o + c, params.o_dtype, joined.x[c] * scale);
+    }
     if (p.lse && column == 0)
       p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
             (sequence.q_begin + row) * p.lse_stride_row] = lse_log2<FloatMath>(joined.state) * kLn2;
@@ -67,31 +78,35 @@ template <int warps>
 MICA_DEVICE void combine(const CombineParams& params, PartialColumns (&shared)[warps][32]) {
   const ForwardParams& p = params.forward;
   const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const i32 head = blockIdx.x % p.heads_q;
-  const i64 slot_row = blockIdx.x / p.heads_q;
-  const i32 b = p.packed_q ? sequence_of_packed_row(p.sequences.cu_seqlens_q, p.batch, slot_row)
-                           : i32(slot_row / p.sequences.slot_len_q);
+  const i32 team = params.team_warps, member = warp % team, pieces = ceil_div(p.dim_v, kCombineColumns);
+  const i64 unit = i64(blockIdx.x) * (warps / team) + warp / team;
+  const i32 column = i32(unit % pieces) * kCombineColumns + lane * 4;
+  const i32 head = i32(unit / pieces % p.heads_q);
+  const i64 slot_row = unit / pieces / p.heads_q;
+  bool exists = slot_row < p.partial_rows;
+  i32 b = 0;
+  if (exists && p.packed_q)
+    b = sequence_of_packed_row(p.sequences.cu_seqlens_q, p.batch, slot_row);
+  else if (exists)
+    b = i32(slot_row / p.sequences.slot_len_q);
   const Sequence s = sequence_of(p.sequences, b);
   const i64 row = p.packed_q ? slot_row - s.q_begin : slot_row % p.sequences.slot_len_q;
-  if (row < 0 || row >= s.slot_len_q) return;  // packed: between two sequences
+  exists = exists && row >= 0 && row < s.slot_len_q;  // packed: it may lie between two sequences
   wait_for_earlier_kernel();
   const CombineRow own = {params, p, s, head, i32(row), head * p.partial_rows + slot_row};
   // Rows not in use are empty rows.
-  const i32 num_splits = row < s.len_q ? p.splits.num_splits : 0;
+  const i32 num_splits = exists && row < s.len_q ? p.splits.num_splits : 0;
 
-  for (i32 column = lane * 4; column - lane * 4 < p.dim_v; column += 128) {
-    PartialColumns joined = {empty_state<FloatMath>(), {0, 0, 0, 0}};
+  PartialColumns joined = {empty_state<FloatMath>(), {0, 0, 0, 0}};
 #pragma unroll 4
-    for (i32 split = warp; split < num_splits; split += warps) joined.add(own.load(split, column));
+  for (i32 split = member; split < num_splits; split += team) joined.add(own.load(split, column));
+  if (team > 1) {
     shared[warp][lane] = joined;
     __syncthreads();
-    if (warp == 0) {
-#pragma unroll
-      for (int other = 1; other < warps; ++other) joined.add(shared[other][lane]);
-      own.store(joined, column);
-    }
-    __syncthreads();
+    if (member == 0)
+      for (i32 other = 1; other < team; ++other) joined.add(shared[warp + other][lane]);
   }
+  if (exists && member == 0) own.store(joined, column);
 }
 
 }  // namespace mica

@@ -2,27 +2,29 @@
 // Attention of a few query rows over a long cache, bound by reading K and V once. The query heads that share a key head
 // are packed into the rows of one tile. A block owns a range of the keys; each of its warps walks key tiles of its own,
 // with its own ring of cp.async buffers and its own softmax, so that no barrier stands in the loop. At the end the
-// warps join their partial results through shared memory.
+// warps join their partial results through shared memory. Keys and values may be e4m3 beside a Q of 16 bits.
 #pragma once
 
-#include "device/shared_tile.cuh"
+#include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
 
 namespace mica {
 
-template <class Element_, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
+template <class Element_, class Key, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
 struct DecodeSm80 {
   using Element = Element_;
-  using KTile = SharedTile<dim_qk>;
-  using VTile = SharedTile<dim_v>;
+  using Operands = KeyOperands<Element, Key>;
+  using KTile = typename Operands::template Tile<dim_qk>;
+  using VTile = typename Operands::template Tile<dim_v>;
   using Tile = PackedRows<Element, full>;
   using Parts = typename Tile::template Parts<warps, tile_q, decode_part_stride(dim_v)>;
   static constexpr int kThreads = 32 * warps;
-  static constexpr DecodeSm80Layout kAt = decode_sm80_layout(tile_q, tile_k, dim_qk, dim_v, warps, stages);
+  static constexpr DecodeSm80Layout kAt =
+      decode_sm80_layout(tile_q, tile_k, dim_qk, dim_v, warps, stages, Operands::kIsE4m3 ? 1 : 2);
   static_assert(kAt.stage_v == tile_k * KTile::kRowBytes);
-  static_assert(kAt.stage_bytes - kAt.stage_v == tile_k * VTile::kRowBytes);
+  static_assert(kAt.stage_factors - kAt.stage_v == tile_k * VTile::kRowBytes);
   static_assert(tile_q == 16 && (tile_k == 16 || tile_k == 32) && stages >= 2);
-  static_assert(32 % KTile::kChunks == 0 && 32 % VTile::kChunks == 0 && KTile::kWide && VTile::kWide);
+  static_assert(32 % KTile::kChunks == 0 && 32 % VTile::kChunks == 0);
 
   using Scores = float[tile_k / 8][4];
 
@@ -31,25 +33,25 @@ struct DecodeSm80 {
   const u16* k_base;  // key 0, or page 0
   const u16* v_base;
   PagedRow ahead;  // paged: key (lane % tile_k) of the next tile to load
-  u32 ring, k_lane, v_lane;
+  u32 ring, k_lane, v_lane, factors_lane;
+  KeyFactors factors;  // of e4m3
   u32 q[dim_qk / 16][4];
   SoftmaxState<FloatMath> state[2];
   float out[dim_v / 8][4];
 
   // Rows that the lanes of a warp copy at once.
-  template <int dim>
+  template <class Shared>
   static constexpr int row_step() {
-    return 32 / SharedTile<dim>::kChunks;
+    return 32 / Shared::kChunks;
   }
 
-  // Sends for a (tile_k, dim) tile. A lane copies one chunk of every kRowStep-th row; next_row(r), called for these
+  // Sends for a tile of tile_k rows. A lane copies one chunk of every kRowStep-th row; next_row(r), called for these
   // rows in their order, is the address of row r.
-  template <int dim, class NextRow>
+  template <class Shared, class NextRow>
   MICA_DEVICE void load_rows(u32 shared, i32 valid_rows, i32 valid_dim, NextRow next_row) {
-    using Shared = SharedTile<dim>;
-    constexpr int kRowStep = row_step<dim>();
+    constexpr int kRowStep = row_step<Shared>();
     const i32 first = threadIdx.x % 32 / Shared::kChunks, chunk = threadIdx.x % Shared::kChunks;
-    if (rows.has(kFeatureUnaligned)) {
+    if (!Operands::kIsE4m3 && rows.has(kFeatureUnaligned)) {
 #pragma unroll 1
       for (int r = first; r < tile_k; r += kRowStep) {
         const u16* from = next_row(r) + chunk * 8;
@@ -65,26 +67,38 @@ struct DecodeSm80 {
     const i32 bytes = chunk * 8 < valid_dim ? 16 : 0;
 #pragma unroll
     for (int i = 0; i < tile_k / kRowStep; ++i) {
-      // first < kRowStep, and the swizzle takes three bits of the row: those of i flip bits of the address.
-      const u32 to = (destination ^ (((i * kRowStep) & 7) << 4)) + i * kRowStep * Shared::kRowBytes;
+      // first < kRowStep, and the swizzle takes some bits of the row: those of i flip bits of the address.
+      const u32 to = (destination ^ (Shared::swizzle(i * kRowStep) << 4)) + i * kRowStep * Shared::kRowBytes;
       const u16* from = next_row(first + i * kRowStep) + chunk * 8;
       cp_async_16(to, from, i * kRowStep < valid_rows - first ? bytes : 0);
     }
   }
 
   // Rows of a tensor that is not paged.
-  template <int dim>
+  template <class Shared>
   MICA_DEVICE void load_dense(u32 shared, const u16* base, i64 stride_row, i32 tile, i32 valid_dim) {
-    const i64 step = stride_row * row_step<dim>();
-    const u16* row = base + (tile * tile_k + i32(threadIdx.x % 32) / SharedTile<dim>::kChunks) * stride_row - step;
-    load_rows<dim>(shared, rows.sequence.len_k - tile * tile_k, valid_dim, [&](i32) { return row += step; });
+    const i64 step = stride_row * row_step<Shared>();
+    const u16* row = base + (tile * tile_k + i32(threadIdx.x % 32) / Shared::kChunks) * stride_row - step;
+    load_rows<Shared>(shared, rows.sequence.len_k - tile * tile_k, valid_dim, [&](i32) { return row += step; });
   }
 
   // Rows in pages: each lane knows where one key is, the others ask it.
-  template <int dim>
+  template <class Shared>
   MICA_DEVICE void load_paged(u32 shared, const u16* base, i64 row_offset, i32 tile, i32 valid_dim) {
-    load_rows<dim>(shared, rows.sequence.len_k - tile * tile_k, valid_dim,
-                   [&](i32 r) { return base + __shfl_sync(0xffffffffu, row_offset, r); });
+    load_rows<Shared>(shared, rows.sequence.len_k - tile * tile_k, valid_dim,
+                      [&](i32 r) { return base + __shfl_sync(0xffffffffu, row_offset, r); });
+  }
+
+  // Rows of e4m3 that do not begin at 16 bytes.
+  template <class Shared>
+  MICA_DEVICE void load_bytes(u32 shared, const RowsArg& tensor, i32 tile, i32 valid_dim) {
+    const i32 chunk = threadIdx.x % Shared::kChunks;
+#pragma unroll 1
+    for (i32 r = threadIdx.x % 32 / Shared::kChunks; r < tile_k; r += row_step<Shared>()) {
+      const i32 key = tile * tile_k + r;
+      store_bytes(shared + Shared::offset(r, chunk), rows.key_bytes(tensor, min_of(key, rows.sequence.len_k - 1)),
+                  chunk * 16, key < rows.sequence.len_k ? valid_dim : 0);
+    }
   }
 
   // Paged: fetches the entry of the block table before it is needed.
@@ -97,18 +111,40 @@ struct DecodeSm80 {
   MICA_DEVICE void load(i32 tile, i32 stage, i32 end) {
     if (tile < end) {
       const u32 shared = ring + stage * kAt.stage_bytes;
+      const RowsArg &k = Operands::in_words(p.k), &v = Operands::in_words(p.v);
+      const i32 k_words = Operands::words(p.dim_qk), v_words = Operands::words(p.dim_v);
       if (rows.has(kFeaturePaged)) {
-        const i64 k_row = paged_row_offset(p.sequences, ahead, p.k.stride_batch, p.k.stride_row);
-        const i64 v_row = paged_row_offset(p.sequences, ahead, p.v.stride_batch, p.v.stride_row);
+        const PagedRow own = ahead;
         look_ahead(tile + warps);
-        load_paged<dim_qk>(shared, k_base, k_row, tile, p.dim_qk);
-        load_paged<dim_v>(shared + kAt.stage_v, v_base, v_row, tile, p.dim_v);
+        if (rows.has(kFeaturePageFactors)) fetch_factors(shared + kAt.stage_factors, own);
+        if (Operands::kIsE4m3 && rows.has(kFeatureUnaligned)) {
+          load_bytes<KTile>(shared, p.k, tile, p.dim_qk);
+          load_bytes<VTile>(shared + kAt.stage_v, p.v, tile, p.dim_v);
+        } else {
+          const i64 k_row = paged_row_offset(p.sequences, own, k.stride_batch, k.stride_row);
+          const i64 v_row = paged_row_offset(p.sequences, own, v.stride_batch, v.stride_row);
+          load_paged<KTile>(shared, k_base, k_row, tile, k_words);
+          load_paged<VTile>(shared + kAt.stage_v, v_base, v_row, tile, v_words);
+        }
+      } else if (Operands::kIsE4m3 && rows.has(kFeatureUnaligned)) {
+        load_bytes<KTile>(shared, p.k, tile, p.dim_qk);
+        load_bytes<VTile>(shared + kAt.stage_v, p.v, tile, p.dim_v);
       } else {
-        load_dense<dim_qk>(shared, k_base, p.k.stride_row, tile, p.dim_qk);
-        load_dense<dim_v>(shared + kAt.stage_v, v_base, p.v.stride_row, tile, p.dim_v);
+        load_dense<KTile>(shared, k_base, k.stride_row, tile, k_words);
+        load_dense<VTile>(shared + kAt.stage_v, v_base, v.stride_row, tile, v_words);
       }
     }
     cp_async_commit();  // an empty group too: the waits count groups
+  }
+
+  // The factors of a tile's keys: those of K, then those of V.
+  MICA_DEVICE void fetch_factors(u32 shared, const PagedRow& own) const {
+    if constexpr (Operands::kIsE4m3) {
+      const i32 lane = threadIdx.x % 32, page = KeyFactors::page(p.sequences, own);
+      if (lane >= tile_k) return;
+      KeyFactors::fetch(shared + lane * 4, p.k_descale, page, rows.head_k);
+      KeyFactors::fetch(shared + (tile_k + lane) * 4, p.v_descale, page, rows.head_k);
+    }
   }
 
   // Two neighbouring elements of a query row.
@@ -118,17 +154,41 @@ struct DecodeSm80 {
     return column + 1 < p.dim_qk ? low | u32(row[column + 1]) << 16 : low;
   }
 
+  // A row of a q of e4m3.
+  MICA_DEVICE void load_q_bytes(int half, const u8* row, bool used) {
+#pragma unroll
+    for (int step = 0; step < dim_qk / 16; ++step) {
+      const i32 column = step * 16 + threadIdx.x % 4 * 4;
+      u32 four = 0, pairs[2];
+      if (used && !rows.has(kFeatureUnaligned) && column < p.dim_qk) {
+        four = *reinterpret_cast<const u32*>(row + column);
+      } else if (used) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) four |= column + e < p.dim_qk ? u32(row[column + e]) << (8 * e) : 0u;
+      }
+      expand_e4m3<Element>(pairs, four);
+      q[step][half] = pairs[0];
+      q[step][half + 2] = pairs[1];
+    }
+  }
+
   // Q as the A operands of its products; a query that is not in use becomes zeros.
   MICA_DEVICE void load_q() {
-    const i32 column = threadIdx.x % 4 * 2;
+    // As K's columns stand (key_operands.cuh).
+    constexpr i32 kFirst = Operands::kIsE4m3 ? 4 : 2, kSecond = Operands::kIsE4m3 ? 2 : 8;
+    const i32 column = threadIdx.x % 4 * kFirst;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const u16* from = rows.q_row(rows.row[half]);
       const bool used = rows.row[half].query < rows.sequence.len_q;
+      if (Operands::kIsE4m3 && (p.features & kFeatureE4m3Queries)) {
+        load_q_bytes(half, rows.q_bytes(rows.row[half]), used);
+        continue;
+      }
 #pragma unroll
       for (int step = 0; step < dim_qk / 16; ++step) {
         q[step][half] = used ? load_q_pair(from, step * 16 + column) : 0u;
-        q[step][half + 2] = used ? load_q_pair(from, step * 16 + 8 + column) : 0u;
+        q[step][half + 2] = used ? load_q_pair(from, step * 16 + kSecond + column) : 0u;
       }
     }
   }
@@ -137,14 +197,18 @@ struct DecodeSm80 {
     zero(scores);
     const u32 k_address = k_lane + stage * kAt.stage_bytes;
 #pragma unroll
-    for (int step = 0; step < dim_qk / 16; ++step)
+    for (int step = 0; step < dim_qk / 16 / Operands::kSteps; ++step)
 #pragma unroll
-      for (int n = 0; n < tile_k / 16; ++n) {
-        u32 b[4];
-        ldmatrix_x4(b, KTile::step(k_address, step) + n * 16 * KTile::kRowBytes);
-        mma_m16n8k16<Element>(scores[2 * n], q[step], b[0], b[1]);
-        mma_m16n8k16<Element>(scores[2 * n + 1], q[step], b[2], b[3]);
-      }
+      for (int n = 0; n < tile_k / 16; ++n)
+        Operands::of_k(KTile::step(k_address, step) + n * 16 * KTile::kRowBytes, [&](int half, int s, u32 b0, u32 b1) {
+          mma_m16n8k16<Element>(scores[2 * n + half], q[step * Operands::kSteps + s], b0, b1);
+        });
+    if constexpr (Operands::kIsE4m3) {
+      if (rows.has(kFeaturePageFactors))
+        KeyFactors::multiply(scores, factors_lane + stage * kAt.stage_bytes, factors.q);
+      else
+        scale(scores, factors.k * factors.q);
+    }
   }
 
   MICA_DEVICE void gemm_pv(const Scores& probabilities, i32 stage) {
@@ -154,12 +218,10 @@ struct DecodeSm80 {
       u32 a[4];
       pack_a<Element>(a, probabilities[2 * step], probabilities[2 * step + 1]);
 #pragma unroll
-      for (int n = 0; n < dim_v / 16; ++n) {
-        u32 b[4];
-        ldmatrix_x4_trans(b, VTile::step(v_address, n) + step * 16 * VTile::kRowBytes);
-        mma_m16n8k16<Element>(out[2 * n], a, b[0], b[1]);
-        mma_m16n8k16<Element>(out[2 * n + 1], a, b[2], b[3]);
-      }
+      for (int n = 0; n < dim_v / 16 / Operands::kSteps; ++n)
+        Operands::of_v(VTile::step(v_address, n) + step * 16 * VTile::kRowBytes, [&](int block, u32 b0, u32 b1) {
+          mma_m16n8k16<Element>(out[2 * Operands::kSteps * n + block], a, b0, b1);
+        });
     }
   }
 
@@ -181,6 +243,8 @@ struct DecodeSm80 {
       if (tile < tiles.full_begin || tile >= tiles.full_end) rows.mask(scores, tile * tile_k);
       rows.softmax(scores, state, out);
       rows.drop(scores, tile * tile_k);
+      if (Operands::kIsE4m3 && rows.has(kFeaturePageFactors))
+        KeyFactors::multiply(scores, factors_lane + stage * kAt.stage_bytes + tile_k * 4, factors.v_inverse);
       gemm_pv(scores, stage);
       stage = stage == stages - 1 ? 0 : stage + 1;
     }
@@ -192,14 +256,19 @@ struct DecodeSm80 {
     ring = shared_address(smem) + warp * kAt.ring_bytes;
     k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     v_lane = ring + kAt.stage_v + VTile::offset(lane % 16, lane / 16);
-    k_base = rows.key_base(p.k);
-    v_base = rows.key_base(p.v);
+    k_base = rows.key_base(Operands::in_words(p.k));
+    v_base = rows.key_base(Operands::in_words(p.v));
+    factors_lane = ring + kAt.stage_factors + lane % 4 * 8;
+    if constexpr (Operands::kIsE4m3)
+      factors = KeyFactors::find(p, rows.sequence, rows.batch_index, rows.head_k, rows.has(kFeaturePageFactors));
     rows.begin_rows(0);
     state[0] = state[1] = empty_state<FloatMath>();
     zero(out);
     const TileRange tiles = rows.touched(tile_k);
     attend(tiles, rows.share_of(tiles));
 
+    Operands::put_in_order(out);
+    if constexpr (Operands::kIsE4m3) scale(out, factors.v);
     cp_async_wait<0>();
     __syncthreads();  // the rings are free
     const Parts parts(smem);
@@ -215,8 +284,8 @@ struct DecodeSm80 {
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel = mica::DecodeSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                  MICA_STAGES, MICA_FULL>;
+  using Kernel = mica::DecodeSm80<MICA_ELEMENT, MICA_KEY_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
+                                  MICA_WARPS, MICA_STAGES, MICA_FULL>;
   Kernel kernel{params, {params}};
   mica::let_next_kernel_begin();
   kernel.run(smem);

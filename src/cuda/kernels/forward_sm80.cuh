@@ -7,14 +7,15 @@
 // and P never leaves its registers. Beyond, the accumulators of 32 rows would not fit a warp, and with 16 rows every
 // fragment of K and V that shared memory gives would serve half the products: where a tile has 64 keys two warps share
 // 32 rows, each takes half of the keys in Q K^T and half of the columns in P V, and P passes between them through
-// shared memory.
+// shared memory. Keys and values may be e4m3 beside a Q of 16 bits.
 #pragma once
 
 #include "kernels/parts/forward_block.cuh"
+#include "kernels/parts/key_operands.cuh"
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
+template <class Element, class Key, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
 struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served>;
   using Base::band;
@@ -25,6 +26,7 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   using Base::sequence;
   using Base::tile_row;
   using Base::tiles;
+  using Operands = KeyOperands<Element, Key>;
   static constexpr int kThreads = 32 * warps;
   static constexpr int kColumnGroups = forward_sm80_column_groups(tile_k, dim_v);
   static constexpr int kRowGroups = warps / kColumnGroups;
@@ -35,14 +37,17 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   static_assert(stages == 1 || stages == 2);
   static constexpr bool kFull = served != serves::PLAIN;
   static_assert(kM * 16 * kRowGroups == tile_q && kKeys % 32 == 0 && kColumns % 16 == 0);
+  // Factors are multiplied where scores and P are a warp's own.
+  static_assert(!Operands::kIsE4m3 || (kColumnGroups == 1 && stages == 2 && served == serves::FULL));
 
   using Scores = float[kM][kKeys / 8][4];
   using Output = float[kM][kColumns / 8][4];
   using QTile = SharedTile<dim_qk>;
-  using VTile = SharedTile<dim_v>;
+  using KTile = typename Operands::template Tile<dim_qk>;
+  using VTile = typename Operands::template Tile<dim_v>;
   using PTile = SharedTile<tile_k>;
-  using KCopy = TileCopy<dim_qk, tile_k, kThreads>;
-  using VCopy = TileCopy<dim_v, tile_k, kThreads>;
+  using KCopy = TileCopy<KTile::kColumns, tile_k, kThreads>;
+  using VCopy = TileCopy<VTile::kColumns, tile_k, kThreads>;
 
   // Shared memory feeds ldmatrix at about the rate the tensor cores eat: as much of Q stays in registers, in steps of
   // 16 columns, as there is room for.
@@ -57,33 +62,83 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   const u16* k_thread;                    // this thread's share of key tile 0
   const u16* v_thread;
   u32 k_shared_offset, v_shared_offset;
+  u32 smem_factors;    // of e4m3: stages of (tile_k) factors of K, then of V
+  KeyFactors factors;  // of e4m3
   u32 q_registers[kQSteps ? kQSteps : 1][kM][4];
   FeatureState<false, FloatMath, served> features;
   SoftmaxState<FloatMath> state[kM][2];
   Output out;
 
   MICA_DEVICE void load_k(i32 tile, i32 stage) {
-    load_keys<dim_qk>(p.k, p.dim_qk, tile, smem_k + stage * tile_k * QTile::kRowBytes, k_thread, k_shared_offset);
+    if (this->has(kFeaturePageFactors)) fetch_factors(tile, stage);
+    load_keys<KTile>(p.k, p.dim_qk, tile, smem_k + stage * tile_k * KTile::kRowBytes, k_thread, k_shared_offset);
   }
   MICA_DEVICE void load_v(i32 tile, i32 stage) {
-    load_keys<dim_v>(p.v, p.dim_v, tile, smem_v + stage * tile_k * VTile::kRowBytes, v_thread, v_shared_offset);
+    load_keys<VTile>(p.v, p.dim_v, tile, smem_v + stage * tile_k * VTile::kRowBytes, v_thread, v_shared_offset);
   }
   // thread: this thread's share of key tile 0; shared_offset: where it goes.
-  template <int dim>
-  MICA_DEVICE void load_keys(const RowsArg& tensor, i32 valid_dim, i32 tile, u32 shared, const u16* thread,
+  template <class Shared>
+  MICA_DEVICE void load_keys(const RowsArg& elements, i32 dim, i32 tile, u32 shared, const u16* thread,
                              u32 shared_offset) {
-    using Copy = TileCopy<dim, tile_k, kThreads>;
+    using Copy = TileCopy<Shared::kColumns, tile_k, kThreads>;
     const i32 valid = sequence.len_k - tile * tile_k;
-    if (this->has(kFeaturePaged | kFeatureUnaligned))
-      load_tile_by_rows<dim, tile_k, kThreads>(
+    const RowsArg& tensor = Operands::in_words(elements);
+    const i32 valid_dim = Operands::words(dim);
+    if (Operands::kIsE4m3 && this->has(kFeatureUnaligned))
+      load_bytes<Shared>(shared, elements, tile, dim);
+    else if (this->has(kFeaturePaged | kFeatureUnaligned))
+      load_tile_by_rows<Shared::kColumns, tile_k, kThreads>(
           shared, [&](i32 row) { return key_row(tensor, tile * tile_k + row); }, !this->has(kFeatureUnaligned), valid,
           valid_dim);
-    else if (Copy::kRegular && valid >= tile_k && valid_dim == dim)
+    else if (Copy::kRegular && valid >= tile_k && valid_dim == Shared::kColumns)
       Copy::copy(shared + shared_offset, thread + tile * (tensor.stride_row * tile_k), tensor.stride_row);
     else
-      load_tile<dim, tile_k, kThreads>(
+      load_tile<Shared::kColumns, tile_k, kThreads>(
           shared, thread - Copy::global_offset(tensor.stride_row) + tile * (tensor.stride_row * tile_k),
           tensor.stride_row, valid, valid_dim);
+  }
+  // Rows of e4m3 that do not begin at 16 bytes.
+  template <class Shared>
+  MICA_DEVICE void load_bytes(u32 shared, const RowsArg& tensor, i32 tile, i32 dim) {
+#pragma unroll 1
+    for (i32 index = threadIdx.x; index < tile_k * Shared::kChunks; index += kThreads) {
+      const i32 row = index / Shared::kChunks, chunk = index % Shared::kChunks, key = tile * tile_k + row;
+      const u8* head_begin = static_cast<const u8*>(tensor.data) + head / p.group * tensor.stride_head;
+      const i64 offset = key_row_offset(p.sequences, sequence, batch_index, min_of(key, sequence.len_k - 1),
+                                        tensor.stride_batch, tensor.stride_row);
+      store_bytes(shared + Shared::offset(row, chunk), head_begin + offset, chunk * 16, key < sequence.len_k ? dim : 0);
+    }
+  }
+  // The factors of a tile's keys, where they go by pages.
+  MICA_DEVICE u32 stage_factors(i32 stage) const { return smem_factors + stage * 2 * tile_k * 4; }
+  MICA_DEVICE void fetch_factors(i32 tile, i32 stage) const {
+    if constexpr (Operands::kIsE4m3) {
+      if (threadIdx.x >= tile_k) return;
+      const i32 key = min_of(tile * tile_k + i32(threadIdx.x), sequence.len_k - 1);
+      const i32 page = KeyFactors::page(p.sequences, paged_row(p.sequences, sequence, batch_index, key));
+      const u32 shared = stage_factors(stage) + threadIdx.x * 4;
+      KeyFactors::fetch(shared, p.k_descale, page, head / p.group);
+      KeyFactors::fetch(shared + tile_k * 4, p.v_descale, page, head / p.group);
+    }
+  }
+  // Scores times the factors of their keys; P times those of its values.
+  MICA_DEVICE void multiply_scores(Scores& scores, i32 stage) const {
+    if constexpr (Operands::kIsE4m3) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        if (this->has(kFeaturePageFactors))
+          KeyFactors::multiply(scores[m], stage_factors(stage) + threadIdx.x % 4 * 8, factors.q);
+        else
+          scale(scores[m], factors.k * factors.q);
+      }
+    }
+  }
+  MICA_DEVICE void multiply_probabilities(Scores& probabilities, i32 stage) const {
+    if (!Operands::kIsE4m3 || !this->has(kFeaturePageFactors)) return;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+      KeyFactors::multiply(probabilities[m], stage_factors(stage) + tile_k * 4 + threadIdx.x % 4 * 8,
+                           factors.v_inverse);
   }
   MICA_DEVICE void load_q(u32 (&a)[4], int step, int m) const {
     ldmatrix_x4(a, QTile::step(q_address, step) + m * 16 * QTile::kRowBytes);
@@ -95,27 +150,27 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
   // scores = Q K^T of this warp's keys of one key tile.
   MICA_DEVICE void gemm_qk(Scores& scores, i32 stage) {
     zero(scores);
-    const u32 k_address = k_lane + stage * tile_k * QTile::kRowBytes;
+    const u32 k_address = k_lane + stage * tile_k * KTile::kRowBytes;
+    constexpr int kSteps = Operands::kSteps;
 #pragma unroll
-    for (int step = 0; step < dim_qk / 16; ++step) {
-      u32 a[kM][4];
+    for (int step = 0; step < dim_qk / 16 / kSteps; ++step) {
+      u32 a[kSteps][kM][4];
 #pragma unroll
-      for (int m = 0; m < kM; ++m)
-        if (step < kQSteps)
-          copy(a[m], q_registers[step][m]);
-        else
-          load_q(a[m], step, m);
+      for (int s = 0; s < kSteps; ++s)
 #pragma unroll
-      for (int n = 0; n < kKeys / 16; ++n) {
-        u32 b[4];
-        ldmatrix_x4(b, QTile::step(k_address, step) + n * 16 * QTile::kRowBytes);
+        for (int m = 0; m < kM; ++m)
+          if (step * kSteps + s < kQSteps)
+            copy(a[s][m], q_registers[step * kSteps + s][m]);
+          else
+            load_q(a[s][m], step * kSteps + s, m);
 #pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          mma_m16n8k16<Element>(scores[m][2 * n], a[m], b[0], b[1]);
-          mma_m16n8k16<Element>(scores[m][2 * n + 1], a[m], b[2], b[3]);
-        }
-      }
+      for (int n = 0; n < kKeys / 16; ++n)
+        Operands::of_k(KTile::step(k_address, step) + n * 16 * KTile::kRowBytes, [&](int half, int s, u32 b0, u32 b1) {
+#pragma unroll
+          for (int m = 0; m < kM; ++m) mma_m16n8k16<Element>(scores[m][2 * n + half], a[s][m], b0, b1);
+        });
     }
+    multiply_scores(scores, stage);
   }
 
   // out += P V of one key tile and this warp's columns. P, rounded to the element type, is the A operand as it lies in
@@ -132,15 +187,11 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         else
           pack_a<Element>(a[m], probabilities[m][2 * step], probabilities[m][2 * step + 1]);
 #pragma unroll
-      for (int n = 0; n < kColumns / 16; ++n) {
-        u32 b[4];
-        ldmatrix_x4_trans(b, VTile::step(v_address, n) + step * 16 * VTile::kRowBytes);
+      for (int n = 0; n < kColumns / 16 / Operands::kSteps; ++n)
+        Operands::of_v(VTile::step(v_address, n) + step * 16 * VTile::kRowBytes, [&](int block, u32 b0, u32 b1) {
 #pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          mma_m16n8k16<Element>(out[m][2 * n], a[m], b[0], b[1]);
-          mma_m16n8k16<Element>(out[m][2 * n + 1], a[m], b[2], b[3]);
-        }
-      }
+          for (int m = 0; m < kM; ++m) mma_m16n8k16<Element>(out[m][2 * Operands::kSteps * n + block], a[m], b0, b1);
+        });
     }
   }
   // This warp's part of P into shared memory, for the others of its rows; what lay there was read before the block's
@@ -301,6 +352,7 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
       }
       softmax_carefully(scores);
       drop(scores, tile);
+      multiply_probabilities(scores, step % kStages);
       if constexpr (kColumnGroups > 1) {
         share(scores);
         meet();
@@ -323,22 +375,27 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     row_begin = tile_row + row_group * 16 * kM;
 
     const u32 smem_q = shared_address(smem);
-    constexpr ForwardSm80Layout kAt = forward_sm80_layout(tile_q, tile_k, dim_qk, dim_v, kStages);
-    static_assert(kAt.v - kAt.k == kStages * tile_k * QTile::kRowBytes);
+    constexpr ForwardSm80Layout kAt =
+        forward_sm80_layout(tile_q, tile_k, dim_qk, dim_v, kStages, Operands::kIsE4m3 ? 1 : 2);
+    static_assert(kAt.v - kAt.k == kStages * tile_k * KTile::kRowBytes);
     static_assert(kAt.p - kAt.v == kStages * tile_k * VTile::kRowBytes);
     static_assert(kColumnGroups == 1 || kAt.row_exchange - kAt.p == tile_q * PTile::kRowBytes);
     smem_k = smem_q + kAt.k;
     smem_v = smem_q + kAt.v;
     smem_p = smem_q + kAt.p;
     row_exchange = reinterpret_cast<float*>(smem + kAt.row_exchange);
+    smem_factors = smem_q + kAt.factors;
+    if constexpr (Operands::kIsE4m3)
+      factors = KeyFactors::find(p, sequence, batch_index, head / p.group, this->has(kFeaturePageFactors));
     q_address = smem_q + QTile::offset(row_group * 16 * kM + lane % 16, lane / 16);
-    k_lane = smem_k + QTile::offset(column_group * kKeys + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    k_lane = smem_k + KTile::offset(column_group * kKeys + lane % 8 + lane / 16 * 8, lane / 8 % 2);
     v_lane = smem_v + VTile::offset(lane % 16, column_group * (kColumns / 8) + lane / 16);
     p_lane = smem_p + PTile::offset(row_group * 16 * kM + lane % 16, lane / 16);
     if constexpr (kFull) features.begin(p, batch_index, head);
 
-    k_thread = key_row(p.k, 0) + KCopy::global_offset(p.k.stride_row);
-    v_thread = key_row(p.v, 0) + VCopy::global_offset(p.v.stride_row);
+    const RowsArg &k = Operands::in_words(p.k), &v = Operands::in_words(p.v);
+    k_thread = key_row(k, 0) + KCopy::global_offset(k.stride_row);
+    v_thread = key_row(v, 0) + VCopy::global_offset(v.stride_row);
     k_shared_offset = KCopy::shared_offset();
     v_shared_offset = VCopy::shared_offset();
 
@@ -349,7 +406,12 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     const i32 count = tiles.end - tiles.begin;
     if (count > 0) {
       const u16* q = this->query_tile();
-      if (this->has(kFeatureUnaligned))
+      if constexpr (Operands::kIsE4m3)
+        load_tile_in_order<Element, dim_qk, tile_q, kThreads>(
+            smem_q, this->has(kFeatureE4m3Queries) ? static_cast<const void*>(this->query_bytes()) : q,
+            this->has(kFeatureE4m3Queries), p.q.stride_row, !this->has(kFeatureUnaligned), sequence.len_q - tile_row,
+            p.dim_qk);
+      else if (this->has(kFeatureUnaligned))
         load_tile_by_rows<dim_qk, tile_q, kThreads>(
             smem_q, [&](i32 row) { return q + row * p.q.stride_row; }, false, sequence.len_q - tile_row, p.dim_qk);
       else
@@ -382,6 +444,12 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) state[m][half].sum = sum[m][half];
+    if constexpr (Operands::kIsE4m3)
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        Operands::put_in_order(out[m]);
+        scale(out[m], factors.v);
+      }
     Base::template finish<kM, kColumns / 8>(smem, {state, out, row_group * 16 * kM, column_group * kColumns});
   }
 
@@ -396,8 +464,8 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel = mica::ForwardSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                   MICA_STAGES, MICA_SERVED>;
+  using Kernel = mica::ForwardSm80<MICA_ELEMENT, MICA_KEY_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
+                                   MICA_WARPS, MICA_STAGES, MICA_SERVED>;
   Kernel kernel{{params}};
   kernel.run(smem);
 }

@@ -60,10 +60,13 @@ enum Feature : u32 {
   kFeaturePaged = 64,
   kFeatureUnaligned = 128,  // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
   kFeatureFp32Output = 256,
-  kFeatureManyPairs = 512,    // a bias in fp32, or a bias beside a mask
-  kFeatureApartCells = 1024,  // dropout at a place in a larger call that does not keep cells together (keeps_cells)
-  kFeatureLastKeys = 4096,    // a boolean mask about the last keys
-  kFeatureChunk = 2048,       // packed rows (parts/packed_rows.cuh) have it without asking
+  kFeatureManyPairs = 512,      // a bias in fp32, or a bias beside a mask
+  kFeatureApartCells = 1024,    // dropout at a place in a larger call that does not keep cells together (keeps_cells)
+  kFeatureLastKeys = 4096,      // a boolean mask about the last keys
+  kFeaturePageFactors = 8192,   // factors of e4m3 keys go by pages
+  kFeatureE4m3Queries = 16384,  // q is e4m3 where the kernel computes with bf16
+  kFeatureFp16Output = 32768,   // o is fp16 there
+  kFeatureChunk = 2048,         // packed rows (parts/packed_rows.cuh) have it without asking
 };
 
 // The words of .served in kernels.def: the features that a row has.
@@ -276,12 +279,24 @@ constexpr i32 kMaxSplits = 256;
 struct CombineParams {
   ForwardParams forward;
   i32 o_dtype;
+  i32 team_warps;  // that share out the splits of a row
 };
+// A team takes so many columns of a row of one head; the grid has a place for each.
+constexpr i32 kCombineColumns = 128;
+MICA_HD constexpr i32 combine_team_warps(i32 num_splits, i32 warps) {
+  constexpr i32 kSplitsOfWarp = 4;
+  i32 team = 1;
+  while (team < warps && team * kSplitsOfWarp < num_splits) team *= 2;
+  return team;
+}
+MICA_HD constexpr i64 combine_blocks(i64 rows, i32 dim_v, i32 team_warps, i32 warps) {
+  return ceil_div<i64>(rows * ceil_div(dim_v, kCombineColumns) * team_warps, warps);
+}
 
 // The softmax itself, for tests: fp32 (batch, heads_q, rows, keys). Forward's LSE is not read.
 struct ProbsParams {
   ForwardParams forward;
-  i32 dtype;  // of q and k
+  i32 dtype, keys_dtype;  // of q, and of k
   i32 rows, keys;
   float* probs;
   i64 stride_batch, stride_head, stride_row, stride_key;
@@ -298,6 +313,9 @@ struct AppendParams {
   i32 turn_along;  // query row i stands i after the first new key; 0: all of them with it
   SequenceTable sequences;
   i32 batch, heads_q, heads_k, dim_qk, dim_v, dtype;
+  i32 quantises;  // the cache is e4m3, and k_new and v_new are not: they are divided by its factors
+  i32 by_page;    // the factors' first axis
+  Descale k_descale, v_descale;
 };
 
 // Most bytes of dynamic shared memory that each of some blocks on an SM of Hopper can have; 1 KB of it is the system's.

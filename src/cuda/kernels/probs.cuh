@@ -39,9 +39,15 @@ struct ProbsRow {
                   key_row_offset(p.sequences, sequence, b, key, p.k.stride_batch, p.k.stride_row);
     double sum = 0;
     for (i32 c = 0; c < p.dim_qk; ++c)
-      sum = fma(double(load_as_float(p.q.data, q + c, params.dtype)),
-                double(load_as_float(p.k.data, k + c, params.dtype)), sum);
-    return sum;
+      sum = fma(element(p.q.data, q + c, params.dtype), element(p.k.data, k + c, params.keys_dtype), sum);
+    const i32 slot = p.features & kFeaturePageFactors
+                         ? clamp_to(paged_row(p.sequences, sequence, b, key).entry, 0, p.sequences.slots_k - 1)
+                         : b;
+    return sum * descale_at(p.q_descale, b, head / p.group) * descale_at(p.k_descale, slot, head / p.group);
+  }
+  static MICA_DEVICE double element(const void* data, i64 index, i32 dtype) {
+    return dtype == MICA_FP8_E4M3 ? e4m3_to_float(static_cast<const u8*>(data)[index])
+                                  : load_as_float(data, index, dtype);
   }
 
   // In log2 units; -inf where the key is hidden.

@@ -25,6 +25,7 @@ struct Copy {
   u32 destination;
   const void* source;
   i32 source_bytes;
+  u32 bytes;
 };
 
 struct Mbarrier {

@@ -63,12 +63,20 @@ void note_access(u32 address, u32 bytes, Access access) {
   if (block().contains(address, bytes)) block().note(address - kSharedBase, bytes, access);
 }
 
-void cp_async_16(u32 destination, const void* source, i32 source_bytes) {
-  if (reinterpret_cast<std::uintptr_t>(source) % 16 != 0) block().complain("cp.async from an address not at 16 bytes");
-  std::memset(shared_pointer(destination, 16), 0xff, 16);
-  note_access(destination, 16, Access::kWrite);
-  block().thread().open.push_back({destination, source, source_bytes});
+namespace {
+void cp_async(u32 destination, const void* source, i32 source_bytes, u32 bytes) {
+  if (reinterpret_cast<std::uintptr_t>(source) % bytes != 0)
+    block().complain(bytes == 16 ? "cp.async from an address not at 16 bytes"
+                                 : "cp.async from an address not at 4 bytes");
+  std::memset(shared_pointer(destination, bytes), 0xff, bytes);
+  note_access(destination, bytes, Access::kWrite);
+  block().thread().open.push_back({destination, source, source_bytes, bytes});
 }
+}  // namespace
+void cp_async_16(u32 destination, const void* source, i32 source_bytes) {
+  cp_async(destination, source, source_bytes, 16);
+}
+void cp_async_4(u32 destination, const void* source) { cp_async(destination, source, 4, 4); }
 
 void cp_async_commit() {
   Thread& t = block().thread();
@@ -86,8 +94,8 @@ void cp_async_wait(int pending) {
         std::memcpy(bytes, copy.source, size_t(copy.source_bytes));
         note_plain_access(copy.source, size_t(copy.source_bytes), Access::kRead);
       }
-      std::memcpy(shared_pointer(copy.destination, 16), bytes, 16);
-      note_access(copy.destination, 16, Access::kWrite);
+      std::memcpy(shared_pointer(copy.destination, copy.bytes), bytes, copy.bytes);
+      note_access(copy.destination, copy.bytes, Access::kWrite);
     }
   t.groups.erase(t.groups.begin(), t.groups.begin() + std::ptrdiff_t(done));
 }

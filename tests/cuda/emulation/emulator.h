@@ -57,6 +57,7 @@ u32 shared_address(const void* pointer);
 void* shared_pointer(u32 address, u32 bytes);  // checked; never null
 void note_access(u32 address, u32 bytes, Access access);
 void cp_async_16(u32 destination, const void* source, i32 source_bytes);
+void cp_async_4(u32 destination, const void* source);
 void cp_async_commit();
 void cp_async_wait(int pending);
 void sync_threads();

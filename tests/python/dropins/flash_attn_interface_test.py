@@ -141,6 +141,36 @@ def test_e4m3(device):
         fa3.flash_attn_func(*small, qv=small[0])
 
 
+@pytest.mark.parametrize("packed", (False, True))
+@pytest.mark.parametrize("turned", (False, True))
+def test_e4m3_cache_with_new_rows(device, packed, turned):
+    """New rows of e4m3, packed or turned, go into the cache as those of bfloat16 do, rounded to e4m3."""
+    e4m3 = torch.float8_e4m3fn
+    q, k = torch.randn(2, 3, 4, 64, device=device).to(e4m3), torch.randn(2, 3, 2, 64, device=device).to(e4m3)
+    caches = [torch.randn(2, 24, 2, 64, device=device).to(e4m3) for _ in range(2)]
+    wide_caches = [c.bfloat16() for c in caches]
+    used = torch.tensor([5, 20], dtype=torch.int32, device=device)
+    options = dict(cache_seqlens=used, causal=True, softcap=20.0, return_softmax_lse=True)
+    if turned:
+        angles = torch.rand(24, 16, device=device)
+        options.update(rotary_cos=angles.cos().bfloat16(), rotary_sin=angles.sin().bfloat16())
+    if packed:
+        q, k = q.flatten(0, 1), k.flatten(0, 1)
+        cu = torch.tensor([0, 3, 6], dtype=torch.int32, device=device)
+        options.update(cu_seqlens_q=cu, cu_seqlens_k_new=cu, max_seqlen_q=3)
+    out, lse, *_ = fa3.flash_attn_with_kvcache(q, *caches, k, k, **options)
+    exact, exact_lse, *_ = fa3.flash_attn_with_kvcache(q.bfloat16(), *wide_caches, k.bfloat16(), k.bfloat16(), **options)
+    for cache, wide in zip(caches, wide_caches):
+        torch.testing.assert_close(cache.float(), wide.float(), atol=2e-3, rtol=2**-3)
+    torch.testing.assert_close(out, exact, atol=0.15, rtol=0.1)
+    torch.testing.assert_close(lse, exact_lse, atol=0.05, rtol=0.05)
+    factor = torch.full((2, 2), 0.5, device=device)
+    made, *_ = torch.ops.flash_attn_3.fwd(q.view(2, 3, 4, 64), *caches, seqused_k=used + 3, v_descale=factor,
+                                          is_causal=True)
+    plain, *_ = torch.ops.flash_attn_3.fwd(q.view(2, 3, 4, 64), *caches, seqused_k=used + 3, is_causal=True)
+    torch.testing.assert_close(made, plain * 0.5, atol=1e-2, rtol=1e-2)
+
+
 def chunked(rows, keys, chunk, device):
     """(rows, keys), from the definition: the same chunk of positions."""
     place = torch.arange(rows, device=device)[:, None] + keys - rows

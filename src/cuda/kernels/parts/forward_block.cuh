@@ -65,6 +65,11 @@ struct ForwardBlock {
     return static_cast<const u16*>(p.q.data) + head * p.q.stride_head +
            query_row_offset(sequence, tile_row, p.q.stride_batch, p.q.stride_row);
   }
+  // The same of a q of e4m3.
+  MICA_DEVICE const u8* query_bytes() const {
+    return static_cast<const u8*>(p.q.data) + head * p.q.stride_head +
+           query_row_offset(sequence, tile_row, p.q.stride_batch, p.q.stride_row);
+  }
   MICA_DEVICE const u16* key_row(const RowsArg& tensor, i32 key) const {
     const u16* head_begin = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;
     if constexpr (served & kFeaturePaged)
@@ -148,6 +153,8 @@ struct ForwardBlock {
                                  const float (&scale)[m_blocks][2]) const {
     if (p.partial_o || has(kFeatureFp32Output))
       store_floats(r, scale);
+    else if (has(kFeatureFp16Output))
+      store_elements(r, scale);
     else
       store_output(memory, r, scale);
   }
@@ -260,6 +267,24 @@ struct ForwardBlock {
   static MICA_DEVICE void trade(u32& first, u32& second, bool is_other, int distance) {
     const u32 received = __shfl_xor_sync(0xffffffffu, is_other ? first : second, distance);
     (is_other ? first : second) = received;
+  }
+
+  // O in another type than it is computed with.
+  template <int m_blocks, int n_blocks>
+  MICA_DEVICE void store_elements(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
+#pragma unroll
+    for (int m = 0; m < m_blocks; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (tile_row + r.row(m, half) >= sequence.slot_len_q) continue;
+        const i64 first = output_offset() + r.row(m, half) * p.o.stride_row;
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (r.column(n) + e < p.dim_v)
+              store_float(p.o.data, first + r.column(n) + e, p.o_dtype, r.out[m][n][2 * half + e] * scale[m][half]);
+      }
   }
 
   // O in fp32, or that of a split, normalised by itself: in twos, or where rows are odd a store for each element.

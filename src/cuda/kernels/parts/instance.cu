@@ -12,4 +12,11 @@
 #define MICA_ELEMENT float
 #endif
 
+// Of k and v.
+#if MICA_KEYS == 6
+#define MICA_KEY_ELEMENT mica::E4m3
+#else
+#define MICA_KEY_ELEMENT MICA_ELEMENT
+#endif
+
 #include MICA_KERNEL_FILE

@@ -18,31 +18,35 @@ MICA_HD constexpr i32 decode_parts_bytes(i32 parts, i32 tile_q, i32 dim_v) {
 MICA_HD constexpr i32 forward_sm80_column_groups(i32 tile_k, i32 dim_v) { return dim_v > 128 && tile_k >= 64 ? 2 : 1; }
 
 // Q (through whose room O leaves), then `stages` of K and of V. Where warps share rows: P, and one float per row and
-// column group.
+// column group. Of e4m3: for each stage two factors a key.
 struct ForwardSm80Layout {
-  i32 k, v, p, row_exchange, bytes;
+  i32 k, v, p, row_exchange, factors, bytes;
 };
-MICA_HD constexpr ForwardSm80Layout forward_sm80_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
+MICA_HD constexpr ForwardSm80Layout forward_sm80_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages,
+                                                        i32 key_bytes) {
   const i32 groups = forward_sm80_column_groups(tile_k, dim_v);
   ForwardSm80Layout at = {};
   at.k = tile_q * max_of(dim_qk, dim_v) * 2;
-  at.v = at.k + stages * tile_k * dim_qk * 2;
-  at.p = at.v + stages * tile_k * dim_v * 2;
+  at.v = at.k + stages * tile_k * dim_qk * key_bytes;
+  at.p = at.v + stages * tile_k * dim_v * key_bytes;
   at.row_exchange = at.p + (groups > 1 ? tile_q * tile_k * 2 : 0);
-  at.bytes = at.row_exchange + (groups > 1 ? groups * tile_q * 4 : 0);
+  at.factors = at.row_exchange + (groups > 1 ? groups * tile_q * 4 : 0);
+  at.bytes = at.factors + (key_bytes == 1 ? stages * 2 * tile_k * 4 : 0);
   return at;
 }
 
-// A ring of K and V tiles per warp; at the end, in the same room, the partial result of each warp.
+// A ring of K and V tiles per warp, of e4m3 with two factors a key; at the end, in the same room, the partial result of
+// each warp.
 struct DecodeSm80Layout {
-  i32 stage_v;  // of V within a stage, which begins with K
+  i32 stage_v, stage_factors;  // of V and of the factors within a stage, which begins with K
   i32 stage_bytes, ring_bytes, bytes;
 };
 MICA_HD constexpr DecodeSm80Layout decode_sm80_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps,
-                                                      i32 stages) {
+                                                      i32 stages, i32 key_bytes) {
   DecodeSm80Layout at = {};
-  at.stage_v = tile_k * dim_qk * 2;
-  at.stage_bytes = at.stage_v + tile_k * dim_v * 2;
+  at.stage_v = tile_k * dim_qk * key_bytes;
+  at.stage_factors = at.stage_v + tile_k * dim_v * key_bytes;
+  at.stage_bytes = at.stage_factors + (key_bytes == 1 ? 2 * tile_k * 4 : 0);
   at.ring_bytes = stages * at.stage_bytes;
   at.bytes = max_of(warps * at.ring_bytes, decode_parts_bytes(warps, tile_q, dim_v));
   return at;

@@ -91,10 +91,21 @@ struct PackedRows {
     return static_cast<const Stored*>(p.q.data) + r.head * p.q.stride_head +
            query_row_offset(sequence, r.query, p.q.stride_batch, p.q.stride_row);
   }
+  // The same of a q of e4m3.
+  MICA_DEVICE const u8* q_bytes(Row r) const {
+    return static_cast<const u8*>(p.q.data) + r.head * p.q.stride_head +
+           query_row_offset(sequence, r.query, p.q.stride_batch, p.q.stride_row);
+  }
   // Key 0 of k or v (paged: page 0).
   MICA_DEVICE const Stored* key_base(const RowsArg& a) const {
     const i64 first = has(kFeaturePaged) ? 0 : sequence.k_slot * a.stride_batch + sequence.k_begin * a.stride_row;
     return static_cast<const Stored*>(a.data) + head_k * a.stride_head + first;
+  }
+
+  // The first byte of a key of the tile's head, of a tensor of e4m3.
+  MICA_DEVICE const u8* key_bytes(const RowsArg& a, i32 key) const {
+    return static_cast<const u8*>(a.data) + head_k * a.stride_head +
+           key_row_offset(p.sequences, sequence, batch_index, key, a.stride_batch, a.stride_row);
   }
 
   // Calls function(score, half, key) for every score of the lane.
@@ -282,7 +293,7 @@ struct PackedRows {
             (sequence.q_begin + where.query) * p.lse_stride_row] = lse * kLn2;
     const i64 offset = where.head * p.o.stride_head + column +
                        query_row_offset(sequence, where.query, p.o.stride_batch, p.o.stride_row);
-    if (!has(kFeatureUnaligned | kFeatureFp32Output)) {
+    if (!has(kFeatureUnaligned | kFeatureFp32Output | kFeatureFp16Output)) {
       if (column >= p.dim_v) return;
       Stored* to = static_cast<Stored*>(p.o.data) + offset;
       if constexpr (sizeof(Stored) == 4)
@@ -290,10 +301,9 @@ struct PackedRows {
       else
         *reinterpret_cast<uint2*>(to) = make_uint2(pack<Element>(x[0], x[1]), pack<Element>(x[2], x[3]));
     } else {
-      const i32 dtype = has(kFeatureFp32Output) ? i32(MICA_FP32) : ElementTraits<Element>::kDtype;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        if (column + e < p.dim_v) store_float(p.o.data, offset + e, dtype, x[e]);
+        if (column + e < p.dim_v) store_float(p.o.data, offset + e, p.o_dtype, x[e]);
     }
   }
 };

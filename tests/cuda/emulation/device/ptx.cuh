@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/fp8.h"
 #include "core/types.h"
 #include "tests/cuda/emulation/cuda_words.h"
 #include "tests/cuda/emulation/tensor_core.h"
@@ -18,6 +19,7 @@ inline void cp_async_16(u32 destination, const void* source, i32 source_bytes) {
   emulation::cp_async_16(destination, source, source_bytes);
 }
 inline void cp_async_16(u32 destination, const void* source) { emulation::cp_async_16(destination, source, 16); }
+inline void cp_async_4(u32 destination, const void* source) { emulation::cp_async_4(destination, source); }
 inline void cp_async_commit() { emulation::cp_async_commit(); }
 template <int pending>
 void cp_async_wait() {
@@ -95,6 +97,20 @@ float2 unpack(u32 pair) {
     return {bf16_to_float(u16(pair)), bf16_to_float(u16(pair >> 16))};
   else
     return {fp16_to_float(u16(pair)), fp16_to_float(u16(pair >> 16))};
+}
+
+inline u32 byte_perm(u32 low, u32 high, u32 selector) {
+  u32 r = 0;
+  for (u32 i = 0; i < 4; ++i) {
+    const u32 byte = selector >> (4 * i) & 7;
+    r |= ((byte < 4 ? low : high) >> (byte % 4 * 8) & 0xff) << (8 * i);
+  }
+  return r;
+}
+template <class T>
+void expand_e4m3(u32 (&pairs)[2], u32 four) {
+  for (int i = 0; i < 2; ++i)
+    pairs[i] = pack<T>(e4m3_to_float(u8(four >> (16 * i))), e4m3_to_float(u8(four >> (16 * i + 8))));
 }
 
 template <class T>

@@ -26,14 +26,6 @@ inline void bulk_wait_read() { emulation::bulk_wait(); }
 inline u32 pack_e4m3(float x0, float x1, float x2, float x3) {
   return float_to_e4m3(x0) | u32(float_to_e4m3(x1)) << 8 | u32(float_to_e4m3(x2)) << 16 | u32(float_to_e4m3(x3)) << 24;
 }
-inline u32 byte_perm(u32 low, u32 high, u32 selector) {
-  u32 r = 0;
-  for (u32 i = 0; i < 4; ++i) {
-    const u32 byte = selector >> (4 * i) & 7;
-    r |= ((byte < 4 ? low : high) >> (byte % 4 * 8) & 0xff) << (8 * i);
-  }
-  return r;
-}
 
 inline void store_shared_floats(u32 address, const float (&x)[4]) {
   float* to = static_cast<float*>(emulation::shared_pointer(address, 16));
