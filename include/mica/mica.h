@@ -97,11 +97,21 @@ typedef struct mica_dropout {
   int32_t rng_from_memory; /* 1: bindings.rng_state points to {seed, offset}; 0: by value */
 } mica_dropout;
 
+/* Backward on a GPU, piece by piece over the keys (mica_place) for the same queries: the pieces share a workspace, in
+ * which the row statistics are made once and dQ is summed, and dQ is written at the end. All calls have the same q, o,
+ * lse, d_o, scale and kernel (mica_plan_kernel), go to one stream, and the workspace is as large as the largest asks. */
+typedef enum mica_pieces {
+  MICA_PIECES_NONE = 0,  /* the call is the whole */
+  MICA_PIECES_FIRST = 1, /* begins the sums; dq is not written */
+  MICA_PIECES_NEXT = 2,  /* adds to them; dq is not written */
+  MICA_PIECES_END = 3    /* no piece: dq is written from the sums; dk and dv are not */
+} mica_pieces;
+
 typedef struct mica_control {
   int32_t num_splits;      /* key ranges worked on apart and merged; 0: choose; 1: do not split */
   int32_t deterministic;   /* 1: the same bits on every run, gradients included */
   int32_t batch_invariant; /* 1: the bits of a sequence do not depend on the batch and its other sequences */
-  int32_t reserved;        /* 0 */
+  int32_t pieces;          /* mica_pieces, backward on a GPU: dQ of several calls is summed in their workspace */
 } mica_control;
 
 /* Backward computes the gradients whose descriptions are present; q, k, v, o, lse and d_o are its inputs. */

@@ -15,6 +15,7 @@ ELEMENT_BYTES = {FP32: 4, FP16: 2, BF16: 2, BOOL: 1, INT32: 4, FP8_E4M3: 1}
 CAUSAL_NONE, CAUSAL_BOTTOM_RIGHT, CAUSAL_TOP_LEFT = range(3)
 DIAGONAL_FROM_CAUSAL, DIAGONAL_BOTTOM_RIGHT, DIAGONAL_TOP_LEFT = range(3)
 CU_SEQLENS_Q, CU_SEQLENS_K, SEQUSED_Q, SEQUSED_K, CACHE_BATCH_IDX, CACHE_LEFTPAD = (1 << bit for bit in range(6))
+PIECES_NONE, PIECES_FIRST, PIECES_NEXT, PIECES_END = range(4)
 WORKSPACE_ALIGNMENT = {CPU: 64, CUDA: 256}
 
 
@@ -51,7 +52,7 @@ class Dropout(Structure):
 
 class Control(Structure):
     _fields_ = [("num_splits", c_int32), ("deterministic", c_int32), ("batch_invariant", c_int32),
-                ("reserved", c_int32)]
+                ("pieces", c_int32)]
 
 
 class Gradients(Structure):

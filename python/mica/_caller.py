@@ -10,6 +10,7 @@ would each cost more than what it replaces.
 call.find(options, *tensors) gives the plan alone, call.again(entry, *tensors) executes a plan that was found before.
 """
 
+import copy
 import ctypes
 import struct
 import threading
@@ -46,6 +47,12 @@ class Entry:
         self.options, self.device = options, device.index if device.type == "cuda" else -1  # as get_device says it
         self.o, self.lse = makers.get("o"), makers.get("lse")
         self.workspace = workspace_maker(plan.workspace_bytes, device)
+
+    def on(self, workspace: torch.Tensor) -> "Entry":
+        """The same in this workspace, which several calls share. For rows whose alignment the plan was found by."""
+        entry = copy.copy(self)
+        entry.workspace = lambda: workspace
+        return entry
 
 
 class Caller(Protocol):

@@ -20,7 +20,7 @@ class Options:
     """The numbers of a call, made by options() alone: equal ones are one object, so that a cache keys by identity."""
     __slots__ = ("causal", "diagonal", "window_left", "window_right", "chunk", "mask_last_keys", "scale", "softcap", "dropout",
                  "num_splits", "deterministic", "batch_invariant", "rotary_interleaved", "max_seqlen_q", "max_seqlen_k", "place",
-                 "descale_per_page")
+                 "descale_per_page", "pieces")
     causal: int
     diagonal: int
     window_left: int
@@ -38,17 +38,18 @@ class Options:
     max_seqlen_k: int
     place: Tuple[int, ...]  # the fields of mica_place from the first on; what is missing is 0
     descale_per_page: bool
+    pieces: int  # mica_pieces
 
 
 @lru_cache(maxsize=4096)
 def options(causal: int = 0, diagonal: int = 0, window_left: int = -1, window_right: int = -1, chunk: int = 0,
             mask_last_keys: int = 0, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0, num_splits: int = 0, deterministic: bool = False,
             batch_invariant: bool = False, rotary_interleaved: bool = False, max_seqlen_q: int = 0,
-            max_seqlen_k: int = 0, place: Tuple[int, ...] = (), descale_per_page: bool = False) -> Options:
+            max_seqlen_k: int = 0, place: Tuple[int, ...] = (), descale_per_page: bool = False, pieces: int = 0) -> Options:
     made = Options()
     for name, value in zip(Options.__slots__, (causal, diagonal, window_left, window_right, chunk, mask_last_keys,
                                                scale, softcap, dropout, num_splits, deterministic, batch_invariant, rotary_interleaved,
-                                               max_seqlen_q, max_seqlen_k, place, descale_per_page)):
+                                               max_seqlen_q, max_seqlen_k, place, descale_per_page, pieces)):
         setattr(made, name, value)
     return made
 
@@ -156,7 +157,7 @@ def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) ->
     a.append.rotary_interleaved = given.rotary_interleaved
     a.dropout.probability, a.dropout.rng_from_memory = given.dropout, "rng_state" in views
     a.control.num_splits, a.control.deterministic = given.num_splits, given.deterministic
-    a.control.batch_invariant = given.batch_invariant
+    a.control.batch_invariant, a.control.pieces = given.batch_invariant, given.pieces
     a.place = _abi.Place(*given.place)
     a.quantisation.per_page = given.descale_per_page
     return a

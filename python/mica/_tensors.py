@@ -6,7 +6,7 @@ for. mica.attention* and the flash_attn drop-in stand on these two. Shapes are t
 three axes (rows, heads, dim) with lse (heads, rows). Numbers are those of mica._abi (CAUSAL_*, DIAGONAL_*).
 """
 
-from typing import Optional, Tuple, Union
+from typing import Any, Callable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -28,9 +28,11 @@ GRADIENTS = ("d_lse", "dq", "dk", "dv", "d_bias", "d_sinks")
 # Seed and offset by value; rng_state takes their place where it is given.
 _forward = caller(_abi.FORWARD, ("q", "k", "v", "o", *FORWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state",
                                  *FACTORS), (), (*FORWARD_OPTIONAL, "rng_state", *FACTORS))
-_backward = caller(_abi.BACKWARD, ("q", "k", "v", "o", "lse", *BACKWARD_OPTIONAL, "dropout_seed", "dropout_offset",
-                                   "rng_state", "d_o", *GRADIENTS), (), (*BACKWARD_OPTIONAL, "rng_state", *GRADIENTS))
+BACKWARD_BOUND = ("q", "k", "v", "o", "lse", *BACKWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state", "d_o",
+                  *GRADIENTS)
+_backward = caller(_abi.BACKWARD, BACKWARD_BOUND, (), (*BACKWARD_OPTIONAL, "rng_state", *GRADIENTS))
 _64_BITS = 2**64 - 1
+Run = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], None]  # of the caller, the numbers of options() and what is bound
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -131,10 +133,11 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
              diagonal: int = _abi.DIAGONAL_FROM_CAUSAL, window_left: int = -1, window_right: int = -1,
              chunk: int = 0, scale: float = 0.0, softcap: float = 0.0, dropout: float = 0.0, deterministic: bool = False,
              batch_invariant: bool = False, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
-             place: Tuple[int, ...] = ()) -> Tuple[
+             place: Tuple[int, ...] = (), run: Optional[Run] = None) -> Tuple[
                  Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
     """The gradients: True allocates one, a tensor is written, False leaves it out. lse of either infinity is an empty
-    row. Returns (dq, dk, dv, d_bias, d_sinks), None for what was left out."""
+    row. run: executes the call in another way, such as one of several pieces. Returns (dq, dk, dv, d_bias, d_sinks),
+    None for what was left out."""
     given = tuple((t, cu) for t, cu in ((dq, cu_seqlens_q), (dk, cu_seqlens_k), (dv, cu_seqlens_k))
                   if not isinstance(t, bool) and cu is not None)
     dq, dk, dv, d_bias, d_sinks = (
@@ -142,11 +145,14 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
         torch.empty_like(like) if cu is None else torch.zeros_like(like)
         for wanted, like, cu in ((dq, q, cu_seqlens_q), (dk, k, cu_seqlens_k), (dv, v, cu_seqlens_k),
                                  (d_bias, bias, None), (d_sinks, sinks, None)))
-    _backward(options(causal, diagonal, window_left, window_right, chunk, 0, scale, softcap, dropout, 0, deterministic,
-                      batch_invariant, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k), place),
-              q, k, v, o, lse, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
-              cache_leftpad, seed & _64_BITS, offset & _64_BITS, rng_state if dropout else None, d_o, d_lse, dq, dk,
-              dv, d_bias, d_sinks)
+    numbers = (causal, diagonal, window_left, window_right, chunk, 0, scale, softcap, dropout, 0, deterministic,
+               batch_invariant, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k), place)
+    bound = (q, k, v, o, lse, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, cache_leftpad,
+             seed & _64_BITS, offset & _64_BITS, rng_state if dropout else None, d_o, d_lse, dq, dk, dv, d_bias, d_sinks)
+    if run is None:
+        _backward(options(*numbers), *bound)
+    else:
+        run(_backward, numbers, bound)
     for gradient, cu in given:
         clear_outside(gradient, cu)
     return dq, dk, dv, d_bias, d_sinks

@@ -47,6 +47,7 @@ mica_status make_plan(const mica_attention& attention, mica_pass pass, Plan& pla
   const mica_status status = resolve(attention, pass, plan.problem, plan.backend);
   if (status != MICA_OK) return status;
   plan.device = attention.device.ordinal;
+  plan.pieces = attention.control.pieces;
   plan.num_splits = 1;
   plan.workspace_bytes = 0;
   plan.kernel[0] = 0;
@@ -57,7 +58,7 @@ mica_status list_kernels(const mica_attention& attention, mica_pass pass, Kernel
   Problem problem;
   const Backend* backend = nullptr;
   if (const mica_status status = resolve(attention, pass, problem, backend); status != MICA_OK) return status;
-  backend->list_kernels(problem, attention.device.ordinal, visit, context);
+  backend->list_kernels(problem, attention.device.ordinal, attention.control.pieces, visit, context);
   return MICA_OK;
 }
 

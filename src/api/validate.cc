@@ -510,12 +510,17 @@ mica_status Validation::dropout_and_control() {
     return invalid("control.num_splits is %d, want 0 or 1 in backward", c.num_splits);
   if (c.num_splits > 1 && present(a.probs))
     return invalid("control.num_splits is %d, want 0 or 1 with probs", c.num_splits);
+  if (c.pieces < MICA_PIECES_NONE || c.pieces > MICA_PIECES_END)
+    return invalid("control.pieces is %d, want 0 to %d (mica_pieces)", c.pieces, MICA_PIECES_END);
+  if (c.pieces != MICA_PIECES_NONE && (p.pass != MICA_BACKWARD || !present(a.gradients.dq)))
+    return invalid("control.pieces is %d, want 0 but in backward with gradients.dq", c.pieces);
+  if (c.pieces != MICA_PIECES_NONE && a.device.backend != MICA_CUDA)
+    return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d, want 0 but on a GPU", c.pieces);
   struct Reserved {
     const char* name;
     i64 value;
   };
-  for (const Reserved& r : {Reserved{"control", c.reserved}, Reserved{"sequences", a.sequences.reserved},
-                            Reserved{"append", a.append.reserved}})
+  for (const Reserved& r : {Reserved{"sequences", a.sequences.reserved}, Reserved{"append", a.append.reserved}})
     if (r.value != 0) return invalid("%s.reserved is %lld, want 0", r.name, (long long)r.value);
   p.dropout = a.dropout.probability;
   p.rng_from_memory = a.dropout.rng_from_memory;

@@ -16,6 +16,7 @@ struct Plan {
   Problem problem;
   const Backend* backend;
   i32 device;
+  i32 pieces;      // mica_pieces
   i32 num_splits;  // at most this many; 1: not split
   size_t workspace_bytes;
   char kernel[64];                               // "cpu/avx512/forward"
@@ -32,12 +33,12 @@ struct Backend {
   i32 (*device_count)();
   // One line about a device, written into text.
   void (*describe_device)(i32 device, char* text, size_t text_bytes);
-  // Fills every field of the plan but problem, backend and device, which are set.
+  // Fills every field of the plan but problem, backend, device and pieces, which are set.
   mica_status (*plan)(Plan& plan);
   // Pointers, alignment and workspace are checked by then.
   mica_status (*execute)(const Plan& plan, const mica_bindings& bindings);
   // Visits every kernel in order of preference.
-  void (*list_kernels)(const Problem& problem, i32 device, KernelVisitor visit, void* context);
+  void (*list_kernels)(const Problem& problem, i32 device, i32 pieces, KernelVisitor visit, void* context);
 };
 
 }  // namespace mica

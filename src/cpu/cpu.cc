@@ -111,7 +111,7 @@ mica_status execute(const Plan& plan, const mica_bindings& x) {
   return MICA_OK;
 }
 
-void list_kernels(const Problem& problem, i32, KernelVisitor visit, void* context) {
+void list_kernels(const Problem& problem, i32, i32, KernelVisitor visit, void* context) {
   visit_kernels(problem, forced_isa(), [&](const IsaKernel& kernel, const char* why_not) {
     visit(context, kernel.name, why_not);
     return true;

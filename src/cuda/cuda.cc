@@ -47,7 +47,7 @@ mica_status no_kernel(const KernelChoice& choice) {
 }
 
 mica_status plan(Plan& plan) {
-  const KernelChoice choice = {plan.problem, Driver::instance().device(plan.device), kernel_images()};
+  const KernelChoice choice = {plan.problem, Driver::instance().device(plan.device), kernel_images(), plan.pieces};
   const i32 index = find_principal(choice);
   if (index < 0) return no_kernel(choice);
   std::snprintf(plan.kernel, sizeof plan.kernel, "cuda/%s", kernel_table().rows[index].name);
@@ -109,8 +109,8 @@ mica_status execute(const Plan& plan, const mica_bindings& bindings) {
   return MICA_OK;
 }
 
-void list_kernels(const Problem& problem, i32 device, KernelVisitor visit, void* context) {
-  const KernelChoice choice = {problem, Driver::instance().device(device), kernel_images()};
+void list_kernels(const Problem& problem, i32 device, i32 pieces, KernelVisitor visit, void* context) {
+  const KernelChoice choice = {problem, Driver::instance().device(device), kernel_images(), pieces};
   char name[64], text[160];
   for (i32 index = 0; index < kernel_table().num_rows; ++index) {
     const KernelRow& row = kernel_table().rows[index];

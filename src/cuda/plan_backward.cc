@@ -67,11 +67,14 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   layout.dk_accumulator = layout.dq_turns + u64(turns) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
+  // Of several pieces that share the workspace, the first makes the statistics; the others set to zero what is not dQ's.
+  const bool adds = plan.pieces == MICA_PIECES_NEXT, ends = plan.pieces == MICA_PIECES_END;
+  const bool has_keys = key_blocks > 0 && !ends, writes_dq = plan.pieces == MICA_PIECES_NONE || ends;
   mica_status status = MICA_OK;
-  if (query_blocks > 0)
+  if (query_blocks > 0 && !ends && !(adds && sums == accumulator))
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
-                      backward_prepare_params(p, whole_heads ? accumulator : 0, sums));
-  if (status == MICA_OK && key_blocks > 0 && row.traits.uses_maps) {
+                      backward_prepare_params(p, whole_heads || adds ? accumulator : 0, sums));
+  if (status == MICA_OK && has_keys && row.traits.uses_maps) {
     BackwardMapsParams mapped = {};
     status = backward_maps_params(params, p, row, mapped);
     mapped.backward.part_heads = share.part_heads;
@@ -81,17 +84,17 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.whole_heads = whole_heads;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
     overlap(plan, choice, index);
-  } else if (status == MICA_OK && key_blocks > 0) {
+  } else if (status == MICA_OK && has_keys) {
     status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   }
-  if (status == MICA_OK && query_blocks > 0 && p.dq.dtype && !(whole_heads && key_blocks > 0)) {
+  if (status == MICA_OK && query_blocks > 0 && p.dq.dtype && writes_dq && !(whole_heads && key_blocks > 0)) {
     status =
         add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, params, row.tile_q));
     // After the kernel that waits for the preparation itself: only then is that one done, too.
-    if (row.traits.uses_maps && key_blocks > 0) overlap(plan, choice, finish);
+    if (row.traits.uses_maps && has_keys) overlap(plan, choice, finish);
   }
   for (const bool of_v : {false, true}) {
-    if (status != MICA_OK || (of_v ? dv_sums : dk_sums) == 0) continue;
+    if (status != MICA_OK || ends || (of_v ? dv_sums : dk_sums) == 0) continue;
     KernelRow keys = row;
     keys.tile_q = row.tile_k;
     if (of_v) keys.dim_qk = row.dim_v;
@@ -100,12 +103,12 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
                       backward_finish_keys_params(p, params, row, of_v));
     overlap(plan, choice, finish_keys);
   }
-  if (status == MICA_OK && p.d_bias.dtype) {
+  if (status == MICA_OK && p.d_bias.dtype && !ends) {
     const i32 bias = find_kernel(Role::BACKWARD_BIAS, choice);
     const i64 blocks = bias_blocks(p.d_bias, kernel_table().rows[bias]);
     if (blocks > 0) status = add_step(plan, StepKind::BACKWARD_BIAS, bias, blocks, backward_bias_params(params, p));
   }
-  if (status == MICA_OK && p.d_sinks.dtype && p.heads_q > 0)
+  if (status == MICA_OK && p.d_sinks.dtype && !adds && !ends && p.heads_q > 0)
     status = add_step(plan, StepKind::BACKWARD_SINKS, find_kernel(Role::BACKWARD_SINKS, choice), p.heads_q,
                       backward_sinks_params(p));
   return status;

@@ -313,6 +313,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
 // What there is to share out says.
 bool ask_heads(Questions& q, const KernelRow& row, const KernelChoice& choice) {
   if (row.course != Course::HEADS) return true;
+  if (!q.ask(choice.pieces == MICA_PIECES_NONE, "it keeps no sums of dQ for further pieces")) return false;
   const char* why = why_not_whole_heads(row, choice.problem, choice.device);
   return q.ask(!why[0], "%s", why);
 }

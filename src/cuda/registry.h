@@ -8,6 +8,7 @@
 #include "cuda/driver.h"
 #include "cuda/images.h"
 #include "cuda/kernels/params.h"
+#include "mica/mica.h"
 
 namespace mica {
 
@@ -79,6 +80,7 @@ struct KernelChoice {
   const Problem& problem;
   const Device& device;
   const ImageTable& images;
+  i32 pieces = MICA_PIECES_NONE;  // backward of several calls that share a workspace
 };
 
 // Rows of the tensor can be fetched 16 bytes at a time, at any dim that is a multiple of 16 bytes.

@@ -62,7 +62,7 @@ static_assert(sizeof(mica_control) == 16);
 EXPECT_OFFSET(mica_control, num_splits, 0);
 EXPECT_OFFSET(mica_control, deterministic, 4);
 EXPECT_OFFSET(mica_control, batch_invariant, 8);
-EXPECT_OFFSET(mica_control, reserved, 12);
+EXPECT_OFFSET(mica_control, pieces, 12);
 
 static_assert(sizeof(mica_gradients) == 504);
 EXPECT_OFFSET(mica_gradients, d_o, 0);

@@ -375,8 +375,17 @@ const BadCall kBadCalls[] = {
    [](mica_attention& a) { a.control.num_splits = 2; }},
   {"splits_probs", "control.num_splits is 2, want 0 or 1 with probs", kInvalid, kForward,
    [](mica_attention& a) { a.control.num_splits = 2, a.probs = dense(MICA_FP32, {2, 4, 5, 7}); }},
-  {"reserved_control", "control.reserved is -1, want 0", kInvalid, kForward,
-   [](mica_attention& a) { a.control.reserved = -1; }},
+  {"pieces_unknown", "control.pieces is 4, want 0 to 3 (mica_pieces)", kInvalid, kBackward,
+   [](mica_attention& a) { a.control.pieces = 4; }},
+  {"pieces_forward", "control.pieces is 1, want 0 but in backward with gradients.dq", kInvalid, kForward,
+   [](mica_attention& a) { a.control.pieces = MICA_PIECES_FIRST; }},
+  {"pieces_without_dq", "control.pieces is 2, want 0 but in backward with gradients.dq", kInvalid, kBackward,
+   [](mica_attention& a) {
+     a.control.pieces = MICA_PIECES_NEXT;
+     a.gradients.dq = {};
+   }},
+  {"pieces_on_a_cpu", "control.pieces is 1, want 0 but on a GPU", kUnsupported, kBackward,
+   [](mica_attention& a) { a.control.pieces = MICA_PIECES_FIRST; }},
   {"reserved_sequences", "sequences.reserved is 4294967295, want 0", kInvalid, kForward,
    [](mica_attention& a) { a.sequences.reserved = UINT32_MAX; }},
   {"reserved_append", "append.reserved is 1, want 0", kInvalid, kForward, [](mica_attention& a) { a.append.reserved = 1; }},

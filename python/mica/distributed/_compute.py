@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import _abi, _tensors
 from ._join import Part
 from ._pieces import Group, Piece
+from ._query_sums import QuerySums
 from ._sum import Sum
 
 
@@ -121,9 +122,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: Group, call: Call, alibi: Op
 
 def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, d_lse: Optional[Tensor],
              group: Group, call: Call, alibi: Optional[Tensor], rng_state: Optional[Tensor],
-             sums: Tuple[Sum, Sum, Sum]) -> None:
-    """Adds the group's gradients of q, k and v to the sums. o and lse are those of the whole: with them a piece's
-    probabilities are those of the whole softmax."""
+             sums: Tuple[Sum, Sum, Sum], query_sums: Optional[QuerySums] = None) -> None:
+    """Adds the group's gradients of q, k and v to the sums, that of q to query_sums where it can. o and lse are those of
+    the whole: with them a piece's probabilities are those of the whole softmax."""
     rows = rows_of(group, q.device, q.shape[1], k.shape[1])
     slopes = Slopes(alibi, group)
     mine, keys = slice(rows.begin, rows.end), slice(rows.key_begin, rows.key_end)
@@ -132,8 +133,14 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
     rooms = [one.room(begin, end, bool(rows.vectors)) for one, (begin, end) in zip(sums, stretches)]
     some = rows.packed(d_o[:, mine], q[:, mine], k[:, keys], v[:, keys], o[:, mine], some_lse)
     wanted = rows.packed(*(False if room is None else room for room in rooms))
-    _tensors.backward(some[0], some[1], some[2], some[3], some[4], some[5], d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],
-                      **dict(zip(("dq", "dk", "dv"), wanted)), **rows.vectors,
+    run = None
+    if (query_sums is not None and rooms[0] is not None and not rows.vectors and slopes.moved is None and
+            query_sums.takes(*(t for t in (*some[:5], *wanted) if isinstance(t, Tensor)))):
+        run = query_sums.run_of(rows.begin, rows.end)
+    _tensors.backward(some[0], some[1], some[2], some[3], some[4], some[5],
+                      d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],
+                      **dict(zip(("dq", "dk", "dv"), wanted)), **rows.vectors, run=run,
                       **_inputs(group, slopes.alibi, rng_state, call))
     for one, (begin, end), room in zip(sums, stretches, rooms):
-        one.add(begin, end, room)
+        if run is None or one is not sums[0]:
+            one.add(begin, end, room)

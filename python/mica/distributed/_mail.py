@@ -94,6 +94,8 @@ class Mail:
         backend = str(dist.get_backend(group))
         self.is_staged = device.type == "cuda" and "nccl" not in backend
         self._in_batches = not self.is_staged and device.type == "cuda"
+        # NCCL works through what it is given in order, so that what comes in one exchange can go on in the next.
+        self.follows_by_itself = self._in_batches
         self.device = torch.device("cpu") if self.is_staged else device  # of what the backend moves by itself
 
     def start(self, sends: Sequence[Letter], receives: Sequence[Letter], tag: int = 0) -> Any:

@@ -42,7 +42,8 @@ def _prepared(q: Tensor, k: Tensor, v: Tensor, of: Numbers) -> Tuple[Optional[Ma
                          heads=q.shape[2], key_heads=k.shape[2], dim=q.shape[3], dim_v=v.shape[3]))
     size, rank = (1, 0) if mail is None else (mail.size, mail.rank)
     options = Options(of.left, of.right, of.bottom_right, of.scale, of.softcap, 0.0)
-    route = _dense_route(of.layout, of.seqlen, of.seqlen_k, size, rank, options, False)
+    route = _dense_route(of.layout, of.seqlen, of.seqlen_k, size, rank, options, False,
+                         _ring.steps_together(mail, q.shape[0]))
     call = Call(of.scale, of.softcap, 0.0, False, False, 0, q.shape[2], of.deterministic)
     return mail if size > 1 else None, route, call
 

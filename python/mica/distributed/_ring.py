@@ -7,7 +7,7 @@ the last rank that added to them.
 """
 
 from functools import lru_cache
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -19,85 +19,138 @@ from ._compute import Call
 from ._join import Joined, sink_gradient
 from ._mail import Letter, Mail
 from ._pieces import Group, Mask, Part, groups_of, pieces_of, sees_any
+from ._query_sums import QuerySums
 from ._sum import Sum
 
 KEYS, GRADIENTS = 1, 2  # tags of letters
 
 
+class Slot(NamedTuple):
+    """Rows [begin, end) of a rank's keys, and where they begin in the keys of a turn."""
+    begin: int
+    end: int
+    at: int
+
+
+class Turn(NamedTuple):
+    """Steps that are taken together. slots[n]: where the keys of steps[n] lie; length: of all of them."""
+    steps: Tuple[int, ...]
+    slots: Tuple[Tuple[Slot, ...], ...]
+    length: int
+    groups: Tuple[Group, ...]
+
+
 class Route(NamedTuple):
-    """A rank's way through the steps. groups[t]: what it computes in step t; hops[r]: how many steps the keys of rank r
-    travel; lengths[r]: how many keys rank r has."""
-    groups: Tuple[Tuple[Group, ...], ...]
+    """A rank's way through the steps. turns: as forward takes them; steps: one by one, as backward does; hops[r]: how
+    many steps the keys of rank r travel; lengths[r]: how many keys rank r has."""
+    turns: Tuple[Turn, ...]
+    steps: Tuple[Turn, ...]
     hops: Tuple[int, ...]
     lengths: Tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
 def route_of(queries: Tuple[Tuple[Part, ...], ...], keys: Tuple[Tuple[Part, ...], ...], lengths: Tuple[int, ...],
-             mask: Mask, rank: int, is_packed: bool, has_alibi: bool, has_dropout: bool) -> Route:
-    """queries, keys: the parts of every rank."""
+             mask: Mask, rank: int, is_packed: bool, has_alibi: bool, has_dropout: bool, together: int = 1) -> Route:
+    """queries, keys: the parts of every rank. together: how many steps after the first are one turn of forward."""
     size = len(keys)
     hops = []
     for owner in range(size):
         needed = (hop for hop in range(size - 1, 0, -1) if sees_any(queries[(owner + hop) % size], keys[owner], mask))
         hops.append(next(needed, 0))
-    groups = (groups_of(pieces_of(queries[rank], keys[(rank - step) % size], mask), is_packed, has_alibi, has_dropout)
-              for step in range(size))
-    # The most keys first: the sum of their gradients begins with them.
-    return Route(tuple(tuple(sorted(some, key=_keys_of, reverse=True)) for some in groups), tuple(hops), lengths)
+
+    def groups_to(parts: Sequence[Part]) -> Tuple[Group, ...]:
+        # The most keys first: the sum of their gradients begins with them.
+        made = groups_of(pieces_of(queries[rank], parts, mask), is_packed, has_alibi, has_dropout)
+        return tuple(sorted(made, key=_keys_of, reverse=True))
+
+    def step_of(step: int) -> Turn:
+        owner = (rank - step) % size
+        return Turn((step,), ((Slot(0, lengths[owner], 0),),), lengths[owner], groups_to(keys[owner]))
+
+    def turn_of(steps: Sequence[int]) -> Turn:
+        """The first stretch of every rank, then the second: neighbours that a row sees alike become one piece."""
+        at, slots, parts = 0, tuple([] for _ in steps), []  # type: ignore[var-annotated]
+        owners = [(rank - step) % size for step in steps]
+        here = [keys[owner] if step <= hops[owner] or step == 0 else () for step, owner in zip(steps, owners)]
+        for number in range(max(map(len, here))):
+            for of_step, some in zip(slots, here):
+                if number < len(some):
+                    part = some[number]
+                    of_step.append(Slot(part.begin, part.end, at))
+                    parts.append(part._replace(begin=at))
+                    at += part.chunk.count
+        return Turn(tuple(steps), tuple(map(tuple, slots)), at, groups_to(parts))
+    steps = tuple(map(step_of, range(size)))
+    turns = steps if together == 1 else (turn_of((0,)), *(
+        turn_of(range(step, min(step + together, size))) for step in range(1, size, together)))
+    return Route(turns, steps, tuple(hops), lengths)
 
 
 def _keys_of(group: Group) -> int:
     return sum(piece.k.chunk.count for piece in group.pieces)
 
 
-class Travel:
-    """Keys and values on their way round, step by step."""
+def steps_together(mail: Optional[Mail], batch: int) -> int:
+    """Where letters follow one another without the host's doing, forward takes two steps at a time: its pieces are twice
+    as long and half as many. With one sequence a stretch of keys is contiguous in the keys of both."""
+    return 2 if mail is not None and mail.follows_by_itself and batch == 1 else 1
 
-    def __init__(self, mail: Optional[Mail], route: Route, k: Tensor, v: Tensor) -> None:
-        self._mail, self._route, self._step = mail, route, 0
+
+class Travel:
+    """Keys and values on their way round, turn by turn."""
+
+    def __init__(self, mail: Optional[Mail], route: Route, turns: Sequence[Turn], k: Tensor, v: Tensor) -> None:
+        self._mail, self._route, self._turns, self._at = mail, route, turns, 0
         self.k, self.v = k, v
         self._size: int = 1 if mail is None else mail.size
         self._rank: int = 0 if mail is None else mail.rank
-
-    def owner(self, step: int) -> int:
-        return (self._rank - step) % self._size
+        self._next: Tuple[Tensor, ...] = ()
 
     def has(self, step: int) -> bool:
         """Whether this rank has keys in the step: its own, or some that came so far."""
-        return step == 0 or step <= self._route.hops[self.owner(step)]
+        return step == 0 or step <= self._route.hops[(self._rank - step) % self._size]
 
-    def _like(self, tensor: Tensor, owner: int) -> Tensor:
-        return tensor.new_empty((tensor.shape[0], self._route.lengths[owner], *tensor.shape[2:]))
+    def send_on(self) -> List[Any]:
+        """Starts the exchanges for the next turn; finish them with arrive()."""
+        started: List[Any] = []
+        self._next = ()
+        if self._mail is None or self._at + 1 == len(self._turns):
+            return started
+        before, turn = self._turns[self._at:self._at + 2]
+        here, there = (self.k, self.v), tuple(
+            t.new_empty((t.shape[0], turn.length, *t.shape[2:])) for t in (self.k, self.v))
+        going = before.slots[-1]  # where in `here` the keys lie that go on
+        for step, coming in zip(turn.steps, turn.slots):
+            goes_on = self.has(step - 1) and step <= self._route.hops[(self._rank - step + 1) % self._size]
+            sends = [Letter(t[:, slot.at:slot.at + slot.end - slot.begin].contiguous(), (self._rank + 1) % self._size)
+                     for t in here for slot in going if goes_on]
+            receives = [Letter(t[:, slot.at:slot.at + slot.end - slot.begin], (self._rank - 1) % self._size)
+                        for t in there for slot in coming if self.has(step)]
+            if started and not self._mail.follows_by_itself:
+                started.pop().wait()
+            started.append(self._mail.start(sends, receives, KEYS))
+            here, going = there, coming
+        if any(map(self.has, turn.steps)):
+            self._next = there
+        return started
 
-    def send_on(self) -> Any:
-        """Starts the exchange for the next step; finish it with arrive()."""
-        if self._mail is None:
-            return None
-        step, size, rank = self._step + 1, self._size, self._rank
-        sends = [Letter(t.contiguous(), (rank + 1) % size) for t in (self.k, self.v)
-                 if step < size and self.has(step - 1) and step <= self._route.hops[self.owner(step - 1)]]
-        self._next = ((self._like(self.k, self.owner(step)), self._like(self.v, self.owner(step)))
-                      if step < size and self.has(step) else ())
-        receives = [Letter(t, (rank - 1) % size) for t in self._next]
-        return self._mail.start(sends, receives, KEYS)
-
-    def arrive(self, on_its_way: Any) -> None:
-        if on_its_way is not None:
-            on_its_way.wait()
-            if self._next:
-                self.k, self.v = self._next
-        self._step += 1
+    def arrive(self, started: List[Any]) -> None:
+        for exchange in started:
+            exchange.wait()
+        if self._next:
+            self.k, self.v = self._next
+        self._at += 1
 
 
 def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
             alibi: Optional[Tensor], rng_state: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     """o in q's type and lse, of this rank's rows."""
     joined = Joined((*q.shape[:-1], v.shape[-1]), q.device, q.dtype)
-    travel = Travel(mail, route, k, v)
-    for groups in route.groups:
+    travel = Travel(mail, route, route.turns, k, v)
+    for turn in route.turns:
         on_its_way = travel.send_on()
-        for group in groups:
+        for group in turn.groups:
             joined.add(_compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state))
         travel.arrive(on_its_way)
     return joined.result(sinks)
@@ -154,17 +207,21 @@ def backward(mail: Optional[Mail], route: Route, call: Call, d_o: Tensor, d_lse:
              needs: Tuple[bool, bool, bool]) -> Tuple[Optional[Tensor], ...]:
     """The gradients of q, k and v in fp32, None where not needed."""
     dq = Sum(q, needs[0])
-    travel = Travel(mail, route, k, v)
+    query_sums = QuerySums() if q.is_cuda and sum(len(turn.groups) for turn in route.steps) > 1 else None
+    travel = Travel(mail, route, route.steps, k, v)
     homeward = Homeward(mail, route, (k, v), needs[1:])
-    for step, groups in enumerate(route.groups):
+    for step, turn in enumerate(route.steps):
         on_its_way = travel.send_on()
         dk, dv = Sum(travel.k, needs[1]), Sum(travel.v, needs[2])
-        for group in groups:
-            _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state, (dq, dk, dv))
+        for group in turn.groups:
+            _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state, (dq, dk, dv),
+                              query_sums)
         before = homeward.so_far()
         mine = [dk.onto(before[0]), dv.onto(before[1])] if travel.has(step) else [None, None]
         homeward.send_on(step, mine)
         travel.arrive(on_its_way)
+    if query_sums is not None:
+        query_sums.end(dq)
     homeward.so_far()
     return dq.onto(None), homeward.home[0], homeward.home[1]
 

@@ -21,7 +21,7 @@ from ._groups import Ranks, ranks_of
 from ._layout import Chunk, check_layout, chunks_of, count_of, inner
 from ._mail import Mail, mail_of
 from ._pieces import Mask, Part
-from ._ring import Attend, Route, route_of
+from ._ring import Attend, Route, route_of, steps_together
 from ._ulysses import heads_of, turn, turn_back
 
 Group = Any  # a ProcessGroup, a DeviceMesh of one or two dimensions, or None: all ranks
@@ -100,11 +100,11 @@ def _parts(layout: str, length: int, rows: int) -> Tuple[Tuple[Part, ...], ...]:
 
 @lru_cache(maxsize=256)
 def _dense_route(layout: str, seqlen: int, seqlen_k: int, rows: int, row: int, options: Options,
-                 has_alibi: bool) -> Route:
+                 has_alibi: bool, together: int) -> Route:
     queries, keys = _parts(layout, seqlen, rows), _parts(layout, seqlen_k, rows)
     lengths = tuple(sum(part.chunk.count for part in parts) for parts in keys)
     return route_of(queries, keys, lengths, options.mask([(seqlen, seqlen_k)]), row, False, has_alibi,
-                    bool(options.dropout))
+                    bool(options.dropout), together)
 
 
 def _held(layout: str, length: int, ranks: Ranks) -> Tuple[int, ...]:
@@ -183,7 +183,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
         q, k, v, sinks, alibi, head_first = turn(columns, heads, rows_q, _held(layout, length_k, ranks), q, k, v, sinks,
                                                  alibi)
     mail = mail_of(ranks.row_group, q.device) if ranks.rows > 1 else None
-    route = _dense_route(inner(layout), length, length_k, ranks.rows, ranks.row, options, alibi is not None)
+    route = _dense_route(inner(layout), length, length_k, ranks.rows, ranks.row, options, alibi is not None,
+                         steps_together(mail, q.shape[0]))
     call = Call(options.scale, options.softcap, options.dropout, False, alibi is not None, head_first, all_heads,
                 deterministic)
     o, lse = Attend.apply(q, k, v, sinks, alibi, rng_state, mail, route, call)

@@ -100,7 +100,7 @@ WRONG = {
     "mask.window_right": [-2], "attention_chunk": [-1, (1 << 29) + 1], "score.scale": [float("nan"), float("inf")],
     "score.softcap": [-1.0, float("nan"), float("inf")], "sequences.vectors": [0x40, 0xffffffff], "sequences.batch": [-1, 99],
     "sequences.reserved": [1], "dropout.probability": [1.0, -0.1, float("nan")], "control.num_splits": [-1, 257, 2**31 - 1],
-    "control.deterministic": [2, -1], "control.batch_invariant": [2], "control.reserved": [1], "append.reserved": [1],
+    "control.deterministic": [2, -1], "control.batch_invariant": [2], "control.pieces": [-1, 4, 1], "append.reserved": [1],
     "device.backend": [-1, 7], "device.ordinal": [-1],
 }
 
