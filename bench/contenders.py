@@ -145,8 +145,10 @@ class MicaContender:
 
         self._o, self._lse = torch.empty_like(inputs.d_o), torch.empty(inputs.q.shape[:3], dtype=torch.float32,
                                                                        device=inputs.q.device)
-        a.o, a.lse = describe_tensor(rows_first(self._o)), describe_tensor(self._lse)
-        x.o, x.lse = self._o.data_ptr(), self._lse.data_ptr()
+        a.o, x.o = describe_tensor(rows_first(self._o)), self._o.data_ptr()
+        self._wants_lse = case.is_backward or device.torch_device.type != "cpu"  # mica.attention alone asks for none
+        if self._wants_lse:
+            a.lse, x.lse = describe_tensor(self._lse), self._lse.data_ptr()
         self._forward = library.plan(a, mica.FORWARD)
         self.plan = self._forward
         if case.is_backward:
@@ -168,8 +170,11 @@ class MicaContender:
 
     def forward(self):
         """Outputs are new tensors, as PyTorch's are."""
-        o, lse = torch.empty_like(self._o), torch.empty_like(self._lse)
-        self._bindings.o, self._bindings.lse = o.data_ptr(), lse.data_ptr()
+        o = torch.empty_like(self._o)
+        self._bindings.o = o.data_ptr()
+        if self._wants_lse:
+            lse = torch.empty_like(self._lse)
+            self._bindings.lse = lse.data_ptr()
         self._execute(self._forward)
         return o
 

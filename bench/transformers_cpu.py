@@ -6,9 +6,9 @@
     python bench/transformers_cpu.py --threads 2 --models encoder --json out/models.json
 
 Random weights, bf16, nothing is downloaded: a language model of Qwen2.5 0.5B's shape (prefill of a prompt, then greedy
-decode with a dynamic cache), a vision tower of SigLIP so400m's and an encoder of BERT base's. Each implementation's output
-is compared with the same weights in fp32 (at most twice sdpa's error) before it is timed. They take turns; figures are
-medians. Exit codes: 0 all outputs were right; 1 one was not."""
+decode with a dynamic cache), vision towers of SigLIP so400m's (384 pixels) and SigLIP 2's (512 pixels), encoders of BERT
+base's and ModernBERT base's. Each implementation's output is compared with the same weights in fp32 (at most twice sdpa's
+error) before it is timed. They take turns; figures are medians. Exit codes: 0 all outputs were right; 1 one was not."""
 
 import argparse
 import json
@@ -31,7 +31,8 @@ IMPLEMENTATIONS = ("mica", "sdpa")
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="language,vision,encoder", help="comma-separated (default: all three)")
+    parser.add_argument("--models", default="language,vision,vision512,encoder,long_encoder",
+                        help="comma-separated (default: all five)")
     parser.add_argument("--threads", type=int, default=0, help="default: all")
     parser.add_argument("--layers", type=int, default=0, help="of each model (default: as many as the real one has)")
     parser.add_argument("--samples", type=int, default=5)
@@ -40,8 +41,8 @@ def parse_arguments():
 
 
 class Language:
-    """Qwen2.5 0.5B: 14 query and 2 key heads of 64; two prompts of 2048 tokens."""
-    batch, prompt, new_tokens = 2, 2048, 32
+    """Qwen2.5 0.5B: 14 query and 2 key heads of 64; a prompt of 4096 tokens."""
+    batch, prompt, new_tokens = 1, 4096, 16
 
     def __init__(self, layers):
         config = transformers.Qwen2Config(
@@ -50,36 +51,45 @@ class Language:
             bos_token_id=None)
         self.model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
         self.ids = torch.randint(0, 151936, (self.batch, self.prompt))
+        self._cache = None
 
     def output(self):
         return self.model(self.ids, logits_to_keep=64, use_cache=False).logits
 
     def parts(self):
-        """{name: (function, how many tokens or images, the part whose time is in it)}"""
-        return {"prefill": (lambda: self.model(self.ids, logits_to_keep=1, use_cache=True), self.batch * self.prompt, None),
-                "decode": (self._generate, self.batch * (self.new_tokens - 1), "prefill")}
+        """{name: (what is timed, how many tokens or images one call makes, how many calls are a turn)}"""
+        return {"prefill": (self._prefill, self.batch * self.prompt, 1), "decode": (self._step, self.batch, self.new_tokens)}
 
-    def _generate(self):
-        self.model.generate(self.ids, attention_mask=torch.ones_like(self.ids), max_new_tokens=self.new_tokens,
-                            min_new_tokens=self.new_tokens, do_sample=False, pad_token_id=0, eos_token_id=None)
+    def _prefill(self):
+        self._cache = self.model(self.ids, logits_to_keep=1, use_cache=True).past_key_values
+
+    def _step(self):
+        """One token behind the prompt and what was decoded since."""
+        made = self.model(self.ids[:, -1:], past_key_values=self._cache, logits_to_keep=1, use_cache=True)
+        made.logits[:, -1].argmax(-1)
 
 
 class Vision:
     """SigLIP so400m at 384 pixels: 729 tokens, 16 heads of 72."""
-    batch = 2
+    batch, pixels, patch = 2, 384, 14
 
     def __init__(self, layers):
         config = transformers.SiglipVisionConfig(
             hidden_size=1152, intermediate_size=4304, num_hidden_layers=layers or 27, num_attention_heads=16,
-            image_size=384, patch_size=14)
+            image_size=self.pixels, patch_size=self.patch)
         self.model = transformers.SiglipVisionModel._from_config(config, attn_implementation="sdpa")
-        self.pixels = torch.randn(self.batch, 3, 384, 384)
+        self.images = torch.randn(self.batch, 3, self.pixels, self.pixels)
 
     def output(self):
-        return self.model(self.pixels.to(self.model.dtype)).last_hidden_state
+        return self.model(self.images.to(self.model.dtype)).last_hidden_state
 
     def parts(self):
-        return {"images": (self.output, self.batch, None)}
+        return {"images": (self.output, self.batch, 1)}
+
+
+class Vision512(Vision):
+    """SigLIP 2 so400m at 512 pixels: 1024 tokens."""
+    pixels, patch = 512, 16
 
 
 class Encoder:
@@ -95,10 +105,20 @@ class Encoder:
         return self.model(self.ids).last_hidden_state
 
     def parts(self):
-        return {"tokens": (self.output, self.batch * self.length, None)}
+        return {"tokens": (self.output, self.batch * self.length, 1)}
 
 
-MODELS = {"language": Language, "vision": Vision, "encoder": Encoder}
+class LongEncoder(Encoder):
+    """ModernBERT base: 12 heads of 64, a document of 4096 tokens; two of three layers see 64 tokens to each side."""
+    batch, length = 1, 4096
+
+    def __init__(self, layers):
+        config = transformers.ModernBertConfig(num_hidden_layers=layers or 22, reference_compile=False)
+        self.model = transformers.ModernBertModel._from_config(config, attn_implementation="sdpa")
+        self.ids = torch.randint(0, config.vocab_size, (self.batch, self.length))
+
+
+MODELS = {"language": Language, "vision": Vision, "vision512": Vision512, "encoder": Encoder, "long_encoder": LongEncoder}
 
 
 def errors_of(subject):
@@ -113,25 +133,20 @@ def errors_of(subject):
 
 
 def rates(subject, samples):
-    """{part: {implementation: how many a second}}; a round of warming up, then turns."""
+    """{part: {implementation: how many a second}}; a round of warming up, then turns. The median is that of calls."""
     parts = subject.parts()
     seconds = {part: {name: [] for name in IMPLEMENTATIONS} for part in parts}
     for sample in range(samples + 1):
         for name in IMPLEMENTATIONS:
             switch(subject.model, name)
-            for part, (function, _, _) in parts.items():
-                begin = time.perf_counter()
-                function()
-                if sample:
-                    seconds[part][name].append(time.perf_counter() - begin)
-    result = {}
-    for part, (_, count, inside) in parts.items():
-        result[part] = {}
-        for name in IMPLEMENTATIONS:
-            whole = statistics.median(seconds[part][name])
-            before = statistics.median(seconds[inside][name]) if inside else 0
-            result[part][name] = count / max(whole - before, 1e-9)
-    return result
+            for part, (function, _, calls) in parts.items():
+                for _ in range(calls):
+                    begin = time.perf_counter()
+                    function()
+                    if sample:
+                        seconds[part][name].append(time.perf_counter() - begin)
+    return {part: {name: count / statistics.median(seconds[part][name]) for name in IMPLEMENTATIONS}
+            for part, (_, count, _) in parts.items()}
 
 
 def main():

@@ -95,6 +95,20 @@ void add_aligned_cases(CaseTable& table) {
     if (dim <= 128)
       add("_long_gradients",
           {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 90, .len_k = 2100, .gradients_fp32 = true});
+    // Pieces of a ring, whose dQ is summed in one workspace. A group's heads share key tiles: dK is summed there, too.
+    add("_pieces", {.heads_q = 6,
+                    .heads_k = 1,
+                    .len_q = 150,
+                    .len_k = 300,
+                    .causal = MICA_CAUSAL_TOP_LEFT,
+                    .piece_keys = 140,
+                    .gradients_fp32 = true});
+    add("_pieces_in_order", {.batch = 1,
+                             .heads_k = 1,
+                             .len_q = 70,
+                             .len_k = 250,
+                             .deterministic = 1,
+                             .piece_keys = 130});
     add("_splits", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 70, .len_k = 300, .num_splits = 3});
     add("_heads_first", {.batch = 1,
                          .len_q = 70,

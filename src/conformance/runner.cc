@@ -2,6 +2,7 @@
 // Runs one case: exact-size buffers between guards, outputs poisoned, everything compared afterwards.
 #include <regex.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -109,7 +110,8 @@ class Run {
     for (const auto& buffer : buffers_) buffer->accept();
     description = inputs_.backward();
     description.device = memory_.device();
-    if (call(description, MICA_BACKWARD)) check_backward();
+    const bool by_pieces = inputs_.options.piece_keys > 0 && description.device.backend == MICA_CUDA;
+    if (by_pieces ? call(pieces_of(description), MICA_BACKWARD) : call(description, MICA_BACKWARD)) check_backward();
     return outcome_;
   }
 
@@ -178,35 +180,81 @@ class Run {
     x.stream = memory_.stream();
   }
 
+  // Of one pass: a description, and the first key that it is about.
+  struct Part {
+    mica_attention description;
+    int64_t first_key;
+  };
+  using PlanOwner = std::unique_ptr<mica_plan, decltype(&mica_plan_destroy)>;
+
+  static void* from_key(void* address, const mica_tensor& tensor, int64_t key) {
+    if (!address) return nullptr;
+    return static_cast<unsigned char*>(address) + key * tensor.stride[1] * int64_t(element_bytes(tensor.dtype));
+  }
+
+  // The keys in stretches, and dQ at the end. Rows count from the top left, and their diagonal moves with the keys.
+  std::vector<Part> pieces_of(const mica_attention& whole) const {
+    std::vector<Part> parts;
+    const int64_t keys = whole.k.shape[1];
+    for (int64_t first = 0; first < keys; first += inputs_.options.piece_keys) {
+      mica_attention piece = whole;
+      piece.control.pieces = first == 0 ? MICA_PIECES_FIRST : MICA_PIECES_NEXT;
+      for (mica_tensor* tensor : {&piece.k, &piece.v, &piece.gradients.dk, &piece.gradients.dv})
+        tensor->shape[1] = std::min(inputs_.options.piece_keys, keys - first);
+      piece.place.shift = whole.mask.causal == MICA_CAUSAL_NONE ? 0 : -first;
+      parts.push_back({piece, first});
+    }
+    parts.push_back(parts[0]);
+    parts.back().description.control.pieces = MICA_PIECES_END;
+    return parts;
+  }
+
   // False: the outcome says why.
-  bool call(const mica_attention& description, mica_pass pass) {
+  bool call(const mica_attention& description, mica_pass pass) { return call({{description, 0}}, pass); }
+
+  bool call(const std::vector<Part>& parts, mica_pass pass) {
     const char* pass_name = pass == MICA_FORWARD ? "forward: " : "backward: ";
-    mica_plan* plan = nullptr;
-    const mica_status planned = mica_plan_create(&description, pass, &plan);
-    if (planned == MICA_ERROR_UNSUPPORTED) {
-      outcome_.status = Status::kSkipped;
-      outcome_.message = std::string(pass_name) + mica_last_error();
-      return false;
+    std::vector<PlanOwner> plans;
+    size_t workspace_bytes = 0;
+    for (const Part& part : parts) {
+      mica_plan* plan = nullptr;
+      const mica_status planned = mica_plan_create(&part.description, pass, &plan);
+      if (planned == MICA_ERROR_UNSUPPORTED) {
+        outcome_.status = Status::kSkipped;
+        outcome_.message = std::string(pass_name) + mica_last_error();
+        return false;
+      }
+      if (planned != MICA_OK) {
+        add_failure(outcome_, std::string(pass_name) + mica_status_name(planned) + ": " + mica_last_error());
+        return false;
+      }
+      plans.emplace_back(plan, mica_plan_destroy);
+      workspace_bytes = std::max(workspace_bytes, mica_plan_workspace(plan));
+      std::string& kernel = pass == MICA_FORWARD ? outcome_.forward_kernel : outcome_.backward_kernel;
+      if (plans.size() > 1 && kernel != mica_plan_kernel(plan))
+        add_failure(outcome_, "pieces by " + kernel + " and " + mica_plan_kernel(plan));
+      kernel = mica_plan_kernel(plan);
     }
-    if (planned != MICA_OK) {
-      add_failure(outcome_, std::string(pass_name) + mica_status_name(planned) + ": " + mica_last_error());
-      return false;
-    }
-    (pass == MICA_FORWARD ? outcome_.forward_kernel : outcome_.backward_kernel) = mica_plan_kernel(plan);
     HostTensor space;
     space.description.dtype = MICA_FP32;
-    space.bytes.assign(mica_plan_workspace(plan), 0xff);
+    space.bytes.assign(workspace_bytes, 0xff);
     Buffer workspace(memory_, "workspace", space, true);
-    bindings_.workspace = workspace.address();
-    bindings_.workspace_bytes = space.bytes.size();
     const auto begin = std::chrono::steady_clock::now();
-    const mica_status executed = mica_execute(plan, &bindings_);
-    const std::string message = executed == MICA_OK ? "" : mica_last_error();
+    for (size_t n = 0; n < parts.size(); ++n) {
+      const mica_attention& a = parts[n].description;
+      mica_bindings x = bindings_;
+      x.k = from_key(x.k, a.k, parts[n].first_key);
+      x.v = from_key(x.v, a.v, parts[n].first_key);
+      x.dk = from_key(x.dk, a.gradients.dk, parts[n].first_key);
+      x.dv = from_key(x.dv, a.gradients.dv, parts[n].first_key);
+      x.workspace = workspace.address();
+      x.workspace_bytes = workspace_bytes;
+      const mica_status executed = mica_execute(plans[n].get(), &x);
+      if (executed != MICA_OK)
+        add_failure(outcome_, std::string(pass_name) + mica_status_name(executed) + ": " + mica_last_error());
+    }
     const std::string trouble = memory_.synchronise();
     outcome_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    mica_plan_destroy(plan);
-    if (executed != MICA_OK)
-      add_failure(outcome_, std::string(pass_name) + mica_status_name(executed) + ": " + message);
     if (!trouble.empty()) add_failure(outcome_, pass_name + trouble);
     if (outcome_.status == Status::kFailed) return false;
     workspace.download(outcome_);

@@ -40,6 +40,8 @@ _SAY_NOTHING = frozenset((
     "input_ids"))
 # A padding mask of our own, which causal mask and window go with, has this type: one of the model's own says it all.
 _PADDING = torch.uint8
+# One that a window to both sides goes with has this type, and the window as its attribute `both_sides`.
+_BOTH_SIDES = torch.int8
 
 
 def _is_tracing() -> bool:
@@ -116,6 +118,28 @@ def _is_packing_alone(mask_function: Callable[..., Any]) -> bool:
                for part in _parts(mask_function))
 
 
+def _window_to_both_sides(mask_function: Callable) -> Optional[int]:
+    """How far a row sees to each side, if that is all the function says (ModernBERT's local layers)."""
+    window = None
+    for part in _parts(mask_function):
+        name = getattr(part, "__qualname__", "") if getattr(part, "__module__", "") == masking_utils.__name__ else ""
+        if name.startswith("sliding_window_bidirectional_overlay.") and part.__closure__ and window is None:
+            window = part.__closure__[0].cell_contents
+        elif name != "bidirectional_mask_function":
+            return None
+    return window if isinstance(window, int) else None
+
+
+def _both_sides(window: int, batch_size: int, kv_length: int, attention_mask: Optional[Tensor], device: Any) -> Tensor:
+    """(batch, 1, 1, keys), nonzero where a key is no padding. Its both_sides is (window, whether any key is padding)."""
+    padding = None if attention_mask is None else attention_mask[:, :kv_length].to(torch.bool)
+    has_padding = padding is not None and not bool(padding.all())
+    seen = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device) if padding is None else padding
+    made = seen[:, None, None, :].to(_BOTH_SIDES)
+    made.both_sides = (window, has_padding)  # type: ignore[attr-defined]
+    return made
+
+
 def mask(
     batch_size: int,
     *args: Any,
@@ -131,7 +155,8 @@ def mask(
     **kwargs: Any,
 ) -> Optional[Tensor]:
     """None: the kernel's causal mask and window say it all. (batch, 1, 1, kv_length) of uint8: besides, keys that are
-    padding. (batch, 1, q_length, kv_length): everything, in full.
+    padding. (batch, 1, 1, kv_length) of int8: keys that are no padding, with a window to both sides. (batch, 1, q_length,
+    kv_length): everything, in full.
 
     The first two need the last query to stand at the last key, and None a row for every key: without a mask of its own
     a model may mean all pairs. Transformers 4.57 passes cache_position instead of q_length and q_offset, and allows a
@@ -147,6 +172,11 @@ def mask(
         positions = dict(q_length=q_length, q_offset=q_offset)
     is_native = _is_native_window(local_size, config) and not (
         config is not None and _looks_into_masks(type(config).__module__))
+    if at_the_end and rows == kv_length and not (config is not None and _looks_into_masks(type(config).__module__)):
+        window = _window_to_both_sides(kwargs.get("mask_function", masking_utils.causal_mask_function))
+        is_whole = attention_mask is None or attention_mask.dim() == 2 and attention_mask.shape[-1] == kv_length
+        if window is not None and is_whole and not _is_tracing():
+            return _both_sides(window, batch_size, kv_length, attention_mask, kwargs.get("device", "cpu"))
     if allow_is_causal_skip and at_the_end and is_native:
         may_be_none = (rows == 1 and local_size is None or
                        rows in (1, kv_length) and not _calls_itself_bidirectional(config))
@@ -261,6 +291,16 @@ def attention(
         causal = True  # mask() makes such of causal masks alone, whatever the module says of itself
     side = None if sliding_window is None else sliding_window - 1
     native: Dict[str, Any] = dict(causal=causal, window=None if side is None else (side, None if causal else side))
+    if attention_mask is not None and attention_mask.dtype == _BOTH_SIDES and attention_mask.dim() == 4:
+        if cu_seq_lens_q is not None or position_bias is not None:
+            raise Unsupported("attention_mask is a window to both sides, want neither cu_seq_lens_q nor position_bias with it")
+        # A copy has lost its attribute, but a model that names the window counts the row itself.
+        seen, has_padding = getattr(attention_mask, "both_sides", (side, True))
+        if seen is None:
+            raise Unsupported("attention_mask is a copy of one with a window to both sides, want the mask itself, or "
+                              "sliding_window")
+        return mica.attention(q, k, v, window=(seen, seen), mask=attention_mask.to(torch.bool) if has_padding else None,
+                              **options), None
     if attention_mask is not None and attention_mask.dim() == 2:
         attention_mask = attention_mask[:, None, None, :].to(_PADDING)
     if attention_mask is not None and attention_mask.dim() != 4:

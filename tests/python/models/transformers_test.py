@@ -230,6 +230,32 @@ def test_masks_stay_small():
     assert attention_masks(model, ids, attention_mask=mask) == [(3, 1, 1, 14)] * 2
 
 
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_an_encoder_with_windows_to_both_sides(side):
+    config = transformers.ModernBertConfig(
+        vocab_size=97, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96, local_attention=8,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    if not hasattr(masking_utils, "sliding_window_bidirectional_overlay"):
+        pytest.skip("this Transformers has no masks of that kind")
+    ids, mask = batch_with_padding(side, length=40)
+    models = {impl: build(config, impl, kind=transformers.ModernBertModel) for impl in ("eager", "mica")}
+    with torch.no_grad():
+        want, got = (model(ids, attention_mask=mask).last_hidden_state for model in models.values())
+    torch.testing.assert_close(got[mask.bool()], want[mask.bool()], rtol=1e-4, atol=1e-5)
+    seen = attention_masks(models["mica"], ids, attention_mask=mask)
+    assert seen[1:] == [(3, 1, 1, 40)] * 2
+
+
+def test_a_copy_of_a_window_to_both_sides_is_refused_or_read_from_the_model():
+    made = mica_transformers._both_sides(2, 1, 9, None, "cpu")
+    q, k, v = (torch.randn(1, 2, 9, 16) for _ in range(3))
+    module = torch.nn.Module()
+    want = mica_transformers.attention(module, q, k, v, made)[0]
+    torch.testing.assert_close(mica_transformers.attention(module, q, k, v, made.clone(), sliding_window=3)[0], want)
+    with pytest.raises(mica_transformers.Unsupported, match="copy of one with a window"):
+        mica_transformers.attention(module, q, k, v, made.clone())
+
+
 def test_a_window_that_only_the_mask_names_is_in_the_mask():
     model = build(CAUSAL["phimoe: a window that only the mask names"], "mica")
     assert attention_masks(model, batch_with_padding("none")[0]) == [(3, 1, 14, 14)]
