@@ -54,6 +54,12 @@ def test_more_ranks(more, layout):
     more.run(cases.check_each, dense(layout, more.size), [])
 
 
+@pytest.mark.parametrize("layout", ("ring", "zigzag", "stripe"))
+def test_two_steps_together(more, layout):
+    """As NCCL would, over gloo."""
+    more.run(cases.check_together, [dict(case, batch=1) for case in dense(layout, more.size)])
+
+
 @pytest.mark.parametrize("layout", PACKED)
 def test_more_ranks_packed(more, layout):
     more.run(cases.check_each, [], [case for lengths in LENGTHS for case in packed(layout, lengths)])

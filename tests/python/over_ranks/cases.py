@@ -5,6 +5,7 @@ import torch
 
 import mica
 from mica import distributed
+from mica.distributed import functions
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -116,6 +117,15 @@ def check_packed(case):
     close(f"{name}: lse", local_lse, shard(lse, cu_q, 1), dtype)
     for which, local, whole, cu in zip("qkv", local_leaves, whole_leaves, (cu_q, cu_k, cu_k)):
         close(f"{name}: d{which}", local.grad, shard(whole.grad, cu), dtype)
+
+
+def check_together(some):
+    """With two steps in each turn of forward."""
+    before, functions.steps_together = functions.steps_together, lambda mail, batch: 2
+    try:
+        check_each(some, [])
+    finally:
+        functions.steps_together = before
 
 
 def check_each(rank, size, dense, packed):

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import joining  # noqa: E402
-from mica.distributed import _layout, _pieces, _ring, _ulysses  # noqa: E402
+from mica.distributed import _layout, _pieces, _ring, _ulysses, functions  # noqa: E402
 from mica.distributed._join import Joined  # noqa: E402
 from mica.errors import InvalidArgument  # noqa: E402
 
@@ -107,6 +107,39 @@ def test_keys_travel_no_further_than_they_are_seen():
     assert hops("ring", 64, 4, None, 0) == (3, 2, 1, 0)  # causal: never back to the ranks before
     assert hops("ring", 64, 4, 16, 0) == (1, 1, 1, 0)  # a window that ends in the next rank
     assert hops("ring", 64, 4, 0, 0) == (0, 0, 0, 0)
+
+
+def pairs_by_token(turns, rank, size):
+    """(row, owner of the key, key) in rows of the ranks' tensors."""
+    made = set()
+    for turn in turns:
+        owner_at = {slot.at + n: ((rank - step) % size, slot.begin + n) for step, slots in zip(turn.steps, turn.slots)
+                    for slot in slots for n in range(slot.end - slot.begin)}
+        assert len(owner_at) == turn.length
+        here = [(i, *owner_at[j]) for i, j in pairs_of(piece for group in turn.groups for piece in group.pieces)]
+        assert not made & set(here)
+        made |= set(here)
+    return made
+
+
+@pytest.mark.parametrize("layout", _layout.PLAIN)
+def test_turns_of_several_steps_show_the_pairs_of_each(layout):
+    for size, length, left, right in ((1, 9, None, 0), (3, 31, None, 0), (4, 40, None, None), (5, 37, 11, 0), (5, 3, None, 0)):
+        parts = functions._parts(layout, length, size)
+        lengths = tuple(sum(part.chunk.count for part in some) for some in parts)
+        for rank in range(size):
+            for together in (2, 3):
+                route = _ring.route_of(parts, parts, lengths, _pieces.Mask(left, right, (0,)), rank, False, False, False,
+                                       together)
+                assert [step for turn in route.turns for step in turn.steps] == [*range(size)]
+                want = pairs_by_token(route.steps, rank, size)
+                assert pairs_by_token(route.turns, rank, size) == want
+
+
+def test_two_steps_are_fewer_pieces():
+    parts = functions._parts("ring", 64, 8)
+    route = _ring.route_of(parts, parts, (8,) * 8, _pieces.Mask(None, None, (0,)), 3, False, False, False, 2)
+    assert [len(turn.groups) for turn in route.turns] == [1] * 5  # its own keys, three pairs, the last
 
 
 def test_heads():
