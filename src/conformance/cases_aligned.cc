@@ -96,7 +96,8 @@ void add_aligned_cases(CaseTable& table) {
       add("_long_gradients",
           {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 90, .len_k = 2100, .gradients_fp32 = true});
     // Pieces of a ring, whose dQ is summed in one workspace. A group's heads share key tiles: dK is summed there, too.
-    add("_pieces", {.heads_q = 6,
+    add("_pieces", {.batch = 1,
+                    .heads_q = 6,
                     .heads_k = 1,
                     .len_q = 150,
                     .len_k = 300,

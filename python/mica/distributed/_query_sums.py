@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _abi
 from .._caller import Entry
-from .._describe import ROW_ALIGNMENT, ROWS, options
+from .._describe import ROW_ALIGNMENT, options
 from .._tensors import BACKWARD_BOUND
 from ._sum import Sum
 

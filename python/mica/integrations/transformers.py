@@ -118,7 +118,7 @@ def _is_packing_alone(mask_function: Callable[..., Any]) -> bool:
                for part in _parts(mask_function))
 
 
-def _window_to_both_sides(mask_function: Callable) -> Optional[int]:
+def _window_to_both_sides(mask_function: Callable[..., Any]) -> Optional[int]:
     """How far a row sees to each side, if that is all the function says (ModernBERT's local layers)."""
     window = None
     for part in _parts(mask_function):
@@ -136,7 +136,7 @@ def _both_sides(window: int, batch_size: int, kv_length: int, attention_mask: Op
     has_padding = padding is not None and not bool(padding.all())
     seen = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device) if padding is None else padding
     made = seen[:, None, None, :].to(_BOTH_SIDES)
-    made.both_sides = (window, has_padding)  # type: ignore[attr-defined]
+    made.both_sides = (window, has_padding)
     return made
 
 
