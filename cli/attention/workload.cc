@@ -102,7 +102,8 @@ void Workload::fill() {
   if (cos_.present()) {
     const std::int64_t half = cos_.layout.shape[1];
     const auto angle = [half](std::int64_t e) {
-      return double(e / half) * std::pow(10000.0, -double(e % half) / double(half));
+      const std::int64_t position = e / half;
+      return double(position) * std::pow(10000.0, -double(e % half) / double(half));
     };
     fill_by(cos_, [&](std::int64_t e) { return std::cos(angle(e)); });
     fill_by(sin_, [&](std::int64_t e) { return std::sin(angle(e)); });

@@ -561,7 +561,7 @@ mica_status Validation::place() {
     return invalid("place.head_first is %lld, want 0 to 2^31 - 1", (long long)at.head_first);
   if (heads < at.head_first + p.heads_q)
     return invalid("place.heads is %lld, want at least %lld (= place.head_first + q.shape[2])", (long long)at.heads,
-                   (long long)(at.head_first + p.heads_q));
+                   (long long)at.head_first + p.heads_q);
   if (at.batch_first < 0 || at.batch_first >= kMostPlaces || heads > kMostPlaces ||
       (at.batch_first + p.batch) * heads > kMostPlaces)
     return invalid("place.batch_first is %lld, want 0 or more, and sequences * heads of the whole below 2^31",
@@ -757,7 +757,7 @@ mica_status take(const Struct& given, size_t first_bytes, const char* field, con
 }  // namespace
 
 mica_status validate(const mica_attention& given, mica_pass pass, Problem& p) {
-  mica_attention a;
+  mica_attention a = {};
   MICA_RETURN_IF_FAILED(
       take(given, kFirstAttentionBytes, "struct_bytes", "sizeof(mica_attention); use MICA_ATTENTION_INIT", a));
   if (a.abi_version != MICA_ABI_VERSION)

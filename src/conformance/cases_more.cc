@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Named cases about sequences, caches, append, dropout, control and gradients, and everything at once.
+#include <cmath>
+
 #include "conformance/cases.h"
 
 namespace mica::conformance {
@@ -209,7 +211,7 @@ void add_append_cases(CaseTable& table) {
 
 void add_dropout_cases(CaseTable& table) {
   for (const float p : {0.1f, 0.5f, 0.97f}) {
-    const std::string name = "dropout_" + std::to_string(int(100 * p + 0.5f));
+    const std::string name = "dropout_" + std::to_string(std::lround(100 * p));
     table.add(name, {.dropout = p});
     table.add(name + "_causal",
               {.heads_q = 4, .len_q = 70, .len_k = 90, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .dropout = p});

@@ -178,8 +178,8 @@ bool DropoutBits::is_kept(uint32_t head_index, uint32_t i, uint32_t j) const {
   const uint32_t low = counter[first_byte / 4] >> (8 * (first_byte % 4)) & 0xff;
   const uint32_t high = counter[second_byte / 4] >> (8 * (second_byte % 4)) & 0xff;
   // The threshold is defined in fp32: 1 - probability is rounded.
-  const auto threshold = static_cast<uint32_t>((1.0f - static_cast<float>(probability)) * 65536.0f + 0.5f);
-  return (high << 8 | low) < threshold;
+  const float threshold = (1.0f - static_cast<float>(probability)) * 65536.0f + 0.5f;
+  return (high << 8 | low) < static_cast<uint32_t>(threshold);
 }
 
 uint64_t Random::next() {

@@ -24,6 +24,7 @@ std::vector<int32_t> draw_lengths(Random& r, int64_t count, int64_t longest) {
 // Per sequence, at most what it has room for.
 std::vector<int32_t> draw_used(Random& r, const std::vector<int32_t>& room) {
   std::vector<int32_t> used;
+  used.reserve(room.size());
   for (const int32_t n : room) used.push_back(r.chance(0.3) ? n : int32_t(r.integer(0, n + 1)));
   return used;
 }

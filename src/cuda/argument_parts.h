@@ -11,6 +11,9 @@
 
 namespace mica {
 
+// Of a tensor that is there: never 0, so that one may divide by it.
+inline i32 element_bytes(i32 dtype) { return max_of(dtype_bytes(dtype), 1); }
+
 inline RowsArg rows_arg(const Tensor& t) { return RowsArg{nullptr, t.stride[0], t.stride[1], t.stride[2]}; }
 
 inline PairsArg pairs_arg(const Tensor& t) {
@@ -30,7 +33,7 @@ inline PairsArg pairs_arg(const Tensor& t) {
 // Few callers promise an alignment of masks and biases, and most have it: the address itself is asked.
 inline void bind_pairs(PairsArg& a, const Tensor& t, const void* address) {
   a.data = const_cast<void*>(t.dtype == MICA_NONE ? nullptr : address);
-  a.in_twos = a.in_twos && reinterpret_cast<std::uintptr_t>(a.data) % (2 * dtype_bytes(t.dtype)) == 0;
+  a.in_twos = a.in_twos && reinterpret_cast<std::uintptr_t>(a.data) % (2 * element_bytes(t.dtype)) == 0;
 }
 
 // An address that was bound for an absent tensor is not looked at.
@@ -55,7 +58,7 @@ inline i32 query_tiles(const Problem& p, i32 tile_q) {
 
 // Rows with q's axes in the workspace, in q's type: dense, each row of a head at a multiple of 16 bytes.
 inline RowsArg workspace_rows(const Problem& p, i32 dim) {
-  const i64 head = round_up<i64>(dim, 16 / dtype_bytes(p.dtype));
+  const i64 head = round_up<i64>(dim, 16 / element_bytes(p.dtype));
   return RowsArg{nullptr, is_packed_q(p) ? 0 : i64(p.max_len_q) * p.heads_q * head, p.heads_q * head, head};
 }
 

@@ -79,7 +79,7 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
 
 bool v_lies_in_k(const Problem& p, const mica_bindings& x) {
   constexpr u64 kPanelColumns = 64;
-  const u64 element = dtype_bytes(p.dtype);
+  const u64 element = element_bytes(p.dtype);
   const u64 bytes = reinterpret_cast<std::uintptr_t>(x.v) - reinterpret_cast<std::uintptr_t>(x.k);  // wraps if before
   return bytes % (kPanelColumns * element) == 0 && bytes <= u64(p.dim_qk - p.dim_v) * element;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "cuda/argument_parts.h"
 #include "cuda/driver.h"
 
 namespace mica {
@@ -49,7 +50,7 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped) {
                                  u64(max_of<i64>(size_of(s.heads, s.strides.stride_head), 1)),
                                  u64(max_of<i64>(size_of(s.slots, s.strides.stride_batch), 1))};
   // The step of an axis with one entry is never taken, but must be one that the driver accepts.
-  const i64 element = dtype_bytes(s.dtype);
+  const i64 element = element_bytes(s.dtype);
   const auto bytes = [element](i64 stride) { return u64(max_of<i64>(stride * element, kStrideBytes)); };
   const std::uint64_t strides[] = {bytes(s.strides.stride_row), bytes(s.strides.stride_head),
                                    bytes(s.strides.stride_batch)};

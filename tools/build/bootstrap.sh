@@ -87,10 +87,12 @@ install_python() {
   .venv/bin/python - "$file" <<'PYTHON' && return 0
 import importlib.metadata, sys
 for line in open(sys.argv[1]):
-    name, _, version = line.split("#")[0].strip().partition("==")
+    if line.startswith("# What these need"): break  # of which another version may be there, as another package asks for
+    line = line.split("#")[0].rstrip(" \\\n")
+    if not line or line.startswith(" "): continue  # a hash
+    name, _, version = line.partition("==")
     try:
-        if name and version and importlib.metadata.version(name) != version: sys.exit(1)
-        if name and not version: importlib.metadata.version(name)
+        if importlib.metadata.version(name) != version and version: sys.exit(1)
     except importlib.metadata.PackageNotFoundError:
         sys.exit(1)
 PYTHON

@@ -231,6 +231,7 @@ std::vector<RecordedBuild> recorded_builds(const std::string& work) {
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<RecordedBuild> out;
+  out.reserve(found.size());
   for (auto& [when, one] : found) out.push_back(std::move(one));
   return out;
 }
