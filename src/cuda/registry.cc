@@ -29,33 +29,33 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
                           : r.tile_q == 256                    ? Lengths::SHORT
                           : r.tile_q == 128 && r.dim_qk == 128 ? (r.tile_k > 128 ? Lengths::MANY_KEYS : Lengths::MIDDLE)
                                                                : Lengths::ANY;
-  return {.smem_bytes = forward_sm90_room(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
+  return {.smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
           .persistent = true,
           .lengths = lengths,
           .uses_maps = true,
           .also_serves = kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
-  return {.smem_bytes = forward_fp8_sm90_room(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
+  return {.smem_bytes = forward_fp8_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
           .persistent = true,
           .uses_maps = true,
           .also_serves = kFeatureE4m3Queries | kFeatureFp16Output | kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {
-  return {forward_wide_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), false};
+  return {forward_wide_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, false};
 }
 constexpr KernelTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
 }
 constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
   constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
-  KernelTraits traits = {decode_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages), true};
+  KernelTraits traits = {decode_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
   traits.least_queries = kLeastQueries;
   traits.overhead_tiles = 4;
   return traits;
 }
 constexpr KernelTraits traits_of_mla_sm90(const KernelRow& r) {
-  KernelTraits traits = {mla_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages), true};
+  KernelTraits traits = {mla_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, true};
   traits.v_in_k = true;
   traits.overhead_tiles = 4;
   return traits;
@@ -78,19 +78,20 @@ constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {
   return {backward_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, false};
 }
 constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
-  return {backward_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.served), false};
+  return {backward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, backward_pair_bits(r.served)).bytes,
+          false};
 }
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/design/tuning.md).
   const i32 least_keys = r.course != Course::ONE_TILE ? 0 : r.tile_q == 80 ? kLongKeys : kMiddleKeys;
-  return {.smem_bytes = backward_tma_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+  return {.smem_bytes = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
           .persistent = r.course != Course::ONE_TILE,
           .least_keys = least_keys,
           .shares_groups = true,
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
-  return {.smem_bytes = backward_halves_sm90_smem_bytes(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages),
+  return {.smem_bytes = backward_halves_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
           .takes_turns = r.course == Course::TURNS,
           .shares_groups = true,
           .uses_maps = true};

@@ -50,12 +50,14 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   static_assert(kConsumers * 64 == tile_k);
   static constexpr int kColumnsDQ = dim_qk / kConsumers;  // of a group
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
+  using Base::kLayout;
+  static_assert(kLayout.dq - kLayout.ds == 2 * STile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
 
   u32 smem_dq;
 
   MICA_DEVICE void run(u8* smem) {
-    if (!this->begin(smem, 2, kBytesDQ)) return;
-    smem_dq = smem_ds + 2 * STile::kBytes;
+    if (!this->begin(smem)) return;
+    smem_dq = smem_k + kLayout.dq;
     this->init_barriers(128 * kConsumers);
     const i32 count = this->num_steps();
     if (threadIdx.x < 128) {

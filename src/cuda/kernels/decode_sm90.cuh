@@ -35,19 +35,23 @@ struct DecodeSm90 {
   const ForwardParams& p;
   Tile rows;
   TileRange tiles;
-  Range own;          // of them
-  u32 smem_q, rings;  // K's stages and V's of each warpgroup
+  Range own;                // of them
+  u32 smem_q, tiles_first;  // K's stages and V's of each warpgroup
   SoftmaxState<FloatMath> state[2];
   float out[dim_v / 8][4];
 
-  static constexpr u32 kRingBytes = stages * (KTile::kBytes + VTile::kBytes);  // of a warpgroup
-  MICA_DEVICE u32 k_stage(i32 group, i32 stage) const { return rings + group * kRingBytes + stage * KTile::kBytes; }
+  static constexpr DecodeSm90Layout kLayout = decode_sm90_layout(tile_q, tile_k, dim_qk, dim_v, warps, stages);
+  static_assert(kLayout.tiles == QTile::kBytes && kLayout.group_v == stages * KTile::kBytes &&
+                kLayout.group_bytes == stages * (KTile::kBytes + VTile::kBytes));
+  MICA_DEVICE u32 k_stage(i32 group, i32 stage) const {
+    return tiles_first + group * kLayout.group_bytes + stage * KTile::kBytes;
+  }
   MICA_DEVICE u32 v_stage(i32 group, i32 stage) const {
-    return rings + group * kRingBytes + stages * KTile::kBytes + stage * VTile::kBytes;
+    return tiles_first + group * kLayout.group_bytes + kLayout.group_v + stage * VTile::kBytes;
   }
   // is_v: 0 or 1.
   MICA_DEVICE Ring<stages> ring(i32 group, i32 is_v) const {
-    return {rings + kGroups * kRingBytes + (2 * group + is_v) * Ring<stages>::kBytes};
+    return {smem_q + kLayout.rings + (2 * group + is_v) * Ring<stages>::kBytes};
   }
 
   MICA_DEVICE void run(u8* smem) {
@@ -55,7 +59,7 @@ struct DecodeSm90 {
     tiles = rows.touched(tile_k);
     own = rows.share_of(tiles);
     smem_q = shared_address(smem);
-    rings = smem_q + QTile::kBytes;
+    tiles_first = smem_q + kLayout.tiles;
     if (threadIdx.x == 0)
       for (i32 group = 0; group < kGroups; ++group)
         for (i32 is_v = 0; is_v < 2; ++is_v) ring(group, is_v).init(32, 4);

@@ -49,16 +49,20 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   static constexpr bool kSliced = dim_v > 64;
   static constexpr int kSlice = 64;
 
-  static constexpr ForwardFp8Sm90Room kRoom = forward_fp8_sm90_room(tile_q, tile_k, dim_qk, dim_v, stages);
-  static constexpr i32 kQSlots = kRoom.q_slots, kLandings = 2;
+  static constexpr ForwardFp8Sm90Layout kLayout = forward_fp8_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static constexpr i32 kQSlots = kLayout.q_slots, kLandings = 2;
   // Rows of 128 bytes in panels; PanelTile counts in pairs of bytes.
   using QTile = PanelTile<round_up(dim_qk, 128) / 2, 64>;  // of a consumer
   using KTile = PanelTile<round_up(dim_qk, 128) / 2, tile_k>;
   using VTile = PanelTile<round_up(dim_v, 128) / 2, tile_k>;
-  using TurnedTile = PanelTile<tile_k / 2, dim_v>;  // V^T
+  using VtTile = PanelTile<tile_k / 2, dim_v>;  // V^T
+  static_assert(kLayout.k == kQSlots * kConsumers * QTile::kBytes && kLayout.v - kLayout.k == stages * KTile::kBytes &&
+                kLayout.vt - kLayout.v == kLandings * VTile::kBytes &&
+                kLayout.work - kLayout.vt == stages * VtTile::kBytes &&
+                kLayout.k_ring - kLayout.work == decltype(Work::work_ring)::kBytes);
   using Scores = float[1][tile_k / 8][4];
   using Result = typename Base::template Result<1, dim_v / 8>;
-  static constexpr int kTurners = 2;  // warps
+  static constexpr int kTransposers = 2;  // warps
   static constexpr float kLargestLog2 = 8.0f;
 
   struct Factors {
@@ -66,11 +70,11 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   };
 
   const ForwardMapsParams& maps;
-  u32 smem_q, smem_k, smem_v, smem_turned;
+  u32 smem_q, smem_k, smem_v, smem_vt;
   Ring<kConsumers * kQSlots> q_ring;
-  Ring<stages> k_ring, turned_ring;
+  Ring<stages> k_ring, vt_ring;
   Ring<kLandings> v_ring;
-  RingPlace<stages> k_place, turned_place;
+  RingPlace<stages> k_place, vt_place;
   RingPlace<kLandings> v_place;
   RingPlace<kQSlots> q_place;
   TileRange own;     // a consumer's
@@ -80,20 +84,20 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
 
   MICA_DEVICE void run(u8* smem) {
     smem_q = shared_address(smem);
-    smem_k = smem_q + kQSlots * kConsumers * QTile::kBytes;
-    smem_v = smem_k + stages * KTile::kBytes;
-    smem_turned = smem_v + kLandings * VTile::kBytes;
-    work_ring.shared = smem_turned + stages * TurnedTile::kBytes;
-    k_ring.barriers = work_ring.shared + work_ring.kBytes;
-    turned_ring.barriers = k_ring.barriers + k_ring.kBytes;
-    v_ring.barriers = turned_ring.barriers + turned_ring.kBytes;
-    q_ring.barriers = v_ring.barriers + v_ring.kBytes;
+    smem_k = smem_q + kLayout.k;
+    smem_v = smem_q + kLayout.v;
+    smem_vt = smem_q + kLayout.vt;
+    work_ring.shared = smem_q + kLayout.work;
+    k_ring.barriers = smem_q + kLayout.k_ring;
+    vt_ring.barriers = smem_q + kLayout.vt_ring;
+    v_ring.barriers = smem_q + kLayout.v_ring;
+    q_ring.barriers = smem_q + kLayout.q_ring;
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
-      turned_ring.init(kTurners, 4 * kConsumers);
-      v_ring.init(1, 32 * kTurners);
+      vt_ring.init(kTransposers, 4 * kConsumers);
+      v_ring.init(1, 32 * kTransposers);
       q_ring.init(1, 4);
-      work_ring.init(4 * kConsumers + 1 + kTurners);
+      work_ring.init(4 * kConsumers + 1 + kTransposers);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       tma_prefetch(maps.k.map);
@@ -108,7 +112,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       else if (warp == 1)
         this->deal_out();
       else
-        turn_values(warp - 2);
+        transpose_values(warp - 2);
     } else {
       take_registers<kConsumerRegisters>();
       consume();
@@ -156,26 +160,26 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   }
 
   // Two warps: V to V^T, every other 32 keys each.
-  MICA_DEVICE void turn_values(i32 turner) {
+  MICA_DEVICE void transpose_values(i32 transposer) {
     while (take_tile()) {
       work_ring.release();
 #pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         const i32 valid = sequence.len_k - key_begin(step);
         const u32 from = smem_v + v_place.stage * VTile::kBytes;
-        const u32 to = smem_turned + turned_place.stage * TurnedTile::kBytes;
+        const u32 to = smem_vt + vt_place.stage * VtTile::kBytes;
         v_ring.wait_full(v_place);
-        turned_ring.wait_empty(turned_place);
+        vt_ring.wait_empty(vt_place);
         if (valid >= tile_k)
-          transpose<false>(from, to, turner, valid);
+          transpose<false>(from, to, transposer, valid);
         else
-          transpose<true>(from, to, turner, valid);
+          transpose<true>(from, to, transposer, valid);
         v_ring.release_by_thread(v_place);
         v_place.next();
         fence_for_wgmma();
         __syncwarp();
-        arrive_as_warp(turned_ring.full(turned_place.stage));
-        turned_place.next();
+        arrive_as_warp(vt_ring.full(vt_place.stage));
+        vt_place.next();
       }
     }
   }
@@ -184,16 +188,16 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // 8 + 2t, 8 + 2t + 1, the other column 2c + 1: these four keys stand at 4t of the 16, and columns 2c (2c + 1) are row
   // c (8 + c) of the 16. Rows past the last key may be anything, NaN too, which a probability of 0 does not make 0.
   template <bool ends>
-  static MICA_DEVICE void transpose(u32 from, u32 to, i32 turner, i32 valid) {
+  static MICA_DEVICE void transpose(u32 from, u32 to, i32 transposer, i32 valid) {
     constexpr int kAhead = 2;  // columns in 16s that are read before the first is written
     static_assert(dim_v / 16 % kAhead == 0);
     const i32 lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (i32 keys = turner; keys < tile_k / 32; keys += kTurners) {
+    for (i32 keys = transposer; keys < tile_k / 32; keys += kTransposers) {
       // Of chunk 0; that of chunk c differs in bits 4 to 6.
       const u32 row = from + (keys * 32 + lane) * 128 + (lane % 8 << 4);
-      const u32 turned =
-          to + keys / 4 * TurnedTile::kPanelBytes + lane % 16 * 128 + (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
+      const u32 transposed =
+          to + keys / 4 * VtTile::kPanelBytes + lane % 16 * 128 + (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
 #pragma unroll
       for (int first = 0; first < dim_v / 16; first += kAhead) {
         u32 r[kAhead][4];
@@ -207,7 +211,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
           if constexpr (ends) clear_past_end(r[i], valid - keys * 32);
           const u32 words[4] = {byte_perm(r[i][0], r[i][1], 0x6420), byte_perm(r[i][0], r[i][1], 0x7531),
                                 byte_perm(r[i][2], r[i][3], 0x6420), byte_perm(r[i][2], r[i][3], 0x7531)};
-          stmatrix_x4(turned + (first + i) * 16 * 128, words);
+          stmatrix_x4(transposed + (first + i) * 16 * 128, words);
         }
       }
     }
@@ -275,7 +279,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     for (i32 step = first + 1; step < last; ++step) {
       k_ring.wait_full(k_place);
       gemm_qk(scores[0], group);
-      turned_ring.wait_full(turned_place);
+      vt_ring.wait_full(vt_place);
       gemm_pv(part, probabilities, 0);
       wgmma_wait<1>();
       wgmma_hold(scores[0]);
@@ -290,7 +294,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       factors = next;
       round(probabilities, scores[0]);
     }
-    turned_ring.wait_full(turned_place);
+    vt_ring.wait_full(vt_place);
     gemm_pv(part, probabilities, 0);
     wgmma_wait<0>();
     wgmma_hold(part);
@@ -311,7 +315,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       release_k();
       const Factors factors = softmax(scores, state, row_begin, step);
       round(probabilities, scores[0]);
-      turned_ring.wait_full(turned_place);
+      vt_ring.wait_full(vt_place);
       float part[2][kSlice / 8][4];
       gemm_pv(part[0], probabilities, 0);
       gemm_pv(part[1], probabilities, 1);
@@ -381,7 +385,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     for (i32 i = 0; i < num_tiles; ++i) {
       k_ring.wait_full(k_place);
       release_k();
-      turned_ring.wait_full(turned_place);
+      vt_ring.wait_full(vt_place);
       release_v();
     }
   }
@@ -390,8 +394,8 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     k_place.next();
   }
   MICA_DEVICE void release_v() {
-    turned_ring.release(turned_place);
-    turned_place.next();
+    vt_ring.release(vt_place);
+    vt_place.next();
   }
 
   // scores = Q K^T of one key tile, begun.
@@ -410,14 +414,13 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // part = P V of one key tile, begun: 8 n columns from 8 n * slice on.
   template <int n>
   MICA_DEVICE void gemm_pv(float (&part)[n][4], const u32 (&probabilities)[tile_k / 32][4], int slice) const {
-    const u64 v = advance(matrix_descriptor(smem_turned, 16, 1024),
-                          turned_place.stage * TurnedTile::kBytes + slice * n * 8 * 128);
+    const u64 v = advance(matrix_descriptor(smem_vt, 16, 1024), vt_place.stage * VtTile::kBytes + slice * n * 8 * 128);
     wgmma_hold(part);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < tile_k / 32; ++i)
-      Wgmma<E4m3, n * 8>::add_registers(part, probabilities[i],
-                                        advance(v, i / 4 * TurnedTile::kPanelBytes + i % 4 * 32), i > 0);
+      Wgmma<E4m3, n * 8>::add_registers(part, probabilities[i], advance(v, i / 4 * VtTile::kPanelBytes + i % 4 * 32),
+                                        i > 0);
     wgmma_commit();
   }
 

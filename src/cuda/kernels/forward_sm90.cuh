@@ -54,18 +54,18 @@ struct ForwardSm90
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
 
-  static constexpr ForwardSm90Room kRoom = forward_sm90_room(tile_q, tile_k, dim_qk, dim_v, stages, blocks);
-  static constexpr i32 kQSlots = kRoom.q_slots;
+  static constexpr ForwardSm90Layout kLayout = forward_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, blocks);
+  static constexpr i32 kQSlots = kLayout.q_slots;
   // O leaves by the copy engine: with two slots through that of its Q, else some panels of it through a room of their
   // own.
-  static constexpr bool kHasOutputRoom = kRoom.o_panels > 0;
+  static constexpr bool kHasOutputRoom = kLayout.o_panels > 0;
   static_assert(kHasOutputRoom != (kQSlots == 2));
   using QTile = PanelTile<round_up(dim_qk, 64), 64>;  // of a consumer
   using KTile = PanelTile<round_up(dim_qk, 64), tile_k>;
   using VTile = PanelTile<round_up(dim_v, 64), tile_k>;
   using OTile = PanelTile<round_up(dim_v, 64), 64>;  // of a consumer, in the place of its Q
-  static_assert(kRoom.q_bytes == kConsumers * QTile::kBytes && kRoom.k_bytes == KTile::kBytes &&
-                kRoom.v_bytes == VTile::kBytes && OTile::kBytes <= QTile::kBytes);
+  static_assert(kLayout.k == kQSlots * kConsumers * QTile::kBytes && kLayout.v - kLayout.k == stages * KTile::kBytes &&
+                kLayout.o - kLayout.v == stages * VTile::kBytes && OTile::kBytes <= QTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
   // O begins as zeros, or as the first P V: a product that may not add costs the loop 2 % where its tiles are wide, and
   // the zeros cost each query tile an instruction a number.
@@ -80,6 +80,9 @@ struct ForwardSm90
   static_assert(!kTakesTurns || kTurnBarrier + kConsumers <= 16);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
   static constexpr i32 kQStages = kConsumers * kQSlots;
+
+  static_assert(kLayout.k_ring - kLayout.work == decltype(Work::work_ring)::kBytes &&
+                kLayout.landed - kLayout.q_ring == Ring<kQStages>::kBytes);
 
   const ForwardMapsParams& maps;
   u32 smem_q, smem_k, smem_v, smem_o, landed;
@@ -97,15 +100,15 @@ struct ForwardSm90
 
   MICA_DEVICE void run(u8* smem) {
     smem_q = shared_address(smem);
-    smem_k = smem_q + kQSlots * kRoom.q_bytes;
-    smem_v = smem_k + stages * KTile::kBytes;
-    smem_o = smem_v + stages * VTile::kBytes;
-    work_ring.shared = smem_o + kRoom.o_panels * tile_q * 128;
-    k_ring.barriers = work_ring.shared + work_ring.kBytes;
-    v_ring.barriers = k_ring.barriers + k_ring.kBytes;
-    q_ring.barriers = v_ring.barriers + v_ring.kBytes;
-    landed = q_ring.barriers + q_ring.kBytes;
-    nearly_done = landed + 8;
+    smem_k = smem_q + kLayout.k;
+    smem_v = smem_q + kLayout.v;
+    smem_o = smem_q + kLayout.o;
+    work_ring.shared = smem_q + kLayout.work;
+    k_ring.barriers = smem_q + kLayout.k_ring;
+    v_ring.barriers = smem_q + kLayout.v_ring;
+    q_ring.barriers = smem_q + kLayout.q_ring;
+    landed = smem_q + kLayout.landed;
+    nearly_done = smem_q + kLayout.nearly_done;
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
@@ -408,7 +411,7 @@ struct ForwardSm90
                                 (!p.packed_q || tile_row + r.first_row + kWarpRows <= sequence.slot_len_q);
     if (!kHasOutputRoom && has_q) barrier_sync(1 + group, 128);  // all four warps are done with Q
     if (leaves_by_copy)
-      send_output(kHasOutputRoom ? smem_o + group * kRoom.o_panels * OTile::kPanelBytes
+      send_output(kHasOutputRoom ? smem_o + group * kLayout.o_panels * OTile::kPanelBytes
                                  : smem_q + q_stage(group) * QTile::kBytes,
                   r, scale);
     else
@@ -425,7 +428,7 @@ struct ForwardSm90
   }
   // The warp's rows of O into `room`, in panels as the copy engine reads them, and away, as many at a time as it holds.
   MICA_DEVICE void send_output(u32 room, const Result& r, const float (&scale)[1][2]) const {
-    constexpr int kAtOnce = kHasOutputRoom ? kRoom.o_panels : OTile::kPanels;
+    constexpr int kAtOnce = kHasOutputRoom ? kLayout.o_panels : OTile::kPanels;
     const i32 lane = threadIdx.x % 32, row = r.first_row % 64 + lane % 16;
 #pragma unroll
     for (int first = 0; first < OTile::kPanels; first += kAtOnce) {

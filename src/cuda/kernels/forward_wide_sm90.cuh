@@ -33,6 +33,9 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
   using QTile = PanelTile<dim_qk, tile_q>;
   using KTile = PanelTile<dim_qk, tile_k>;
   using VTile = PanelTile<dim_v, tile_k>;
+  static constexpr ForwardWideSm90Layout kLayout = forward_wide_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static_assert(kLayout.k >= QTile::kBytes && kLayout.v - kLayout.k == stages * KTile::kBytes &&
+                kLayout.k_ring - kLayout.v == stages * VTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
 
   using Place = RingPlace<stages>;
@@ -45,10 +48,10 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
   MICA_DEVICE void run(u8* smem) {
     if (!this->locate(blockIdx.x)) return;
     smem_q = shared_address(smem);
-    smem_k = smem_q + tile_q * 2 * (dim_qk > dim_v ? dim_qk : dim_v);
-    smem_v = smem_k + stages * KTile::kBytes;
-    k_ring.barriers = smem_v + stages * VTile::kBytes;
-    v_ring.barriers = k_ring.barriers + k_ring.kBytes;
+    smem_k = smem_q + kLayout.k;
+    smem_v = smem_q + kLayout.v;
+    k_ring.barriers = smem_q + kLayout.k_ring;
+    v_ring.barriers = smem_q + kLayout.v_ring;
     if (threadIdx.x == 0) {
       k_ring.init(64, 4 * kConsumers);
       v_ring.init(64, 4 * kConsumers);

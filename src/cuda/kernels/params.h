@@ -10,6 +10,7 @@
 #include "core/score.h"
 #include "core/sequence.h"
 #include "cuda/kernels/parts/layouts_sm80.h"
+#include "cuda/kernels/parts/layouts_sm90.h"
 #include "cuda/kernels/parts/tensor_map.h"
 
 namespace mica {
@@ -249,28 +250,9 @@ struct BackwardBiasParams {
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
-// Bytes of dynamic shared memory of backward_sm90: K, V; stages of Q and dO; two tiles of dS; dQ; two barriers for dQ
-// and each stage; for each stage the statistics of its queries and what its pairs bring: a 16-bit bias (or mask) with
-// PAIRS, with dropout a bit.
-MICA_HD constexpr i32 backward_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages, u32 served) {
-  const i32 pair_bits = served & serves::PAIRS ? 16 : served & kFeatureDropout ? 1 : 0;
-  return (tile_k + stages * tile_q) * (dim_qk + dim_v) * 2 + 2 * tile_k * tile_q * 2 + tile_q * dim_qk * 4 +
-         2 * (stages + 1) * 8 + stages * 2 * tile_q * 4 + stages * tile_q * tile_k * pair_bits / 8;
-}
-
-// The same of backward_tma_block_sm90, which has two barriers more for K and V, one for dQ and one for each stage.
-MICA_HD constexpr i32 backward_tma_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return backward_sm90_smem_bytes(tile_q, tile_k, round_up(dim_qk, 64), round_up(dim_v, 64), stages, serves::PLAIN) +
-         (stages + 3) * 8;
-}
-// Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
-MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }
-
-// Bytes of dynamic shared memory of backward_halves_block_sm90: K, V; stages of Q; dO; two tiles of P and of dS;
-// barriers; the statistics of each stage.
-MICA_HD constexpr i32 backward_halves_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return tile_k * (dim_qk + dim_v) * 2 + stages * tile_q * dim_qk * 2 + tile_q * dim_v * 2 + 4 * tile_k * tile_q * 2 +
-         (3 * stages + 6) * 8 + stages * 2 * tile_q * 4;
+// Bits that each pair brings to backward_sm90 through shared memory.
+MICA_HD constexpr i32 backward_pair_bits(u32 served) {
+  return served & serves::PAIRS ? 16 : served & kFeatureDropout ? 1 : 0;
 }
 
 constexpr i32 kMaxSplits = 256;
@@ -318,80 +300,12 @@ struct AppendParams {
   Descale k_descale, v_descale;
 };
 
-// Most bytes of dynamic shared memory that each of some blocks on an SM of Hopper can have; 1 KB of it is the system's.
-MICA_HD constexpr i32 hopper_smem_bytes(i32 blocks) { return 228 * 1024 / blocks / 128 * 128 - 1024; }
-
-// Shared memory of forward_sm90, in bytes: Q in one slot or, where there is room, in two, so that the next tile's is
-// there before this one's is done with; `stages` of K and of V; all in whole panels of 64 columns. O leaves through
-// the slot of its Q, or where there is one slot and a little room besides, through that, some panels at a time. Then
-// barriers: four a stage, two for the Q of each consumer in each slot, one for a tile that must be looked at before it
-// is announced, one that says that the next may be drawn, and two announced items of work with two each.
-struct ForwardSm90Room {
-  i32 q_bytes, k_bytes, v_bytes, q_slots, o_panels, bytes;
-};
-MICA_HD constexpr i32 forward_sm90_item_bytes(i32 tile_q) { return 32 + tile_q / 64 * 16 + 64; }
-MICA_HD constexpr ForwardSm90Room forward_sm90_room(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages,
-                                                    i32 blocks) {
-  ForwardSm90Room room = {.q_bytes = tile_q * round_up(dim_qk, 64) * 2,
-                          .k_bytes = tile_k * round_up(dim_qk, 64) * 2,
-                          .v_bytes = tile_k * round_up(dim_v, 64) * 2,
-                          .q_slots = 1,
-                          .o_panels = 0,
-                          .bytes = 0};
-  const i32 rest =
-      stages * (room.k_bytes + room.v_bytes) + 4 * stages * 8 + 2 * 8 + 2 * (forward_sm90_item_bytes(tile_q) + 2 * 8);
-  const i32 slot = room.q_bytes + tile_q / 64 * 2 * 8;
-  const i32 left = hopper_smem_bytes(blocks) - rest - slot, panel = tile_q * 128;
-  if (left >= slot)
-    room.q_slots = 2;
-  else if (left >= panel)
-    room.o_panels = min_of(left / panel, round_up(dim_v, 64) / 64);
-  room.bytes = rest + room.q_slots * slot + room.o_panels * panel;
-  return room;
-}
-
-// Shared memory of forward_fp8_sm90, in bytes: one or two slots of Q, `stages` of K, two of V as it arrives, `stages`
-// of V^T; rows of 128 bytes. Then two announced items of work, and barriers.
-struct ForwardFp8Sm90Room {
-  i32 q_slots, bytes;
-};
-MICA_HD constexpr ForwardFp8Sm90Room forward_fp8_sm90_room(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  const i32 q_slots = dim_qk > 128 ? 1 : 2;
-  const i32 barriers = 4 * stages + 2 * 2 + 2 * tile_q / 64 * q_slots;
-  const i32 q = q_slots * tile_q * round_up(dim_qk, 128), k = stages * tile_k * round_up(dim_qk, 128);
-  const i32 v = 2 * tile_k * round_up(dim_v, 128), turned = stages * tile_k * dim_v;
-  return {q_slots, q + k + v + turned + barriers * 8 + 2 * (forward_sm90_item_bytes(tile_q) + 2 * 8)};
-}
-
-// forward_wide_sm90: Q, `stages` of K and of V, and four barriers a stage.
-MICA_HD constexpr i32 forward_wide_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return tile_q * (dim_qk > dim_v ? dim_qk : dim_v) * 2 + stages * tile_k * (dim_qk + dim_v) * 2 + 4 * stages * 8;
-}
-
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /
 // heads. A tile takes `decode_queries` queries of up to tile_q heads; larger groups take `decode_head_tiles` tiles.
 // Grid: decode_head_tiles * heads_k * num_splits * (tiles_q * batch, or packed_tile_count when q is packed), with
-// tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. forward_wide_sm80 and
-// forward_fp32_sm80 have the same grid.
+// tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. forward_wide_sm80,
+// forward_fp32_sm80, decode_sm90 and mla_sm90 have the same grid.
 MICA_HD constexpr i32 decode_queries(i32 tile_q, i32 group) { return group < tile_q ? tile_q / group : 1; }
 MICA_HD constexpr i32 decode_head_tiles(i32 tile_q, i32 group) { return ceil_div(group, tile_q); }
-
-// decode_sm90 has the grid of decode. Q; `stages` of K and of V for each of the warpgroups that share out the keys; two
-// barriers a stage. At the end the partial results in the same room.
-MICA_HD constexpr i32 decode_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 warps, i32 stages) {
-  const i32 groups = warps / 4 - 1;
-  const i32 tiles = tile_q * dim_qk * 2 + groups * stages * (tile_k * (dim_qk + dim_v) * 2 + 2 * 2 * 8);
-  return max_of(tiles, decode_parts_bytes(groups, tile_q, dim_v));
-}
-
-// mla_sm90 has the grid of decode. Q, then `stages` of K, a tile of P, and for each stage a barrier for every two
-// panels of V, for the rest and for each half; then three floats a row. At the end the result takes K's room.
-MICA_HD constexpr i32 mla_sm90_barrier_bytes(i32 dim_v, i32 stages) {
-  return round_up(stages * (dim_v / 128 + 3) * 8, 16);
-}
-MICA_HD constexpr i32 mla_sm90_smem_bytes(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages) {
-  return (tile_q + stages * tile_k) * dim_qk * 2 + tile_q * tile_k * 2 + mla_sm90_barrier_bytes(dim_v, stages) +
-         3 * tile_q * 4;
-}
 
 }  // namespace mica

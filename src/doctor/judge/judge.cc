@@ -57,6 +57,7 @@ std::vector<Verdict> judge(const Inspection& inspection, const Environment& targ
   if (has_code(out, before, "WHEEL_TAG_PYTHON") || has_code(out, before, "WHEEL_TAG_PLATFORM")) return out;
   const std::vector<Binary>& binaries = binaries_of(inspection);
   std::vector<BinaryFacts> facts;
+  facts.reserve(binaries.size());
   for (const Binary& binary : binaries) facts.push_back(facts_of(binary));
   if (inspection.wheel && target.torch)
     judge_own_check(normalised_package(inspection.wheel->metadata.first("Name")),

@@ -152,6 +152,7 @@ class LoadJudge {
         if (!symbol.defined && symbol.version == version && symbols.size() < 5)
           symbols.push_back(printable(symbol.name));
     std::vector<std::string> evidence;
+    evidence.reserve(symbols.size());
     for (const std::string& symbol : symbols) evidence.push_back(symbol + "@" + printable(version));
     const std::string who = symbols.empty() ? "" : " (" + joined(symbols, ", ") + ")";
     if (version.starts_with("GLIBC_")) {

@@ -26,6 +26,7 @@ namespace {
 
 std::string tag_list(const std::set<WheelTag>& tags) {
   std::vector<std::string> texts;
+  texts.reserve(tags.size());
   for (const WheelTag& tag : tags) texts.push_back(printable(tag.text()));
   return joined(texts, ", ");
 }

@@ -63,6 +63,11 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using Scores = float[kKeys / 8][4];  // queries are rows
   using GradientK = float[kBlocksK][kKeysK / 8][4];
   using GradientV = float[kBlocksV][kKeysV / 8][4];
+  static constexpr BackwardHalvesSm90Layout kLayout =
+      backward_halves_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static_assert(kLayout.v == KTile::kBytes && kLayout.q - kLayout.v == VTile::kBytes &&
+                kLayout.d_o - kLayout.q == stages * QTile::kBytes && kLayout.p - kLayout.d_o == OTile::kBytes &&
+                kLayout.ds - kLayout.p == 2 * STile::kBytes && kLayout.ring - kLayout.ds == 2 * STile::kBytes);
 
   Ring<1> do_ring;
   u32 smem_p, keys_full, q_landed, do_landed, turn_open, turn_used;
@@ -76,19 +81,19 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
     room = smem;
     smem_k = shared_address(smem);
-    smem_v = smem_k + KTile::kBytes;
-    smem_q = smem_v + VTile::kBytes;
-    smem_do = smem_q + stages * QTile::kBytes;
-    smem_p = smem_do + OTile::kBytes;
-    smem_ds = smem_p + 2 * STile::kBytes;
-    ring.barriers = smem_ds + 2 * STile::kBytes;
-    do_ring.barriers = ring.barriers + ring.kBytes;
-    keys_full = do_ring.barriers + do_ring.kBytes;
-    do_landed = keys_full + 8;
-    q_landed = do_landed + 8;
-    turn_open = q_landed + stages * 8;
-    turn_used = turn_open + 8;
-    stats = reinterpret_cast<float*>(smem + (turn_used + 8 - smem_k));
+    smem_v = smem_k + kLayout.v;
+    smem_q = smem_k + kLayout.q;
+    smem_do = smem_k + kLayout.d_o;
+    smem_p = smem_k + kLayout.p;
+    smem_ds = smem_k + kLayout.ds;
+    ring.barriers = smem_k + kLayout.ring;
+    do_ring.barriers = smem_k + kLayout.do_ring;
+    keys_full = smem_k + kLayout.keys_full;
+    do_landed = smem_k + kLayout.do_landed;
+    q_landed = smem_k + kLayout.q_landed;
+    turn_open = smem_k + kLayout.turn_open;
+    turn_used = smem_k + kLayout.turn_used;
+    stats = reinterpret_cast<float*>(smem + kLayout.stats);
     const i32 count = this->num_steps();
     if (threadIdx.x == 0) {
       ring.init(1 + 32, 128 * kConsumers);

@@ -50,6 +50,13 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
   using Scores = float[1][tile_q / 8][4];
   using Operand = u32[tile_q / 16][4];
 
+  static constexpr BackwardSm90Layout kLayout =
+      backward_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, backward_pair_bits(served));
+  static_assert(kLayout.v == KTile::kBytes && kLayout.q - kLayout.v == VTile::kBytes &&
+                kLayout.d_o - kLayout.q == stages * QTile::kBytes &&
+                kLayout.ds - kLayout.d_o == stages * OTile::kBytes &&
+                kLayout.dq_ring - kLayout.ring == Ring<stages>::kBytes);
+
   u8* room;  // shared memory
   u32 smem_k, smem_v, smem_q, smem_do, smem_ds, smem_pairs;
   Ring<stages> ring;
@@ -76,22 +83,20 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
     walk.head += is_last;
   }
 
-  // Finds the block's keys and the room of K, V, the stages, `shared_tiles` tiles of dS^T and what follows them. False
-  // if there is nothing to do.
-  MICA_DEVICE bool begin(u8* smem, i32 shared_tiles, i32 more_bytes) {
+  // Finds the block's keys and its shared memory. False if there is nothing to do.
+  MICA_DEVICE bool begin(u8* smem) {
     if (!this->locate(blockIdx.x)) return false;
     tiles = this->query_tiles();
     room = smem;
     smem_k = shared_address(smem);
-    smem_v = smem_k + KTile::kBytes;
-    smem_q = smem_v + VTile::kBytes;
-    smem_do = smem_q + stages * QTile::kBytes;
-    smem_ds = smem_do + stages * OTile::kBytes;
-    ring.barriers = smem_ds + shared_tiles * STile::kBytes + more_bytes;
-    dq_ring.barriers = ring.barriers + ring.kBytes;
-    const u32 smem_stats = dq_ring.barriers + dq_ring.kBytes;
-    stats = reinterpret_cast<float*>(smem + (smem_stats - smem_k));
-    smem_pairs = smem_stats + stages * 2 * tile_q * 4;
+    smem_v = smem_k + kLayout.v;
+    smem_q = smem_k + kLayout.q;
+    smem_do = smem_k + kLayout.d_o;
+    smem_ds = smem_k + kLayout.ds;
+    ring.barriers = smem_k + kLayout.ring;
+    dq_ring.barriers = smem_k + kLayout.dq_ring;
+    stats = reinterpret_cast<float*>(smem + kLayout.stats);
+    smem_pairs = smem_k + kLayout.pairs;
     return true;
   }
   // releases: how many arrivals make a stage empty.

@@ -58,6 +58,9 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
                                     : kRowsEach ? kPaddedQk
                                                 : kPaddedQk / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
+  static constexpr BackwardTmaSm90Layout kLayout = backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static_assert(kLayout.tiles.dq - kLayout.tiles.ds == 2 * DsTile::kBytes &&
+                kLayout.tiles.ring - kLayout.tiles.dq == kBytesDQ);
 
   static_assert(!goes_on ||
                 128 * kConsumers / 32 * 16 * max_of(kPaddedQk, kPaddedV) * 2 <= 2 * DsTile::kBytes);  // for dK and dV
@@ -73,18 +76,18 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     }
     room = smem;
     smem_k = shared_address(smem);
-    smem_v = smem_k + KTile::kBytes;
-    smem_q = smem_v + VTile::kBytes;
-    smem_do = smem_q + stages * QTile::kBytes;
-    smem_ds = smem_do + stages * OTile::kBytes;
-    smem_dq = smem_ds + 2 * DsTile::kBytes;
-    ring.barriers = smem_dq + kBytesDQ;
-    dq_ring.barriers = ring.barriers + ring.kBytes;
-    keys_full = dq_ring.barriers + dq_ring.kBytes;
-    keys_empty = keys_full + 8;
-    dq_settled = keys_empty + 8;
-    landed = dq_settled + 8;
-    stats = reinterpret_cast<float*>(smem + (landed + stages * 8 - smem_k));
+    smem_v = smem_k + kLayout.tiles.v;
+    smem_q = smem_k + kLayout.tiles.q;
+    smem_do = smem_k + kLayout.tiles.d_o;
+    smem_ds = smem_k + kLayout.tiles.ds;
+    smem_dq = smem_k + kLayout.tiles.dq;
+    ring.barriers = smem_k + kLayout.tiles.ring;
+    dq_ring.barriers = smem_k + kLayout.tiles.dq_ring;
+    keys_full = smem_k + kLayout.keys_full;
+    keys_empty = smem_k + kLayout.keys_empty;
+    dq_settled = smem_k + kLayout.dq_settled;
+    landed = smem_k + kLayout.landed;
+    stats = reinterpret_cast<float*>(smem + kLayout.stats);
     if (threadIdx.x == 0) {
       ring.init(1 + 32, 128 * kConsumers);
       dq_ring.init(4 * kConsumers, 1);

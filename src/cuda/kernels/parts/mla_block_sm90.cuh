@@ -58,6 +58,11 @@ struct MlaSm90 {
   // Named barriers: P of a, or of b, is there, with its maxima; all consumers.
   static constexpr int kReadyA = 1, kReadyB = 2, kAll = 3;
 
+  static constexpr MlaSm90Layout kLayout = mla_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static_assert(kLayout.k == QTile::kBytes && kLayout.p - kLayout.k == stages * KTile::kBytes &&
+                kLayout.barriers - kLayout.p == PTile::kBytes &&
+                stages * (kParts + 2) * kBarrierBytes <= kLayout.row_floats - kLayout.barriers);
+
   struct Factors {
     float of_row[2];
   };
@@ -95,11 +100,10 @@ struct MlaSm90 {
     pairs = ceil_div(own.end - own.begin, 2);
     v_panel = i32((static_cast<const u16*>(p.v.data) - static_cast<const u16*>(p.k.data)) / 64);
     smem_q = shared_address(smem);
-    smem_k = smem_q + QTile::kBytes;
-    smem_p = smem_k + stages * KTile::kBytes;
-    u8* after_p = smem + QTile::kBytes + stages * KTile::kBytes + PTile::kBytes;
-    barriers = shared_address(after_p);
-    maxima[0] = reinterpret_cast<float*>(after_p + mla_sm90_barrier_bytes(dim_v, stages));
+    smem_k = smem_q + kLayout.k;
+    smem_p = smem_q + kLayout.p;
+    barriers = shared_address(smem + kLayout.barriers);
+    maxima[0] = reinterpret_cast<float*>(smem + kLayout.row_floats);
     maxima[1] = maxima[0] + tile_q;
     sums = maxima[1] + tile_q;
     if (threadIdx.x == 0) {
