@@ -134,11 +134,13 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
     }
   }
   MICA_DEVICE void multiply_probabilities(Scores& probabilities, i32 stage) const {
-    if (!Operands::kIsE4m3 || !this->has(kFeaturePageFactors)) return;
+    if constexpr (Operands::kIsE4m3) {
+      if (!this->has(kFeaturePageFactors)) return;
 #pragma unroll
-    for (int m = 0; m < kM; ++m)
-      KeyFactors::multiply(probabilities[m], stage_factors(stage) + tile_k * 4 + threadIdx.x % 4 * 8,
-                           factors.v_inverse);
+      for (int m = 0; m < kM; ++m)
+        KeyFactors::multiply(probabilities[m], stage_factors(stage) + tile_k * 4 + threadIdx.x % 4 * 8,
+                             factors.v_inverse);
+    }
   }
   MICA_DEVICE void load_q(u32 (&a)[4], int step, int m) const {
     ldmatrix_x4(a, QTile::step(q_address, step) + m * 16 * QTile::kRowBytes);
