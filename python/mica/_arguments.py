@@ -87,6 +87,9 @@ def normalise(causal: Any = False, window: Optional[Tuple[Optional[int], Optiona
     """The arguments of options(), or InvalidArgument for what the C interface could not even be asked."""
     of_causal = _choice("causal", causal, CAUSAL, "False, True, 'bottom-right' or 'top-left'")
     of_diagonal = _choice("diagonal", diagonal, DIAGONAL, "None, 'bottom-right' or 'top-left'")
+    if of_causal and diagonal is not None and of_diagonal != DIAGONAL["top-left" if causal == "top-left" else "bottom-right"]:
+        raise InvalidArgument(f"diagonal is {diagonal!r} and causal is {causal!r}, want diagonal=None, or the alignment that causal "
+                              "names")
     scale = 0.0 if scale is None else fp32("scale", number("scale", scale)) or _no_scale()
     softcap = 0.0 if softcap is None else fp32("softcap", number("softcap", softcap))
     dropout = number("dropout", dropout)

@@ -29,6 +29,11 @@ def _nested(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Any], options: 
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not tensor.is_nested or tensor.layout != torch.jagged or tensor.dim() != 4 or tensor._ragged_idx != 1:
             raise InvalidArgument(f"{name} is not a jagged nested tensor (batch, rows, heads, dim), want one as q is")
+        if tensor.lengths() is not None:
+            raise InvalidArgument(f"{name} is a jagged nested tensor with holes between its sequences, want "
+                                  f"{name}.contiguous()")
+    if k.shape[1] != v.shape[1] and not _is_compiling() and not torch.equal(k.offsets(), v.offsets()):
+        raise InvalidArgument("v has sequences of other lengths than k, want the same")
     _refuse({name: optional[name] for name in ("mask", "bias", "out")}, "nested tensors")
     cu_q, cu_k = (t.offsets().to(torch.int32) for t in (q, k))
     made = attention_varlen(q.values(), k.values(), v.values(), cu_q, cu_k, alibi=optional["alibi"],

@@ -71,6 +71,8 @@ def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
             return rng_of(int(seed), device)
         if not isinstance(seed, Tensor):
             raise InvalidArgument(f"seed is a {type(seed).__name__}, want an int or an int64 tensor (seed, offset)")
+        if seed.dtype is not torch.int64 or seed.shape != (2,):
+            raise InvalidArgument(f"seed is {seed.dtype} of {tuple(seed.shape)}, want an int or int64 of (2,)")
         return seed
     state = torch.zeros(2, dtype=torch.int64, device=device)
     state[:1].fill_((seed + 2**63) % 2**64 - 2**63)  # no copy from the host, which would wait and cannot be captured

@@ -108,8 +108,20 @@ def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tenso
     return (out, lse) if return_lse else out
 
 
+def _refuse_nested(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.is_nested:
+            raise InvalidArgument(f"{name} is a nested tensor, want one with layout=torch.jagged, in mica.attention")
+
+
+def _refuse_flag(return_lse: Any) -> None:
+    if isinstance(return_lse, Tensor):
+        raise InvalidArgument("return_lse is a Tensor, want True or False: the lse of torch tensors is made here")
+
+
 def _refuse_layouts(**tensors: Any) -> None:
     """What has no memory of its own that could be read: sparse tensors, those of other libraries within torch."""
+    _refuse_nested(**tensors)
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and tensor.layout is not torch.strided:
             raise InvalidArgument(f"{name} is {tensor.layout}, want torch.strided: {name}.to_dense()")
@@ -188,7 +200,9 @@ def _again(key: Key, q: Tensor, k: Tensor, v: Tensor) -> Any:
     """What a plain call gives that repeats an earlier one; None where it does not, or something looks on."""
     try:
         call = recent_calls[key]
-    except (KeyError, TypeError):  # TypeError: an argument that is no number, refused by those who come next
+        if q.is_nested or k.is_nested or v.is_nested:  # torch's guard ends the process where it meets one
+            return None
+    except (KeyError, TypeError, AttributeError):  # what is no number and no tensor is for those who come next
         return None
     if (call.is_same(q, k, v) and forward_ad._current_level < 0 and
             not profiler._is_profiler_enabled and not _python_dispatch._is_in_torch_dispatch_mode):
@@ -218,6 +232,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: 
         made = _again(key, q, k, v)
         if made is not None:
             return made
+    _refuse_flag(return_lse)
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)
     if is_traced(q, k, v):
@@ -260,9 +275,11 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     seqused_q, seqused_k = lengths_of("seqused_q", seqused_q, q), lengths_of("seqused_k", seqused_k, q)
     arguments = (causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)
+    _refuse_flag(return_lse)
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)
     if is_traced(q, k, v):
+        _refuse_nested(q=q, k=k, v=v)
         return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
                                     cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
                                     block_table=block_table), normalise(*arguments), return_lse, out, seed)
@@ -311,9 +328,11 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     if is_grad_enabled():
         refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
                         rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    _refuse_flag(return_lse)
     if has_forward_mode():
         refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi)
     if is_traced(q, k_cache, v_cache):
+        _refuse_nested(q=q, k_cache=k_cache, v_cache=v_cache)
         return traced(q, k_cache, v_cache,
                       dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,

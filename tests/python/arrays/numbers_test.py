@@ -38,6 +38,7 @@ def torch_too(*arrays):
     (dict(causal="bottom_right"), r"causal is 'bottom_right', want .*; did you mean 'bottom-right'\?"),
     (dict(diagonal="topleft", window=(1, 1)), r"diagonal is 'topleft', want .*; did you mean 'top-left'\?"),
     (dict(dropout=0.5, seed="7"), r"seed is a str, want"),
+    (dict(causal=True, diagonal="top-left"), r"diagonal is 'top-left' and causal is True, want diagonal=None"),
 ])
 def test_numbers_that_cannot_be_meant(kind, options, match):
     q, k = (Q, K) if kind == "numpy" else torch_too(Q, K)
@@ -106,6 +107,17 @@ def test_lengths_beyond_32_bits(kind):
         mica.attention_varlen(q, k, k, long if kind == "numpy" else torch_too(long)[0], [0, 5, 12])
     with pytest.raises(ValueError, match=r"cache_seqlens(\[0\])? is 4294967296, want an int of 32 bits"):
         mica.attention_with_cache(q[None], k[None], k[None], cache_seqlens=2**32)
+
+
+def test_arguments_of_torch_tensors_that_are_none():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    q, k = torch_too(Q, K)
+    with pytest.raises(ValueError, match=r"seed is torch.int32 of \(2,\), want an int or int64 of \(2,\)"):
+        mica.attention(q, k, k, dropout=0.5, seed=torch.tensor([1, 2], dtype=torch.int32))
+    for call in (lambda lse: mica.attention(q, k, k, return_lse=lse), lambda lse: mica.attention_with_cache(q, k, k, return_lse=lse),
+                 lambda lse: mica.attention_varlen(q[0], k[0], k[0], [0, 6], [0, 9], return_lse=lse)):
+        with pytest.raises(ValueError, match="return_lse is a Tensor, want True or False"):
+            call(torch.empty(2, 4, 6))
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -428,6 +429,29 @@ def test_jagged_nested_tensors():
     assert x.grad is not None
     with pytest.raises(ValueError, match="mask.*nested"):
         mica.attention(x, x, x, mask=torch.ones(1, 1, 1, 1, dtype=torch.bool))
+
+
+def test_nested_tensors_that_are_no_packed_rows():
+    rows, other = torch.randn(2, 6, 4, 8), torch.randn(2, 6, 4, 8)
+    begin, length = torch.tensor([1, 0]), torch.tensor([3, 4])
+    with_holes = torch.nested.narrow(rows, 1, begin, length, layout=torch.jagged)
+    with pytest.raises(ValueError, match=r"q is a jagged nested tensor with holes between its sequences, want q.contiguous"):
+        mica.attention(with_holes, with_holes, with_holes)
+    jagged, shifted = (torch.nested.nested_tensor([other[0, :a], other[1, :b]], layout=torch.jagged) for a, b in ((3, 5), (5, 3)))
+    with pytest.raises(ValueError, match="v has sequences of other lengths than k"):
+        mica.attention(jagged, jagged, shifted)
+    again = torch.nested.nested_tensor([other[0, :3], other[1, :5]], layout=torch.jagged)
+    want = mica.attention(jagged, jagged, jagged).values()
+    torch.testing.assert_close(mica.attention(jagged, jagged, again).values(), want)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        strided = torch.nested.nested_tensor([other[0, :3], other[1, :5]])
+    for _ in range(3):  # from then on torch's guard is asked first, which ended the process
+        mica.attention(*(rows.clone() for _ in range(3)))
+    for call in (lambda: mica.attention(strided, strided, strided), lambda: mica.attention_with_cache(jagged, rows, rows),
+                 lambda: mica.attention_varlen(jagged, jagged, jagged, [0, 3, 8], [0, 3, 8])):
+        with pytest.raises(ValueError, match="q is a nested tensor, want one with layout=torch.jagged"):
+            call()
 
 
 def test_dtensor_batch_and_head_sharding(tmp_path):
