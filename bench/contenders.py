@@ -300,7 +300,8 @@ MOST_ROWS_ON_A_CACHE = 64
 
 class FlashAttention3Contender:
     """FlashAttention-3's own package, where the caller has built it and put it on PYTHONPATH. A build that has not all head
-    dimensions would serve the others by wider kernels, which is no fair peer: FLASH_ATTENTION_3_DIMS names those it has."""
+    dimensions would serve the others by wider kernels, which is no fair peer: FLASH_ATTENTION_3_DIMS names those it has,
+    FLASH_ATTENTION_3_LACKS the options that were left out (a call with one of them ends the process)."""
 
     def __init__(self, inputs, device, peer):
         import flash_attn_interface
@@ -310,7 +311,8 @@ class FlashAttention3Contender:
         dims = os.environ.get("FLASH_ATTENTION_3_DIMS")
         if dims and (str(case["dim"]) not in dims.split(",") or case["dim"] != case["dim_v"]):
             raise ValueError(f"this build of FlashAttention-3 has kernels for {dims}")
-        beyond = [word for word in ("alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
+        lacks = os.environ.get("FLASH_ATTENTION_3_LACKS", "").split(",")
+        beyond = [word for word in (*filter(None, lacks), "alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
                                     "batch_invariant") if case[word]]
         if beyond or case["causal"] == "top-left":
             raise ValueError(f"FlashAttention-3 has no {beyond[0] if beyond else 'mask aligned to the top left'}")

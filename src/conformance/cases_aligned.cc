@@ -68,6 +68,8 @@ void add_aligned_cases(CaseTable& table) {
         {.batch = 4, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 3, 140}, .packed_k = {150, 12, 0, 140}});
     // Scores that outgrow the first tiles' maximum again and again.
     add("_large_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 40, .len_k = 300, .amplitude = 4.0});
+    // So much that exponentials relative to it are infinite.
+    add("_huge_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0});
     add("_seqused", {.batch = 3,
                      .heads_q = 1,
                      .heads_k = 1,
@@ -104,12 +106,8 @@ void add_aligned_cases(CaseTable& table) {
                     .causal = MICA_CAUSAL_TOP_LEFT,
                     .piece_keys = 140,
                     .gradients_fp32 = true});
-    add("_pieces_in_order", {.batch = 1,
-                             .heads_k = 1,
-                             .len_q = 70,
-                             .len_k = 250,
-                             .deterministic = 1,
-                             .piece_keys = 130});
+    add("_pieces_in_order",
+        {.batch = 1, .heads_k = 1, .len_q = 70, .len_k = 250, .deterministic = 1, .piece_keys = 130});
     add("_splits", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 70, .len_k = 300, .num_splits = 3});
     add("_heads_first", {.batch = 1,
                          .len_q = 70,

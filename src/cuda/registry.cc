@@ -27,7 +27,7 @@ constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
   const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
                           : r.tile_q == 256                    ? Lengths::SHORT
-                          : r.tile_q == 128 && r.dim_qk == 128 ? (r.tile_k > 128 ? Lengths::MANY_KEYS : Lengths::MIDDLE)
+                          : r.tile_q == 128 && r.dim_qk == 128 ? Lengths::MIDDLE
                                                                : Lengths::ANY;
   return {.smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
           .persistent = true,
@@ -220,47 +220,58 @@ bool is_decode(const KernelRow& row, const Problem& p) {
   return p.hint_len_q <= 1 || (tiles <= kMostTiles && is_long);
 }
 
+constexpr i32 kUsualTile = 192;  // queries
+constexpr i32 kNarrow = 64;      // head dimensions up to here have a row of their own, and tiles of 256 queries
 // Whether tiles of 192 queries would hold a quarter more rows than tiles of tile_q.
-bool is_wasteful(i32 len_q, i32 tile_q) {
-  constexpr i32 kUsualTile = 192;
-  return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q);
+bool is_wasteful(i32 len_q, i32 tile_q) { return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q); }
+// Whether the rounds in which the SMs come through all query tiles hold an eighth fewer queries with tiles of tile_q.
+bool has_cheaper_rounds(const Problem& p, i32 tile_q, i32 num_sms) {
+  const auto queries_of_sm = [&](i32 tile) {
+    const i64 tiles = i64(p.batch) * p.heads_q * ceil_div(p.hint_len_q, tile);
+    return (tiles + num_sms - 1) / num_sms * tile;
+  };
+  return 8 * queries_of_sm(tile_q) <= 7 * queries_of_sm(kUsualTile);
 }
 
 // What a kernel takes for sequences of some hundred keys, by a model that was fitted on an H200
 // (docs/design/tuning.md): as many rounds as the SMs need for all query tiles, in each of which a tile costs its keys
-// and a beginning and an end.
+// and a beginning and an end. Groups of 64 queries that a tile does not fill save half of their part.
 struct ShortCost {
   i32 tile_q, tile_k;
   i32 of_key, end_keys;  // the cost of a key, in any unit; what beginning and end cost, in keys
 };
 i64 short_cost(const ShortCost& cost, const Problem& p, i32 num_sms) {
-  const i64 tiles = i64(p.batch) * p.heads_q * ceil_div(p.hint_len_q, cost.tile_q);
+  constexpr i32 kGroup = 64;
+  const i32 len_q = max_of(p.hint_len_q, 1);
+  const i64 tiles_of_head = ceil_div(len_q, cost.tile_q), groups = tiles_of_head * (cost.tile_q / kGroup);
+  const i64 tiles = i64(p.batch) * p.heads_q * tiles_of_head;
   const i32 keys = p.causal ? (p.hint_len_k + cost.tile_q) / 2 : p.hint_len_k;
-  return (tiles + num_sms - 1) / num_sms * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
+  const i64 full = (tiles + num_sms - 1) / num_sms * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
+  return full * (groups + ceil_div(len_q, kGroup)) / (2 * groups);
 }
 // Whether 256 queries a tile pay: up to kMostKeys, and beside the row with 192.
 bool suits_short(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kMostKeys = 1024, kNarrow = 64;
+  constexpr i32 kMostKeys = 1024;
   const bool narrow = row.dim_qk <= kNarrow;
-  const ShortCost tall = {row.tile_q, row.tile_k, 326, 283}, usual = {192, narrow ? 128 : 96, 253, 253};
+  const ShortCost tall = {row.tile_q, row.tile_k, narrow ? 142 : 193, narrow ? 177 : 166};
+  const ShortCost usual = {kUsualTile, narrow ? 128 : 96, narrow ? 98 : 111, narrow ? 256 : 405};
   return p.hint_len_k <= kMostKeys && narrow == (p.dim_qk <= kNarrow && p.dim_v <= kNarrow) &&
          short_cost(tall, p, num_sms) <= short_cost(usual, p, num_sms);
 }
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kLongKeysUnderMask = 4097, kLeastKeysUnderMask = 1025, kMostShortKeys = 256;
-  // Head dimensions up to kHasOwnRow have a narrower row than the middle one, whose key tiles are as narrow as this.
+  constexpr i32 kLeastKeysUnderMask = 6145, kMostShortKeys = 256;
+  // So do those up to kHasOwnRow, with key tiles as narrow as this.
   constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
   const bool is_cut = is_banded(p);
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
     case Lengths::SHORT: return suits_short(row, p, num_sms);
-    case Lengths::MANY_KEYS: return p.hint_len_k >= (is_cut ? kLongKeysUnderMask : kLongKeys);
     case Lengths::MIDDLE:
-      return (p.dim_qk <= kHasOwnRow && p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
-             (is_cut && p.dim_qk > kHasOwnRow && p.hint_len_k >= kLeastKeysUnderMask &&
-              p.hint_len_k < kLongKeysUnderMask) ||
-             (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q));
+      if (p.dim_qk > kHasOwnRow)
+        return (is_cut && p.hint_len_k >= kLeastKeysUnderMask) || has_cheaper_rounds(p, row.tile_q, num_sms);
+      return p.dim_qk > kNarrow && ((p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
+                                    (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q)));
     case Lengths::FEW_KEYS:
       return p.hint_len_k <= row.tile_k || (row.blocks > 2 && p.hint_len_k > 128 && p.hint_len_k <= kMostShortKeys &&
                                             is_wasteful(p.hint_len_q, row.tile_q));

@@ -29,10 +29,9 @@ enum class Role : i32 {
 // The lengths that suit a row of several that could run: forward_sm90's tiles (docs/design/tuning.md).
 enum class Lengths {
   ANY,
-  MANY_KEYS,  // wide key tiles have the higher rate and the costlier beginning and end
-  MIDDLE,     // under a causal mask or window, where tiles are often cut; short sequences that 192 queries would waste
-  FEW_KEYS,   // one or two small key tiles, several small blocks an SM
-  SHORT,      // up to about a thousand keys: four consumers hide the beginning and the end of a tile
+  MIDDLE,    // many keys under a causal mask or window, where tiles are cut; queries that 192 a tile would waste
+  FEW_KEYS,  // one or two small key tiles, several small blocks an SM
+  SHORT,     // up to about a thousand keys: four consumers hide the beginning and the end of a tile
 };
 
 // What a kernel's file says about its rows.

@@ -15,12 +15,14 @@ MICA_DEVICE void mbarrier_arrive(u32 address) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address) : "memory");
 }
 // 9.7.13.15.16 mbarrier.try_wait: until the phase of this parity is over. The first phase has parity 0; the one before
-// it counts as over.
+// it counts as over. A warp that waits sleeps until then, at most so long at a time: without the hint it asks every 70
+// cycles, in the queue that wgmma and the copies go through.
+inline constexpr u32 kLongestSleepNs = 10'000'000;
 MICA_DEVICE void mbarrier_wait(u32 address, u32 parity) {
   asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}\n" ::
-          "r"(address),
-      "r"(parity)
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n@!done bra "
+      "again;\n}\n" ::"r"(address),
+      "r"(parity), "n"(kLongestSleepNs)
       : "memory");
 }
 // The same without waiting.

@@ -8,9 +8,10 @@
 //   consumer   S0 | exp2 S0 | S1, O += P0 V0 | exp2 S1 | S2, O += P1 V1 | exp2 S2 | ... | O leaves
 //
 // K and V come into rings of stages, whose barriers count the bytes that arrive. S of the next tile is under way on the
-// tensor cores while O takes the last one, and exponentials of S run while O += P V does. P is rounded in the registers
-// where S was and is the A operand from there. Consumers do not meet: each takes only the key tiles that its own
-// queries see. O goes through shared memory to the copy engine, and the consumer on to the next query tile.
+// tensor cores while O takes the last one, and exponentials of S run while O += P V does: relative to the maximum of
+// the tiles before, since a consumer's own work between two products is what bounds the rate. P is rounded in the
+// registers where S was and is the A operand from there. Consumers do not meet: each takes only the key tiles that its
+// own queries see. O goes through shared memory to the copy engine, and the consumer on to the next query tile.
 #pragma once
 
 #include "device/panel_tile.cuh"
@@ -67,11 +68,12 @@ struct ForwardSm90
   static_assert(kLayout.k == kQSlots * kConsumers * QTile::kBytes && kLayout.v - kLayout.k == stages * KTile::kBytes &&
                 kLayout.o - kLayout.v == stages * VTile::kBytes && OTile::kBytes <= QTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
-  // O begins as zeros, or as the first P V: a product that may not add costs the loop 2 % where its tiles are wide, and
-  // the zeros cost each query tile an instruction a number.
-  static constexpr bool kBeginsWithZeros = tile_k > 128;
   using Result = typename Base::template Result<1, dim_v / 8>;
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
+
+  // Most tiles need no maximum: all keys are seen, every row has a maximum from the tiles before, and what is relative
+  // to that one is right as long as nothing overflows. So the exponentials begin at once.
+  static constexpr bool kFollowsOn = dim_v < 256 && (served & ~(kFeaturePaged | kFeatureChunk)) == 0;
 
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
   // fourth; two or three fall into such an order by themselves.
@@ -328,7 +330,6 @@ struct ForwardSm90
     float out[1][dim_v / 8][4], scale[1][2];
     const Result result = {state, out, tile_warp_row, 0};
     state[0][0] = state[0][1] = empty_state<FloatMath>();
-    if constexpr (kBeginsWithZeros) zero(out);
     if (count > 0) {
       mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
       skip(first, group);
@@ -354,12 +355,15 @@ struct ForwardSm90
         take_turn(group);
         gemm_qk(scores[0], group);
         v_ring.wait_full(v_place);
-        gemm_pv(out[0], probabilities, kBeginsWithZeros || step > first + 1);
+        gemm_pv(out[0], probabilities, step > first + 1);
         pass_turn(group);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
+        Factors factors = {{1.0f, 1.0f}};
+        bool is_done = follows_on(state[0], step);
+        if (is_done) is_done = follow_on(scores, state[0], group, factors);
         release_k();
-        const Factors factors = softmax(scores, state[0], row_begin, step);
+        if (!is_done) factors = softmax(scores, state[0], row_begin, step);
         drop(scores, row_begin, step);
         wgmma_hold(scores[0]);
         wait_and_rescale(out[0], factors, state[0][0].sum + state[0][1].sum);
@@ -368,7 +372,7 @@ struct ForwardSm90
       }
       if constexpr (kHasOutputRoom) arrive_as_warp(q_ring.empty(q_stage(group)));
       v_ring.wait_full(v_place);
-      gemm_pv(out[0], probabilities, kBeginsWithZeros || last > first + 1);
+      gemm_pv(out[0], probabilities, last > first + 1);
       statistics(result, scale);
       wgmma_wait<0>();
       wgmma_hold(out[0]);
@@ -519,7 +523,7 @@ struct ForwardSm90
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < tile_k / 16; ++i)
-      if (kBeginsWithZeros || i > 0)
+      if (i > 0)
         Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128));
       else
         Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128), adds);
@@ -627,6 +631,70 @@ struct ForwardSm90
       state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, units.scale, offset); });
     }
     return factors;
+  }
+  MICA_DEVICE bool follows_on(const SoftmaxState<FloatMath> (&state)[2], i32 step) const {
+    return kFollowsOn && !is_partly_hidden(tiles.end - 1 - step) &&
+           __all_sync(0xffffffffu, fminf(state[0].max, state[1].max) > -infinity());
+  }
+  // A lane's part of a row's sum: above the first limit the row gets a new maximum, above the second one the numbers
+  // may be infinite, and their scores are made again.
+  static constexpr float kLargeSum = 8192.0f, kLostSum = 0x1p100f;
+  MICA_DEVICE bool follow_on(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 group, Factors& factors) const {
+    float sum[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float offset = -state[half].max;
+      sum[half] = exponentials(scores[0], half, [&](float x) { return fmaf(x, p.score.scale_log2, offset); });
+    }
+    if (!__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > kLargeSum)) {
+      state[0].sum += sum[0];
+      state[1].sum += sum[1];
+      return true;
+    }
+    if (__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > kLostSum)) {
+      multiply_again(scores, group);
+      return false;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float largest = quad_max(sum[half]);
+      const float exponent = largest > kLargeSum ? floorf(lg2_approx(largest)) : 0.0f, factor = ex2_approx(-exponent);
+      state[half].max += exponent;
+      state[half].sum = (state[half].sum + sum[half]) * factor;
+      factors.of_row[half] = factor;
+#pragma unroll
+      for (int n = 0; n < tile_k / 8; ++n) {
+        scores[0][n][2 * half] *= factor;
+        scores[0][n][2 * half + 1] *= factor;
+      }
+    }
+    return true;
+  }
+  // Q K^T of the warp's rows once more, without the other warps that wgmma would need. Slow and hardly ever needed.
+  MICA_DEVICE void multiply_again(Scores& scores, i32 group) const {
+    const i32 lane = threadIdx.x % 32, row = uniform_warp() % 4 * kWarpRows + lane / 4;
+    const u32 q = smem_q + q_stage(group) * QTile::kBytes, k = smem_k + k_place.stage * KTile::kBytes;
+    zero(scores);
+#pragma unroll 1
+    for (i32 column = 0; column < dim_qk; column += 2) {
+      const u32 in_chunk = column % 8 * 2;
+      const float2 of_row[2] = {unpack<Element>(load_shared_4(q + QTile::offset(row, column / 8) + in_chunk)),
+                                unpack<Element>(load_shared_4(q + QTile::offset(row + 8, column / 8) + in_chunk))};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const u32 of_keys = k + KTile::offset(lane % 4 * 2 + e, column / 8) + in_chunk;  // and of every eighth after it
+#pragma unroll
+        for (int n = 0; n < tile_k / 8; ++n) {
+          const float2 of_key = unpack<Element>(load_shared_4(of_keys + n * 8 * 128));
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float& sum = scores[0][n][2 * half + e];
+            sum = fmaf(of_row[half].x, of_key.x, fmaf(of_row[half].y, of_key.y, sum));
+          }
+        }
+      }
+    }
+    __syncwarp();
   }
   // exp2(exponent(x)) of one row in place; returns this lane's part of their sum. Several sums, since each addition
   // waits for the one before.
