@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows in and out: queries (turned by their position where there is rotary), keys and values wherever they live, and
+// Rows in and out: queries (rotated by their position where there is rotary), keys and values wherever they live, and
 // append, which writes new ones into the cache.
 #pragma once
 
@@ -44,7 +44,7 @@ struct RowPlace {
   i32 b, head, i;
 };
 
-// A query row as floats, turned where there is rotary.
+// A query row as floats, rotated where there is rotary.
 inline void load_query(const CpuCall& call, const Sequence& s, const RowPlace& at, float* row) {
   const Problem& p = *call.problem;
   const i64 offset = query_row_offset(s, at.i, p.q.stride[0], p.q.stride[1]) + at.head * p.q.stride[2];

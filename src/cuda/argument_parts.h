@@ -27,13 +27,13 @@ inline PairsArg pairs_arg(const Tensor& t) {
   a.stride_head = t.stride[1];
   a.stride_row = t.stride[2];
   a.stride_key = t.stride[3];
-  a.in_twos = t.stride[3] == 1 && t.stride[0] % 2 == 0 && t.stride[1] % 2 == 0 && t.stride[2] % 2 == 0;
+  a.vectorised_by_2 = t.stride[3] == 1 && t.stride[0] % 2 == 0 && t.stride[1] % 2 == 0 && t.stride[2] % 2 == 0;
   return a;
 }
 // Few callers promise an alignment of masks and biases, and most have it: the address itself is asked.
 inline void bind_pairs(PairsArg& a, const Tensor& t, const void* address) {
   a.data = const_cast<void*>(t.dtype == MICA_NONE ? nullptr : address);
-  a.in_twos = a.in_twos && reinterpret_cast<std::uintptr_t>(a.data) % (2 * element_bytes(t.dtype)) == 0;
+  a.vectorised_by_2 = a.vectorised_by_2 && reinterpret_cast<std::uintptr_t>(a.data) % (2 * element_bytes(t.dtype)) == 0;
 }
 
 // An address that was bound for an absent tensor is not looked at.

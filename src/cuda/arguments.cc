@@ -36,7 +36,7 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.boolean = pairs_arg(p.boolean);
   if (p.mask_last_keys > 0) {
     a.boolean.keys = a.boolean.last_keys = p.mask_last_keys;
-    a.boolean.in_twos = 0;
+    a.boolean.vectorised_by_2 = 0;
   }
   a.dropout = dropout_arg(p);
   a.splits = splits;
@@ -57,7 +57,7 @@ u64 next_work_epoch() {
 }  // namespace
 
 void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
-  a.q.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_turned) : writable(x.q);
+  a.q.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_rotated) : writable(x.q);
   a.k.data = x.k;
   a.v.data = x.v;
   a.o.data = x.o;
@@ -144,7 +144,7 @@ AppendParams append_params(const Problem& p) {
   a.k_new = rows_arg(p.k_new);
   a.v_new = rows_arg(p.v_new);
   a.q = rows_arg(p.q);
-  a.q_turned = workspace_rows(p, p.dim_qk);
+  a.q_rotated = workspace_rows(p, p.dim_qk);
   a.cos_stride_position = p.rotary_cos.stride[0];
   a.cos_stride_pair = p.rotary_cos.stride[1];
   a.sin_stride_position = p.rotary_sin.stride[0];
@@ -171,7 +171,7 @@ void bind(AppendParams& a, const Problem& p, const mica_bindings& x, const Works
   a.k_new.data = writable(x.k_new);
   a.v_new.data = writable(x.v_new);
   a.q.data = writable(x.q);
-  a.q_turned.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_turned) : nullptr;
+  a.q_rotated.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_rotated) : nullptr;
   a.k_descale = descale_of(p.k_descale, x.k_descale);
   a.v_descale = descale_of(p.v_descale, x.v_descale);
   a.cos = if_present(p.rotary_cos, x.rotary_cos);

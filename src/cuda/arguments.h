@@ -12,7 +12,7 @@ namespace mica {
 // Where the parts of a plan's workspace begin, in bytes.
 struct WorkspaceLayout {
   u64 partial_o, partial_lse;                        // split forward
-  u64 q_turned;                                      // rotary
+  u64 q_rotated;                                     // rotary
   u64 work_counter;                                  // persistent forward
   u64 d_o;                                           // backward, in q's type
   u64 row_lse, row_delta, dq_accumulator, dq_turns;  // backward

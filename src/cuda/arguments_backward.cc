@@ -192,9 +192,9 @@ BackwardBiasParams backward_bias_params(const BackwardParams& backward, const Pr
 void bind(BackwardBiasParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   bind(a.backward, p, x, layout);
   a.d_bias = x.d_bias;
-  a.in_eights = a.rows > 1 && a.keys > 1 && a.keys % 8 == 0 && a.stride_key == 1 && a.stride_row % 8 == 0 &&
-                a.stride_head % 8 == 0 && a.stride_batch % 8 == 0 &&
-                reinterpret_cast<std::uintptr_t>(x.d_bias) % 16 == 0;
+  a.vectorised_by_8 = a.rows > 1 && a.keys > 1 && a.keys % 8 == 0 && a.stride_key == 1 && a.stride_row % 8 == 0 &&
+                      a.stride_head % 8 == 0 && a.stride_batch % 8 == 0 &&
+                      reinterpret_cast<std::uintptr_t>(x.d_bias) % 16 == 0;
 }
 
 BackwardSinksParams backward_sinks_params(const Problem& p) {

@@ -107,8 +107,8 @@ mica_status add_append(Plan& plan, const KernelChoice& choice) {
   const AppendParams params = append_params(p);
   i64 blocks = i64(p.batch) * p.len_new;
   if (p.rotary_dim > 0) {
-    steps_of(plan).layout.q_turned =
-        steps_of(plan).layout.reserve(u64(rows_of_head(p)) * params.q_turned.stride_row * dtype_bytes(p.dtype));
+    steps_of(plan).layout.q_rotated =
+        steps_of(plan).layout.reserve(u64(rows_of_head(p)) * params.q_rotated.stride_row * dtype_bytes(p.dtype));
     blocks += rows_of_head(p);
   }
   return blocks == 0 ? MICA_OK : add_step(plan, StepKind::APPEND, find_kernel(Role::APPEND, choice), blocks, params);

@@ -92,7 +92,7 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
 }
 constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
   return {.smem_bytes = backward_halves_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
-          .takes_turns = r.course == Course::TURNS,
+          .fixed_order = r.course == Course::TURNS,
           .shares_groups = true,
           .uses_maps = true};
 }
@@ -318,7 +318,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
          q.ask(p.hint_len_k >= least_keys(row, p), "%d keys: too few for it", p.hint_len_k) &&
          q.ask(suits(row, p, num_sms), "%d queries and %d keys: another tile suits them better", p.hint_len_q,
                p.hint_len_k) &&
-         q.ask(row.traits.takes_turns || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
+         q.ask(row.traits.fixed_order || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
 

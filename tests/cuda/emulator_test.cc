@@ -192,9 +192,9 @@ TEST(Emulator, FindsThreadsThatWaitInVain) {
 template <int first, int others>
 void deal_registers(Params) {
   if (threadIdx.x < 128)
-    give_up_registers<first>();
+    setmaxnreg_dec<first>();
   else
-    take_registers<others>();
+    setmaxnreg_inc<others>();
 }
 
 TEST(Emulator, WarpgroupsTakeWhatOthersGaveUp) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What backward decides when it is planned, and how it divides the workspace.
 //
-// A task is (sequence, key head, chunk of its keys). It walks its chunk in panels: the keys and values of a panel are
-// packed once, its dK and dV are accumulated while all queries that see it pass by, and dQ goes to an accumulator that
-// belongs to the chunk. Everything is summed in an order that the shapes fix, so the bits do not depend on the threads.
+// A task is (sequence, key head, chunk of its keys). It goes through its chunk in panels: the keys and values of a
+// panel are packed once, its dK and dV are accumulated while all queries that see it pass by, and dQ goes to an
+// accumulator that belongs to the chunk. Everything is summed in an order that the shapes fix, so the bits do not
+// depend on the threads.
 #pragma once
 
 #include "core/schedule.h"

@@ -263,8 +263,8 @@ struct FeatureState {
       }
   }
 
-  // Walks a tensor of pairs with the fragment, a line of keys of one query at a time: whole(row, line) for a row of a
-  // fragment that is not transposed, inside(score, index) and outside(score) for each score of one that is.
+  // Loops over a tensor of pairs with the fragment, a line of keys of one query at a time: whole(row, line) for a row
+  // of a fragment that is not transposed, inside(score, index) and outside(score) for each score of one that is.
   template <int m_blocks, int n_blocks, class Whole, class Inside, class Outside>
   static MICA_DEVICE void for_each_line(float (&scores)[m_blocks][n_blocks][4], const PairsArg& a, const Band& band,
                                         i32 batch, i32 head, i32 query_begin, i32 key_begin, Whole whole, Inside inside,

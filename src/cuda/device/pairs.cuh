@@ -64,7 +64,7 @@ struct PairsAhead {
     for (int half = 0; half < 2; ++half) {
       const PairsLine line = line_of(a, band, batch, head, query_begin + half * 8 + lane / 4, key_begin + lane % 4 * 2);
       const Element* first = static_cast<const Element*>(a.data) + line.index;
-      if (a.in_twos && line.limit > n_blocks * 8 - 7) {
+      if (a.vectorised_by_2 && line.limit > n_blocks * 8 - 7) {
 #pragma unroll
         for (int n = 0; n < n_blocks; ++n)
           if constexpr (kBits == 16)
@@ -87,7 +87,7 @@ MICA_DEVICE void add_bias_line(FragmentRow<n_blocks>& row, const PairsArg& a, co
 #pragma unroll
   for (int n = 0; n < n_blocks; ++n) {
     float2 two = make_float2(0.0f, 0.0f);
-    if (a.in_twos && n * 8 + 1 < line.limit) {
+    if (a.vectorised_by_2 && n * 8 + 1 < line.limit) {
       two = load_two(a.data, line.index + n * 8, a.dtype);
     } else {
       if (n * 8 < line.limit) two.x = load_one(a.data, line.index + n * 8 * a.stride_key, a.dtype);
@@ -104,7 +104,7 @@ MICA_DEVICE void hide_line(FragmentRow<n_blocks>& row, const PairsArg& a, const 
 #pragma unroll
   for (int n = 0; n < n_blocks; ++n) {
     u32 visible[2] = {0, 0};
-    if (a.in_twos && n * 8 + 1 < line.limit) {
+    if (a.vectorised_by_2 && n * 8 + 1 < line.limit) {
       const u32 two = *reinterpret_cast<const u16*>(data + n * 8);
       visible[0] = two & 0xffu;
       visible[1] = two >> 8;

@@ -45,12 +45,12 @@ MICA_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
 
 // 9.7.13.13 griddepcontrol: where kernels may overlap (steps.h), the earlier one says from when on the next one's
 // blocks may be dealt out, and the next one waits until the earlier one is done and all it wrote is to be seen.
-MICA_DEVICE void let_next_kernel_begin() {
+MICA_DEVICE void griddepcontrol_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n");
 #endif
 }
-MICA_DEVICE void wait_for_earlier_kernel() {
+MICA_DEVICE void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif

@@ -120,11 +120,11 @@ MICA_DEVICE u32 made_anew(u32 x) {
 
 // 9.7.19.5 setmaxnreg: a warpgroup gives registers up, or takes them.
 template <int registers>
-MICA_DEVICE void give_up_registers() {
+MICA_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(registers));
 }
 template <int registers>
-MICA_DEVICE void take_registers() {
+MICA_DEVICE void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
 }
 

@@ -9,8 +9,8 @@
 
 namespace mica {
 
-// Element `column` of the row at `offset`, turned by the angle of a position.
-MICA_DEVICE float turned(const AppendParams& p, const void* data, i64 offset, i32 column, i64 position) {
+// Element `column` of the row at `offset`, rotated by the angle of a position.
+MICA_DEVICE float rotated(const AppendParams& p, const void* data, i64 offset, i32 column, i64 position) {
   const float own = load_as_float(data, offset + column, p.dtype);
   if (column >= p.rotary_dim) return own;
   const i32 half = p.rotary_dim / 2;
@@ -47,9 +47,9 @@ MICA_DEVICE void append_row(const AppendParams& p, i32 b, i32 t) {
     const i64 from = k_new_row + head * p.k_new.stride_head, to = k_row + head * p.k.stride_head + column;
     if (p.quantises)
       static_cast<u8*>(p.k.data)[to] =
-          float_to_e4m3(turned(p, p.k_new.data, from, column, position) / descale_at(p.k_descale, slot, head));
+          float_to_e4m3(rotated(p, p.k_new.data, from, column, position) / descale_at(p.k_descale, slot, head));
     else if (p.rotary_dim > 0)
-      store_float(p.k.data, to, p.dtype, turned(p, p.k_new.data, from, column, position));
+      store_float(p.k.data, to, p.dtype, rotated(p, p.k_new.data, from, column, position));
     else
       copy_element(p.k.data, to, p.k_new.data, from + column, p.dtype);
   }
@@ -74,11 +74,11 @@ MICA_DEVICE void turn_query_row(const AppendParams& p, i64 slot_row) {
   if (row < 0 || row >= s.slot_len_q) return;
   const i64 position = i64(s.leftpad) + s.append_begin + (p.turn_along ? row : 0);
   const i64 from = query_row_offset(s, i32(row), p.q.stride_batch, p.q.stride_row);
-  const i64 to = query_row_offset(s, i32(row), p.q_turned.stride_batch, p.q_turned.stride_row);
+  const i64 to = query_row_offset(s, i32(row), p.q_rotated.stride_batch, p.q_rotated.stride_row);
   for (i32 i = threadIdx.x; i < p.heads_q * p.dim_qk; i += blockDim.x) {
     const i32 head = i / p.dim_qk, column = i % p.dim_qk;
-    store_float(p.q_turned.data, to + head * p.q_turned.stride_head + column, p.dtype,
-                turned(p, p.q.data, from + head * p.q.stride_head, column, position));
+    store_float(p.q_rotated.data, to + head * p.q_rotated.stride_head + column, p.dtype,
+                rotated(p, p.q.data, from + head * p.q.stride_head, column, position));
   }
 }
 

@@ -136,9 +136,9 @@ struct BackwardBias {
         ahead.lse[m][half] = inside ? p.row_lse[stat + row] : infinity();
         ahead.delta[m][half] = inside ? p.row_delta[stat + row] : 0.0f;
       }
-    ahead.has_bias = p.bias.in_twos && p.bias.dtype != MICA_FP32 && !(p.features & (kFeatureAlibi | kFeatureBoolean)) &&
-                     step.row + tile_q <= min_of(p.bias.rows, sequence.len_q) &&
-                     key + tile_k <= min_of(p.bias.keys, sequence.len_k);
+    ahead.has_bias =
+        p.bias.vectorised_by_2 && p.bias.dtype != MICA_FP32 && !(p.features & (kFeatureAlibi | kFeatureBoolean)) &&
+        step.row + tile_q <= min_of(p.bias.rows, sequence.len_q) && key + tile_k <= min_of(p.bias.keys, sequence.len_k);
     if (!ahead.has_bias) return;
     const u16* bias = static_cast<const u16*>(p.bias.data) + step.batch * p.bias.stride_batch +
                       step.head * p.bias.stride_head + first_row * p.bias.stride_row + key + warp_key + lane % 4 * 2;
@@ -295,7 +295,7 @@ struct BackwardBias {
                                      lane % 4 * 2) = make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
     __syncthreads();
     const i32 row_begin = row_tile * tile_q, key_begin = key_tile * tile_k;
-    if (params.in_eights) {
+    if (params.vectorised_by_8) {
       for (i32 i = threadIdx.x; i < tile_q * (tile_k / 8); i += kThreads) {
         const i32 row = i / (tile_k / 8), key = i % (tile_k / 8) * 8;
         if (row_begin + row < params.rows && key_begin + key < params.keys)

@@ -47,7 +47,8 @@ template <int threads>
 MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumulator, i64 base, i32 dim, i32 tile_q,
                             i32 valid_rows) {
   const i32 lane = threadIdx.x % 32, row_in_block = lane / 4, pair = lane % 4, units = tile_q / 16 * (dim / 32);
-  const bool in_eights = p.dq_dtype != MICA_FP32 && !p.unaligned, in_twos = p.dq_dtype == MICA_FP32 && !p.unaligned;
+  const bool vectorised_by_8 = p.dq_dtype != MICA_FP32 && !p.unaligned,
+             vectorised_by_2 = p.dq_dtype == MICA_FP32 && !p.unaligned;
 #pragma unroll 2
   for (i32 unit = threadIdx.x / 32; unit < units; unit += threads / 32) {
     const i32 row_block = unit / (dim / 32), column_block = unit % (dim / 32) * 4;
@@ -65,7 +66,7 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumula
     for (int half = 0; half < 2; ++half) {
       const i32 row = row_block * 16 + half * 8 + row_in_block;
       const i64 row_offset = base + row * p.dq.stride_row;
-      if (in_eights) {
+      if (vectorised_by_8) {
         u32 words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -76,7 +77,7 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumula
         if (row < valid_rows && column < p.dim_qk)
           *reinterpret_cast<uint4*>(static_cast<u16*>(p.dq.data) + row_offset + column) =
               make_uint4(words[0], words[1], words[2], words[3]);
-      } else if (row < valid_rows && in_twos) {
+      } else if (row < valid_rows && vectorised_by_2) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const i32 column = (column_block + i) * 8 + pair * 2;
@@ -172,7 +173,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardFinishParams params) {
-  mica::let_next_kernel_begin();
-  mica::wait_for_earlier_kernel();
+  mica::griddepcontrol_launch_dependents();
+  mica::griddepcontrol_wait();
   mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params);
 }

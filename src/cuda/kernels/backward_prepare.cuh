@@ -178,6 +178,6 @@ MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardPrepareParams params) {
-  mica::let_next_kernel_begin();
+  mica::griddepcontrol_launch_dependents();
   mica::backward_prepare(params);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention with mma.sync. A block owns tile_k keys of one key head and walks the query tiles that see them,
-// for every query head of the group; dK and dV stay in registers, dQ is added to its accumulator in global memory.
+// Backward attention with mma.sync. A block owns tile_k keys of one key head and loops over the query tiles that see
+// them, for every query head of the group; dK and dV stay in registers, dQ is added to its accumulator in global
+// memory.
 //
 // Scores are computed transposed (rows are keys), so that P^T and dS^T have the shape of the A operand of dV and dK.
 // Warps form key_groups x column_groups: a warp computes the scores of its 32 keys and its share of the queries, hands

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention for Hopper, with wgmma. A block owns tile_k keys of one key head and walks the query tiles that
-// see them, for every query head of the group. The warps of its first warpgroup fetch Q, dO and the row statistics, and
-// add dQ to its accumulator; each of the other warpgroups owns 64 of the keys and keeps their dK and dV in registers:
+// Backward attention for Hopper, with wgmma. A block owns tile_k keys of one key head and loops over the query tiles
+// that see them, for every query head of the group. The warps of its first warpgroup fetch Q, dO and the row
+// statistics, and add dQ to its accumulator; each of the other warpgroups owns 64 of the keys and keeps their dK and dV
+// in registers:
 //
 //   S^T = K Q^T     dP^T = V dO^T            | own keys, all queries of the tile; S of the next tile is begun early
 //   dV += P^T dO    dK += dS^T Q             | P^T and dS^T are the A operand where they lie, in registers
@@ -61,7 +62,7 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     this->init_barriers(128 * kConsumers);
     const i32 count = this->num_steps();
     if (threadIdx.x < 128) {
-      give_up_registers<Base::kProducerRegisters>();
+      setmaxnreg_dec<Base::kProducerRegisters>();
       if (threadIdx.x < kLoaders)
         this->produce(count);
       else if (threadIdx.x == Base::kWriter && p.dq_accumulator)
@@ -71,7 +72,7 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
       else if (threadIdx.x >= 128 - kPairThreads)
         this->produce_pairs(count);
     } else {
-      take_registers<Base::kConsumerRegisters>();
+      setmaxnreg_inc<Base::kConsumerRegisters>();
       consume(count);
     }
   }

@@ -92,7 +92,7 @@ MICA_DEVICE void combine(const CombineParams& params, PartialColumns (&shared)[w
   const Sequence s = sequence_of(p.sequences, b);
   const i64 row = p.packed_q ? slot_row - s.q_begin : slot_row % p.sequences.slot_len_q;
   exists = exists && row >= 0 && row < s.slot_len_q;  // packed: it may lie between two sequences
-  wait_for_earlier_kernel();
+  griddepcontrol_wait();
   const CombineRow own = {params, p, s, head, i32(row), head * p.partial_rows + slot_row};
   // Rows not in use are empty rows.
   const i32 num_splits = exists && row < s.len_q ? p.splits.num_splits : 0;

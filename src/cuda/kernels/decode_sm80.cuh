@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of a few query rows over a long cache, bound by reading K and V once. The query heads that share a key head
-// are packed into the rows of one tile. A block owns a range of the keys; each of its warps walks key tiles of its own,
-// with its own ring of cp.async buffers and its own softmax, so that no barrier stands in the loop. At the end the
+// are packed into the rows of one tile. A block owns a range of the keys; each of its warps loops over key tiles of its
+// own, with its own ring of cp.async buffers and its own softmax, so that no barrier stands in the loop. At the end the
 // warps join their partial results through shared memory. Keys and values may be e4m3 beside a Q of 16 bits.
 #pragma once
 
@@ -287,6 +287,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
   using Kernel = mica::DecodeSm80<MICA_ELEMENT, MICA_KEY_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
                                   MICA_WARPS, MICA_STAGES, MICA_FULL>;
   Kernel kernel{params, {params}};
-  mica::let_next_kernel_begin();
+  mica::griddepcontrol_launch_dependents();
   kernel.run(smem);
 }

@@ -66,13 +66,13 @@ struct DecodeSm90 {
     __syncthreads();
     const i32 warp = uniform_warp();
     if (warp < 4) {
-      give_up_registers<kProducerRegisters>();
+      setmaxnreg_dec<kProducerRegisters>();
       if (warp % 2 == 0)
         produce<KTile>(warp / 2, 0, k_stage(warp / 2, 0), p.k, p.dim_qk);
       else
         produce<VTile>(warp / 2, 1, v_stage(warp / 2, 0), p.v, p.dim_v);
     } else {
-      take_registers<kConsumerRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
       consume(smem, warp / 4 - 1, warp % 4 * 16);
     }
   }
@@ -192,6 +192,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
   using Kernel =
       mica::DecodeSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
   Kernel kernel{params, {params}};
-  mica::let_next_kernel_begin();
+  mica::griddepcontrol_launch_dependents();
   kernel.run(smem);
 }

@@ -105,7 +105,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-      give_up_registers<kProducerRegisters>();
+      setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
       if (warp == 0)
         fetch();
@@ -114,7 +114,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       else
         transpose_values(warp - 2);
     } else {
-      take_registers<kConsumerRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
       consume();
     }
   }

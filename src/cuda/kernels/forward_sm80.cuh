@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward attention with mma.sync, ldmatrix and cp.async: A100, A10G, L4, RTX, and everything newer that has no kernel
-// of its own. A block owns tile_q queries of one head and walks the key tiles from the last to the first. Two blocks
-// share an SM where they fit, so that one block's softmax runs beside the other's products.
+// of its own. A block owns tile_q queries of one head and loops over the key tiles from the last to the first. Two
+// blocks share an SM where they fit, so that one block's softmax runs beside the other's products.
 //
 // Warps form row_groups x column_groups. Up to 128 columns of V there is one column group: a warp does all of its rows,
 // and P never leaves its registers. Beyond, the accumulators of 32 rows would not fit a warp, and with 16 rows every

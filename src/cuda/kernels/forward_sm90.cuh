@@ -77,9 +77,9 @@ struct ForwardSm90
 
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
   // fourth; two or three fall into such an order by themselves.
-  static constexpr bool kTakesTurns = kConsumers > 3;
+  static constexpr bool kOrdersConsumers = kConsumers > 3;
   static constexpr i32 kTurnBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
-  static_assert(!kTakesTurns || kTurnBarrier + kConsumers <= 16);
+  static_assert(!kOrdersConsumers || kTurnBarrier + kConsumers <= 16);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
   static constexpr i32 kQStages = kConsumers * kQSlots;
 
@@ -127,7 +127,7 @@ struct ForwardSm90
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-      give_up_registers<kProducerRegisters>();
+      setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
       if (warp == 0)
         fetch_keys();
@@ -138,7 +138,7 @@ struct ForwardSm90
       else
         fetch_values();
     } else {
-      take_registers<kConsumerRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
       consume();
     }
   }
@@ -475,10 +475,10 @@ struct ForwardSm90
 
   // A turn for each key tile of the block, also for those that a consumer skips: all of them have as many.
   static MICA_DEVICE void take_turn(i32 group) {
-    if constexpr (kTakesTurns) barrier_sync(kTurnBarrier + group, 256);
+    if constexpr (kOrdersConsumers) barrier_sync(kTurnBarrier + group, 256);
   }
   static MICA_DEVICE void pass_turn(i32 group) {
-    if constexpr (kTakesTurns) barrier_arrive(kTurnBarrier + (group + 1 == kConsumers ? 0 : group + 1), 256);
+    if constexpr (kOrdersConsumers) barrier_arrive(kTurnBarrier + (group + 1 == kConsumers ? 0 : group + 1), 256);
   }
 
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.

@@ -236,6 +236,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
   using Kernel = mica::ForwardWideSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
                                        MICA_STAGES, MICA_FULL>;
   Kernel kernel{params, {params}};
-  mica::let_next_kernel_begin();
+  mica::griddepcontrol_launch_dependents();
   kernel.run(smem);
 }

@@ -58,13 +58,13 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
     }
     __syncthreads();
     if (uniform_warp() < 4) {
-      give_up_registers<kProducerRegisters>();
+      setmaxnreg_dec<kProducerRegisters>();
       if (uniform_warp() < 2)
         produce<KTile>(p.k, p.dim_qk, smem_k, k_ring);
       else
         produce<VTile>(p.v, p.dim_v, smem_v, v_ring);
     } else {
-      take_registers<kConsumerRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
       consume(smem);
     }
   }

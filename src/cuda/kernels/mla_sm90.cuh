@@ -10,6 +10,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
   using Kernel = mica::MlaSm90<MICA_ELEMENT, mica::ForwardParams, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
                                MICA_WARPS, MICA_STAGES>;
   Kernel kernel(params);
-  mica::let_next_kernel_begin();
+  mica::griddepcontrol_launch_dependents();
   kernel.run(smem);
 }

@@ -26,9 +26,9 @@ struct RowsArg {
 struct PairsArg {
   void* data;  // null: absent
   i32 dtype;
-  i32 rows, keys;  // shape[2], shape[3]; 2^31 - 1 where they broadcast
-  i32 in_twos;     // keys 2n and 2n + 1 can be read at once
-  i32 last_keys;   // it is about the last so many keys, and those before are visible; 0: it begins at key 0
+  i32 rows, keys;       // shape[2], shape[3]; 2^31 - 1 where they broadcast
+  i32 vectorised_by_2;  // keys 2n and 2n + 1 can be read at once
+  i32 last_keys;        // it is about the last so many keys, and those before are visible; 0: it begins at key 0
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
@@ -141,7 +141,7 @@ struct ForwardMapsParams {
 // Rows of an accumulator that a warp of a warpgroup has.
 constexpr i32 kWarpRows = 16;
 
-// Backward walks, for one key tile, the query tiles that see it. dQ is summed in fp32 in the workspace, a block of
+// Backward loops, for one key tile, over the query tiles that see it. dQ is summed in fp32 in the workspace, a block of
 // (tile_q, dq_columns) per query tile and head in the order of the fragments (see dq_accumulator_index), and converted
 // at the end; the row statistics are made ready by backward_prepare.
 struct BackwardParams {
@@ -246,7 +246,7 @@ struct BackwardBiasParams {
   void* d_bias;
   i32 dtype;
   i32 batch, heads, rows, keys;
-  i32 in_eights;  // neither rows nor keys are summed, and keys 8n to 8n + 7 can be written at once
+  i32 vectorised_by_8;  // neither rows nor keys are summed, and keys 8n to 8n + 7 can be written at once
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
@@ -284,10 +284,10 @@ struct ProbsParams {
   i64 stride_batch, stride_head, stride_row, stride_key;
 };
 
-// New rows into the cache; with rotary also the turned queries.
+// New rows into the cache; with rotary also the rotated queries.
 struct AppendParams {
   RowsArg k, v, k_new, v_new;
-  RowsArg q, q_turned;
+  RowsArg q, q_rotated;
   const void* cos;  // (positions, rotary_dim / 2)
   const void* sin;
   i64 cos_stride_position, cos_stride_pair, sin_stride_position, sin_stride_pair;

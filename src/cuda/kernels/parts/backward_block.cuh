@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the backward kernels share: a block owns tile_k keys of one key head and walks the query tiles that see them,
-// for every query head of the group. Scores are computed transposed (rows are keys); a warp holds 32 keys of them.
+// What the backward kernels share: a block owns tile_k keys of one key head and loops over the query tiles that see
+// them, for every query head of the group. Scores are computed transposed (rows are keys); a warp holds 32 keys of
+// them.
 #pragma once
 
 #include "device/attend.cuh"

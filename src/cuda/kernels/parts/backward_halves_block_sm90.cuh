@@ -73,10 +73,10 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   u32 smem_p, keys_full, q_landed, do_landed, turn_open, turn_used;
 
   MICA_DEVICE void run(u8* smem) {
-    let_next_kernel_begin();
+    griddepcontrol_launch_dependents();
     this->prefetch_maps();
     if (!this->locate_item(blockIdx.x)) {
-      wait_for_earlier_kernel();
+      griddepcontrol_wait();
       return;
     }
     room = smem;
@@ -108,7 +108,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-      give_up_registers<kProducerRegisters>();
+      setmaxnreg_dec<kProducerRegisters>();
       if (threadIdx.x == 0)
         fetch(count);
       else if (threadIdx.x / 32 == 1)
@@ -116,14 +116,14 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       else if (kInTurns && threadIdx.x == 64)
         keep_turns(count);
     } else {
-      take_registers<kConsumerRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
       consume(count);
     }
   }
 
   // One lane, which has asked for K and V already.
   MICA_DEVICE void fetch(i32 count) const {
-    wait_for_earlier_kernel();  // dO may have been converted
+    griddepcontrol_wait();  // dO may have been converted
     Place place;
     auto walk = this->first_walk();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
@@ -148,7 +148,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   // One warp: the row statistics, and zeros in the place of rows past the sequence.
   MICA_DEVICE void bring_stats(i32 count) const {
     u32 q_parities = 0, do_parity = 0;
-    wait_for_earlier_kernel();  // also without a step: whoever waits for this kernel relies on what it waited for
+    griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     Place place;
     auto walk = this->first_walk();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
@@ -172,7 +172,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
 
   // One lane.
   MICA_DEVICE void keep_turns(i32 count) {
-    wait_for_earlier_kernel();  // which clears the turns
+    griddepcontrol_wait();  // which clears the turns
     auto walk = this->first_walk();
     for (i32 step = 0; step < count; ++step, this->next(walk)) {
       head = walk.head;
@@ -376,7 +376,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       for (int e = 0; e < 4; ++e) dp[n][e] = probability[n][e] * (dp[n][e] - rows[e / 2]);
   }
 
-  // P^T or dS^T, by keys, from block `first_block` of eight on, in twos.
+  // P^T or dS^T, by keys, from block `first_block` of eight on, two at a time.
   static MICA_DEVICE void share_twos(u32 tile, const Scores& x, i32 first_block, i32 warp) {
     const i32 lane = threadIdx.x % 32, chunk = warp * 2 + lane / 8 % 2;
 #pragma unroll

@@ -68,10 +68,10 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   u32 smem_dq, keys_full, keys_empty, dq_settled, landed;
 
   MICA_DEVICE void run(u8* smem) {
-    let_next_kernel_begin();
+    griddepcontrol_launch_dependents();
     this->prefetch_maps();
     if (!goes_on && !this->locate_item(blockIdx.x)) {
-      wait_for_earlier_kernel();
+      griddepcontrol_wait();
       return;
     }
     room = smem;
@@ -100,7 +100,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-      give_up_registers<kProducerRegisters>();
+      setmaxnreg_dec<kProducerRegisters>();
       if (threadIdx.x == 0)
         fetch();
       else if (threadIdx.x / 32 == 1)
@@ -108,14 +108,14 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       else if (threadIdx.x == 64 && p.dq_accumulator)
         kWholeHeads ? keep_dq() : add_dq();
     } else {
-      take_registers<kConsumerRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
       consume();
     }
   }
 
   // One lane.
   MICA_DEVICE void add_dq() {
-    wait_for_earlier_kernel();  // which clears the accumulator
+    griddepcontrol_wait();  // which clears the accumulator
     i32 steps = 0;
     this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();
@@ -168,7 +168,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       auto walk = this->first_walk();
       if (count > 0 && tiles_before == 0) {
         if (goes_on) this->ask_keys(keys_full);
-        wait_for_earlier_kernel();  // dO may have been converted
+        griddepcontrol_wait();  // dO may have been converted
       }
       for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
         ask_queries(walk, place);
@@ -194,7 +194,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   // One warp: the row statistics, and zeros in the place of rows past the sequence.
   MICA_DEVICE void bring_stats() {
     u32 parities = 0;
-    wait_for_earlier_kernel();  // also without a step: whoever waits for this kernel relies on what it waited for
+    griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     Place place;
     this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();

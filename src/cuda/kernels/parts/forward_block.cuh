@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the forward kernels share: which queries and keys are a block's, where a key's row lies, and how a result
-// leaves. A block owns tile_q queries of one head and walks the key tiles that they see.
+// leaves. A block owns tile_q queries of one head and loops over the key tiles that they see.
 #pragma once
 
 #include "device/attend.cuh"
@@ -287,7 +287,8 @@ struct ForwardBlock {
       }
   }
 
-  // O in fp32, or that of a split, normalised by itself: in twos, or where rows are odd a store for each element.
+  // O in fp32, or that of a split, normalised by itself: vectorised by 2, or where rows are odd a store for each
+  // element.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void store_floats(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
     const i64 stride_row = p.partial_o ? p.dim_v : p.o.stride_row;
@@ -295,7 +296,7 @@ struct ForwardBlock {
         p.partial_o ? p.partial_o + partial_row() * p.dim_v : static_cast<float*>(p.o.data) + output_offset();
     first += r.column(0);
     const i32 columns = p.dim_v - r.column(0);
-    const bool in_twos = p.dim_v % 2 == 0 && stride_row % 2 == 0 && reinterpret_cast<u64>(first) % 8 == 0;
+    const bool vectorised_by_2 = p.dim_v % 2 == 0 && stride_row % 2 == 0 && reinterpret_cast<u64>(first) % 8 == 0;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
@@ -306,7 +307,7 @@ struct ForwardBlock {
         for (int n = 0; n < n_blocks; ++n) {
           if (n * 8 >= columns) continue;
           const float a = r.out[m][n][2 * half] * scale[m][half], b = r.out[m][n][2 * half + 1] * scale[m][half];
-          if (in_twos) {
+          if (vectorised_by_2) {
             *reinterpret_cast<float2*>(to + n * 8) = make_float2(a, b);
           } else {
             to[n * 8] = a;

@@ -16,7 +16,7 @@
 // K is fetched by the copy engine where `Params` brings its map (ForwardMapsParams), all 64 keys of a tile are in use
 // and lie in one piece; else by cp.async, with zeros past the last key.
 //
-// V may begin at any panel of 64 columns of K: panels of Q and K are fetched in turned order, so that V's come first.
+// V may begin at any panel of 64 columns of K: panels of Q and K are fetched in rotated order, so that V's come first.
 #pragma once
 
 #include "device/ring_sm90.cuh"
@@ -47,7 +47,7 @@ struct MlaSm90 {
   static constexpr int kColumns = dim_v / 2;   // of a warpgroup
   static constexpr int kHalf = kColumns / 64;  // panels of it
   static constexpr int kPanels = dim_qk / 64;  // V's, then the rest
-  static constexpr int kVParts = dim_v / 128;  // panels arrive in twos
+  static constexpr int kVParts = dim_v / 128;  // panels arrive by two
   static constexpr int kParts = kVParts + 1;   // and what is not V's
   static constexpr int kRest = kPanels - 2 * kHalf;
   static_assert(warps == 12 && stages == 2 && tile_q == 64 && tile_k == 64 && kHalf % 2 == 0 && kRest == 1);
@@ -89,8 +89,8 @@ struct MlaSm90 {
   }
   // The column in global memory of a panel's first.
   MICA_DEVICE i32 column_of(i32 panel) const {
-    const i32 turned = panel + v_panel;
-    return (turned < kPanels ? turned : turned - kPanels) * 64;
+    const i32 rotated = panel + v_panel;
+    return (rotated < kPanels ? rotated : rotated - kPanels) * 64;
   }
 
   MICA_DEVICE void run(u8* smem) {
@@ -116,10 +116,10 @@ struct MlaSm90 {
     __syncthreads();
     const i32 warp = uniform_warp();
     if (warp < 4) {
-      give_up_registers<kProducerRegisters>();
+      setmaxnreg_dec<kProducerRegisters>();
       produce(warp / 2, warp % 2);
     } else {
-      take_registers<kConsumerRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
       if (warp < 8)
         consume<0>(smem);
       else

@@ -47,8 +47,8 @@ inline u64 compare_and_swap(u64* address, u64 expected, u64 x) {
 inline u64 load_relaxed(const u64* address) { return *address; }
 inline void store_relaxed(u64* address, u64 x) { *address = x; }
 
-inline void let_next_kernel_begin() {}
-inline void wait_for_earlier_kernel() {}
+inline void griddepcontrol_launch_dependents() {}
+inline void griddepcontrol_wait() {}
 inline void barrier_sync(i32 id, i32 threads) { emulation::meet(id, threads, true); }
 inline bool barrier_all(i32 id, i32 threads, bool predicate) { return emulation::meet(id, threads, predicate); }
 

@@ -53,11 +53,11 @@ void wgmma_hold(float (&)[n][4]) {}
 inline void finish_before_wait(float) {}
 inline u32 made_anew(u32 x) { return x; }
 template <int registers>
-void give_up_registers() {
+void setmaxnreg_dec() {
   emulation::set_registers(registers);
 }
 template <int registers>
-void take_registers() {
+void setmaxnreg_inc() {
   emulation::set_registers(registers);
 }
 
