@@ -99,7 +99,8 @@ typedef struct mica_dropout {
 
 /* Backward on a GPU, piece by piece over the keys (mica_place) for the same queries: the pieces share a workspace, in
  * which the row statistics are made once and dQ is summed, and dQ is written at the end. All calls have the same q, o,
- * lse, d_o, scale and kernel (mica_plan_kernel), go to one stream, and the workspace is as large as the largest asks. */
+ * lse, d_o, scale and kernel (mica_plan_kernel), go to one stream, and the workspace is as large as the largest asks.
+ */
 typedef enum mica_pieces {
   MICA_PIECES_NONE = 0,  /* the call is the whole */
   MICA_PIECES_FIRST = 1, /* begins the sums; dq is not written */

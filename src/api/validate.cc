@@ -798,7 +798,8 @@ mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t w
     if (may_overlap(x.o, p.o, x.k, p.k)) return invalid("bindings.o overlaps bindings.k, want memory of its own");
     if (may_overlap(x.o, p.o, x.v, p.v)) return invalid("bindings.o overlaps bindings.v, want memory of its own");
   }
-  if (p.k_new.dtype != MICA_NONE && !is_empty(p.k_new) && !is_empty(p.k)) {  // rows would move within the cache, in any order
+  if (p.k_new.dtype != MICA_NONE && !is_empty(p.k_new) &&
+      !is_empty(p.k)) {  // rows would move within the cache, in any order
     if (may_overlap(x.k_new, p.k_new, x.k, p.k))
       return invalid("bindings.k_new overlaps bindings.k, want memory of its own");
     if (may_overlap(x.v_new, p.v_new, x.v, p.v))

@@ -67,7 +67,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   layout.dk_accumulator = layout.dq_turns + u64(turns) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
-  // Of several pieces that share the workspace, the first makes the statistics; the others set to zero what is not dQ's.
+  // Of several pieces that share the workspace, the first makes the statistics; the others set to zero what is not
+  // dQ's.
   const bool adds = plan.pieces == MICA_PIECES_NEXT, ends = plan.pieces == MICA_PIECES_END;
   const bool has_keys = key_blocks > 0 && !ends, writes_dq = plan.pieces == MICA_PIECES_NONE || ends;
   mica_status status = MICA_OK;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "doctor/read/binary.h"
-#include "doctor/read/python/imports.h"
 #include "doctor/read/metadata.h"
+#include "doctor/read/python/imports.h"
 #include "doctor/read/record.h"
 #include "doctor/read/wheel_name.h"
 #include "doctor/verdict/verdict.h"
