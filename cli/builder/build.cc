@@ -194,6 +194,12 @@ int run(Options options) {
       throw std::runtime_error("--jobs is '" + support::printable(options.jobs) + "', want auto or 1 to 1024");
     options.request.jobs = int(jobs);
   }
+  if (options.slurm.pythons.size() == 1) options.request.python = options.slurm.pythons[0];
+  if (options.slurm.pythons.size() > 1 && !options.slurm.slurm)
+    throw std::runtime_error("--python is given " + std::to_string(options.slurm.pythons.size()) +
+                             " times, want one, or --slurm: an array of jobs builds for several");
+  if (options.slurm.pythons.size() > 1 && options.install)
+    throw std::runtime_error("--install wants one --python: each of several gets its wheel by mica fix WHEEL --python");
   options.request.mica_version = mica_version();
   options.request.fetches_toolchain = !options.no_fetch;
   Display display(options.json, !options.no_progress);
@@ -278,8 +284,11 @@ Verb build_verb(Command& app) {
   Command* verb = app.add_subcommand("build", "Build another project's CUDA extension for this torch");
   verb->add_option("source", request.target, "a package (flash-attn, flash-attn==2.8.3), a source archive or a folder")
       ->type_name("TARGET");
-  verb->add_option("--python", request.python, "the Python whose torch it is for (default: the active one)")
-      ->type_name("PATH");
+  verb->add_option("--python", options->slurm.pythons,
+                   "the Python whose torch it is for (default: the active one); several with --slurm: an array of jobs")
+      ->type_name("PATH")
+      ->expected(1)
+      ->take_all();
   verb->add_option("--target", request.target_files,
                    "where it shall run: files that mica doctor --export wrote there; several: one wheel for all")
       ->type_name("FILE")
@@ -322,6 +331,7 @@ Verb build_verb(Command& app) {
       "  mica build causal_conv1d-1.5.0.tar.gz --python /env/bin/python --target gpu-node.json\n"
       "  mica build ./my-extension --jobs 4 --keep\n"
       "  mica build flash-attn --slurm --partition cpu --time 2:00:00 --publish /shared/wheels\n"
+      "  mica build flash-attn --slurm --python /envs/py311 --python /envs/py312     a wheel for each, as a job array\n"
       "Exit codes: 0 built; 1 refused or failed, with the reason; 2 bad usage, or it could not be tried; 130 stopped.");
   return {verb, [options] { return run(*options); }};
 }

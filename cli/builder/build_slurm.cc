@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "builder/plan/architectures.h"
+#include "builder/plan/gather.h"
 #include "builder/plan/parallel.h"
 #include "builder/plan/recipe.h"
 #include "builder/run/prepare.h"
@@ -186,26 +188,29 @@ void print(const Result& result) {
   std::printf("log      %s\n", result.job.log().c_str());
 }
 
-void print_json(const Result& result) {
-  const nlohmann::json out = {{"job", result.job.id},
-                              {"folder", result.job.request.folder},
-                              {"log", result.job.log()},
-                              {"attempts", result.job.attempt},
-                              {"phase", builder::phase_name(result.status.phase)},
-                              {"end", builder::end_name(result.status.end)},
-                              {"state", result.status.state},
-                              {"reason", result.status.reason},
-                              {"node", result.status.node},
-                              {"exit_code", result.status.exit_code},
-                              {"wheel", wheel_of(result)},
-                              {"published", succeeded(result) ? result.job.request.publish : ""},
-                              {"verdicts", doctor::as_json(result.verdicts)}};
+nlohmann::json as_json(const Result& result) {
+  return {{"job", result.job.id},
+          {"folder", result.job.request.folder},
+          {"log", result.job.log()},
+          {"attempts", result.job.attempt},
+          {"phase", builder::phase_name(result.status.phase)},
+          {"end", builder::end_name(result.status.end)},
+          {"state", result.status.state},
+          {"reason", result.status.reason},
+          {"node", result.status.node},
+          {"exit_code", result.status.exit_code},
+          {"wheel", wheel_of(result)},
+          {"published", succeeded(result) ? result.job.request.publish : ""},
+          {"verdicts", doctor::as_json(result.verdicts)}};
+}
+
+void print_json(const nlohmann::json& out) {
   std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
 SlurmEnd finish(const Result& result, bool json) {
   if (json)
-    print_json(result);
+    print_json(as_json(result));
   else
     print(result);
   if (result.status.phase != builder::JobPhase::kEnded) return {kInterrupted, "", ""};
@@ -213,6 +218,35 @@ SlurmEnd finish(const Result& result, bool json) {
   const auto python = std::find(words.begin(), words.end(), "--python");
   return {succeeded(result) ? kOk : kFailed, wheel_of(result), python + 1 < words.end() ? python[1] : ""};
 }
+
+// Tasks of an array, one after the other; the others go on meanwhile. One that fails ends none of them.
+SlurmEnd finish_all(const std::vector<builder::Job>& jobs, const SlurmOptions& options, bool json,
+                    const builder::Listener& listener) {
+  nlohmann::json all = nlohmann::json::array();
+  SlurmEnd out{kOk, "", ""};
+  for (const builder::Job& job : jobs) {
+    const Result result = follow(job, options, listener);
+    if (json)
+      all.push_back(as_json(result));
+    else
+      print(result);
+    if (result.status.phase != builder::JobPhase::kEnded) return {kInterrupted, "", ""};
+    if (!succeeded(result)) out.exit_code = kFailed;
+  }
+  if (json) print_json({{"tasks", all}, {"exit_code", out.exit_code}});
+  return out;
+}
+
+// The tasks of an array that was submitted from this folder.
+std::vector<builder::Job> read_tasks(const std::string& folder) {
+  std::vector<builder::Job> out;
+  std::error_code error;
+  while (fs::exists(folder + "/" + std::to_string(out.size()) + "/job.json", error))
+    out.push_back(builder::read_job(folder + "/" + std::to_string(out.size())));
+  return out;
+}
+
+constexpr const char* kArray = "-array";  // behind the package in the name of an array's folder
 
 // `--arch auto` on a cluster: the GPUs that its nodes have, as Slurm lists them.
 void take_the_clusters_gpus(builder::BuildRequest& request, const SlurmOptions& options,
@@ -238,6 +272,64 @@ void take_the_clusters_gpus(builder::BuildRequest& request, const SlurmOptions& 
   std::string line = "for the cluster's GPUs: exact for " + support::joined(names, ", ");
   for (const auto& [gpu, by] : fleet.compatible) line += "; " + gpu.text() + " runs the code of " + by.text();
   listener.say(line);
+}
+
+// "py311-torch2.8.0-cu128"; with a number where that is taken.
+std::string label_of(const builder::BuildPlace& place, std::set<std::string>& taken) {
+  const auto& version = place.python->facts.version;
+  std::string label = "py" + std::to_string(version.major_part()) + std::to_string(version.minor_part()) +
+                      (place.python->torch ? "-torch" + place.python->torch->version : "");
+  for (char& c : label)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.') c = '-';
+  std::string out = label;
+  for (int i = 2; !taken.insert(out).second; ++i) out = label + "-" + std::to_string(i);
+  return out;
+}
+
+// The source is fetched once; each Python has a plan, a build folder and a task of its own.
+SlurmEnd run_array(const builder::BuildRequest& asked, const SlurmOptions& options, bool json,
+                   const builder::Listener& listener) {
+  std::vector<builder::JobRequest> tasks;
+  std::string folder;
+  std::set<std::string> labels;
+  for (const std::string& python : options.pythons) {
+    builder::BuildRequest request = asked;
+    request.python = python;
+    const std::string label = label_of(builder::look_around(python), labels);
+    // Wheels for two torches have one name: each has a folder, and a shelf, of its own.
+    request.out = (fs::path(asked.out) / label).string();
+    SlurmOptions own = options;
+    if (!options.publish.empty()) own.publish = (fs::path(options.publish) / label).string();
+    const builder::PreparedBuild prepared =
+        builder::prepare(request, options.print ? builder::Fetch::kNothing : builder::Fetch::kForAnotherNode, listener);
+    for (const doctor::Verdict& verdict : prepared.plan.verdicts)
+      if (verdict.severity == doctor::Severity::kError)
+        listener.say("for " + prepared.place.program + " it could not be built here (" + verdict.code.text() +
+                     "); the job's node decides");
+    tasks.push_back(job_request(request, own, prepared));
+    folder = tasks.back().folder + kArray;
+  }
+  if (options.print) {
+    const std::string script = builder::array_script(tasks);
+    if (json)
+      print_json({{"script", script}, {"folder", folder}});
+    else
+      std::printf("%s", script.c_str());
+    return {};
+  }
+  for (const builder::Job& job : read_tasks(folder)) {
+    const builder::JobPhase phase = builder::look_at_job(job).phase;
+    if (phase == builder::JobPhase::kQueued || phase == builder::JobPhase::kRunning)
+      throw std::runtime_error("job " + job.id +
+                               " builds it already: mica build --slurm --attach follows it, --cancel ends it");
+  }
+  std::error_code error;
+  fs::remove_all(folder, error);
+  const std::vector<builder::Job> jobs = builder::submit_array(folder, tasks);
+  listener.say("array of " + support::counted(jobs.size(), "job") + " submitted from " + folder + ": " +
+               support::counted(std::size_t(tasks[0].jobs), "compiler") + " and " +
+               builder::gigabytes(asked_memory_bytes(tasks[0])) + " of memory for each");
+  return finish_all(jobs, options, json, listener);
 }
 
 }  // namespace
@@ -284,9 +376,11 @@ std::string find_job_folder(const builder::BuildRequest& request) {
   std::error_code error;
   for (fs::directory_iterator entry(jobs_folder(request), error), end; !error && entry != end; entry.increment(error)) {
     std::error_code missing;
-    const fs::file_time_type time = fs::last_write_time(entry->path() / "job.json", missing);
-    const bool fits = request.target.empty() ||
-                      entry->path().filename() == folder_name(builder::parse_source(request.target).package);
+    const std::string name = entry->path().filename().string();
+    const bool is_array = name.ends_with(kArray);
+    const fs::file_time_type time = fs::last_write_time(entry->path() / (is_array ? "array.sh" : "job.json"), missing);
+    const std::string wanted = request.target.empty() ? "" : folder_name(builder::parse_source(request.target).package);
+    const bool fits = wanted.empty() || name == wanted || name == wanted + kArray;
     if (missing || !fits || (!newest.empty() && time <= when)) continue;
     newest = entry->path().string();
     when = time;
@@ -302,16 +396,22 @@ SlurmEnd run_in_slurm(const builder::BuildRequest& asked, const SlurmOptions& op
     const std::string folder = find_job_folder(request);
     if (folder.empty())
       throw std::runtime_error("no job" + (request.target.empty() ? "" : " of " + request.target) + " was submitted");
-    builder::Job job = builder::read_job(folder);
-    if (options.cancel) builder::cancel_job(job);
     SlurmOptions calm = options;
     if (options.cancel) calm.retries = 0;
+    if (const std::vector<builder::Job> tasks = read_tasks(folder); !tasks.empty()) {
+      if (options.cancel)
+        for (const builder::Job& task : tasks) builder::cancel_job(task);
+      return finish_all(tasks, calm, json, listener);
+    }
+    builder::Job job = builder::read_job(folder);
+    if (options.cancel) builder::cancel_job(job);
     return finish(follow(std::move(job), calm, listener), json);
   }
   if (request.target.empty()) throw std::runtime_error("want a package, a source archive or a folder");
   builder::Listener quiet = listener;
   if (options.print) quiet.say = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   take_the_clusters_gpus(request, options, quiet);
+  if (options.pythons.size() > 1) return run_array(request, options, json, listener);
   const builder::PreparedBuild prepared =
       builder::prepare(request, options.print ? builder::Fetch::kNothing : builder::Fetch::kForAnotherNode, listener);
   const builder::JobRequest wanted = job_request(request, options, prepared);

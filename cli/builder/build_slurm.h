@@ -16,6 +16,7 @@ struct SlurmOptions {
   bool slurm = false, print = false, cancel = false;
   builder::SlurmWishes wishes;
   int retries = 2;
+  std::vector<std::string> pythons;  // more than one: an array of jobs, a task for each
   std::string publish;  // folder that the job puts the finished wheel into
 };
 

@@ -271,6 +271,33 @@ class Real(Verb):
         self.assertEqual((result.returncode, out["started"], out["placed"]), (1, True, "new"))
         self.assertEqual([v["subject"] for v in out["verdicts"]], ["causal_conv1d"])
 
+    def notebook(self, *cells):
+        """A notebook of these code cells, with one of text between the first two."""
+        listed = [{"cell_type": "code", "metadata": {}, "source": c.splitlines(True), "outputs": [], "execution_count": None}
+                  for c in cells]
+        listed.insert(1, {"cell_type": "markdown", "metadata": {}, "source": ["# text\n"]})
+        path = self.folder / "train.ipynb"
+        path.write_text(json.dumps({"cells": listed, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}))
+        return path
+
+    def test_a_notebook_runs(self):
+        path = self.notebook("x = 6\n", "print('answer', x * 7)\n")
+        before = path.read_bytes()
+        result = self.run_mica("run", str(path), "--python", str(REAL_PYTHON))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(path.read_bytes(), before, "the file stays as it was")
+
+    def test_the_cell_that_failed_and_why(self):
+        path = self.notebook("x = 1\n", "%%time\nraise ImportError('/env/lib/python3.11/site-packages/flash_attn_2_cuda"
+                             ".cpython-311-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs')\n",
+                             "print('not reached')\n")
+        result = self.run_mica("run", str(path), "--python", str(REAL_PYTHON), "--json")
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        verdicts = json.loads(result.stdout)["verdicts"]
+        self.assertEqual([v["code"] for v in verdicts[:2]], ["JUPYTER_CELL_FAILED", "TORCH_CXX11_ABI"])
+        self.assertIn("code cell 2", verdicts[0]["subject"])
+        self.assertNotIn("not reached", result.stdout)
+
 
 def real_environment(folder: pathlib.Path) -> pathlib.Path:
     """A throw-away environment with ipykernel; exits with 77 where pip cannot be reached."""

@@ -38,7 +38,7 @@ struct JobRequest {
 
 struct Job {
   JobRequest request;
-  std::string id;        // digits; empty: the submission was interrupted
+  std::string id;        // digits, of a task "123_4"; empty: the submission was interrupted
   std::string cluster;   // of a federation; empty: the usual one
   double submitted = 0;  // seconds since 1970
   int attempt = 1;

@@ -92,12 +92,16 @@ std::vector<std::string> with_cluster(std::vector<std::string> words, const Job&
   return words;
 }
 
+void check_folder(const std::string& folder) {
+  if (folder.find_first_of("%\\\n") != std::string::npos)
+    throw std::runtime_error("the job's folder is " + support::printable(folder) +
+                             ", want one without % and \\: Slurm would fill them in");
+}
+
 Job submit_attempt(Job job) {
   const JobRequest& request = job.request;
   const std::string script = job_script(request);
-  if (request.folder.find_first_of("%\\\n") != std::string::npos)
-    throw std::runtime_error("the job's folder is " + support::printable(request.folder) +
-                             ", want one without % and \\: Slurm would fill them in");
+  check_folder(request.folder);
   make_folders(request.folder);
   replace_file(request.folder + "/job.sh", script);
   job.submitted = seconds_since_1970();
@@ -214,8 +218,9 @@ JobEnd end_by_log(const std::string& text) {
 
 // False if Slurm does not know the job (any more).
 bool ask_queue(const Job& job, JobStatus* status) {
-  const Said said = ask_if_there(
-      with_cluster({"squeue", "--noheader", "--states=all", "--jobs=" + job.id, "--format=%i|%T|%r|%N|%M|%L"}, job));
+  // --array: a line for each task, also of those that wait.
+  const Said said = ask_if_there(with_cluster(
+      {"squeue", "--noheader", "--array", "--states=all", "--jobs=" + job.id, "--format=%i|%T|%r|%N|%M|%L"}, job));
   for (const std::string& line : lines_of(said.output)) {
     const std::vector<std::string> fields = support::split(line, '|');
     if (fields.size() != 6 || fields[0] != job.id) continue;
@@ -277,6 +282,31 @@ Job submit_job(const JobRequest& request) {
   Job job;
   job.request = request;
   return submit_attempt(std::move(job));
+}
+
+std::vector<Job> submit_array(const std::string& folder, std::vector<JobRequest> tasks) {
+  check_folder(folder);
+  std::vector<Job> jobs(tasks.size());
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    jobs[i].request = std::move(tasks[i]);
+    jobs[i].request.folder = folder + "/" + std::to_string(i);
+    jobs[i].submitted = seconds_since_1970();
+    make_folders(jobs[i].request.folder);
+    replace_file(jobs[i].request.folder + "/job.json", to_json(jobs[i]));
+  }
+  std::vector<JobRequest> requests;
+  for (const Job& job : jobs) requests.push_back(job.request);
+  replace_file(folder + "/array.sh", array_script(requests));
+  const Said said = ask({"sbatch", "--parsable", "array.sh"}, folder);
+  if (!said.ok()) throw std::runtime_error(said.complaint("sbatch"));
+  Job whole;
+  read_id(said, &whole);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].id = whole.id + "_" + std::to_string(i);
+    jobs[i].cluster = whole.cluster;
+    replace_file(jobs[i].request.folder + "/job.json", to_json(jobs[i]));
+  }
+  return jobs;
 }
 
 Job resubmit_job(const Job& before, const JobRequest& request) {

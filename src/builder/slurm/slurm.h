@@ -23,6 +23,9 @@ namespace builder {
 
 // Writes the script, hands it to sbatch and notes the id. Throws std::runtime_error with Slurm's own words.
 Job submit_job(const JobRequest& request);
+// Several as one array, a job for each task: their folders are FOLDER/0, FOLDER/1, ... A second try of one is a job of
+// its own.
+std::vector<Job> submit_array(const std::string& folder, std::vector<JobRequest> tasks);
 // The next attempt, in the same folder.
 Job resubmit_job(const Job& before, const JobRequest& request);
 // Throws std::runtime_error with one line if the folder holds no job.

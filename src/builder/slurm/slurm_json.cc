@@ -12,8 +12,12 @@ namespace {
 
 using nlohmann::json;
 
+// Digits, or those of an array and of its task: "123", "123_4"; empty before Slurm has answered.
 bool is_id(const std::string& text) {
-  return text.size() <= 20 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const std::size_t line = text.find('_');
+  const bool ends_well = line == text.npos || (line > 0 && line + 1 < text.size());
+  return ends_well && text.size() <= 30 && std::count(text.begin(), text.end(), '_') <= 1 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || c == '_'; });
 }
 
 }  // namespace

@@ -148,9 +148,11 @@ uint64_t asked_memory_bytes(const JobRequest& request) {
   return uint64_t(std::max(1, request.jobs)) * (request.job_bytes + request.job_bytes / 10) + 2 * kGibi;
 }
 
-std::string job_script(const JobRequest& request) {
+namespace {
+
+// What the job asks of Slurm, up to the first command.
+std::string asked(const JobRequest& request) {
   check_wishes(request.wishes);
-  if (request.words.empty()) throw std::runtime_error("the job has no command");
   std::string out = "#!/bin/bash\n# Submit it from its own folder: the log is written there.\n";
   const auto ask = [&](const std::string& option, const std::string& value) {
     if (!value.empty()) out += "#SBATCH --" + option + "=" + value + "\n";
@@ -168,13 +170,14 @@ std::string job_script(const JobRequest& request) {
   ask("constraint", request.wishes.constraint.empty() ? "" : "\"" + request.wishes.constraint + "\"");
   ask("reservation", request.wishes.reservation);
   for (const std::string& line : request.wishes.lines) out += "#SBATCH " + line + "\n";
-  ask("output", "job-%j.log");
-  ask("open-mode", "append");
-  out += "#SBATCH --requeue\n";  // after a node's failure it goes on from what is built
-  out += "job_folder=$PWD\n";
-  out += "export MICA_BUILD_OUTCOME=\"$job_folder/job-$SLURM_JOB_ID.json\"\n";
-  out += "rm -f \"$job_folder/job-$SLURM_JOB_ID.end\" \"$MICA_BUILD_OUTCOME\"\n";
-  out += "echo \"mica: job $SLURM_JOB_ID on $(hostname)\"\n";
+  return out;
+}
+
+// Modules and the command, whose exit code is noted beside the log. `id` and `job_folder` are set.
+std::string noted_run(const JobRequest& request, const std::string& command) {
+  std::string out = "export MICA_BUILD_OUTCOME=\"$job_folder/job-$id.json\"\n";
+  out += "rm -f \"$job_folder/job-$id.end\" \"$MICA_BUILD_OUTCOME\"\n";
+  out += "echo \"mica: job $id on $(hostname)\"\n";
   for (const auto& [name, value] : request.variables) {
     if (!is_variable_name(name)) throw std::runtime_error("no variable can be called " + support::printable(name));
     out += "export " + name + "=" + shell_quoted(value) + "\n";
@@ -183,15 +186,43 @@ std::string job_script(const JobRequest& request) {
   if (!request.work_folder.empty()) out += "cd " + shell_quoted(request.work_folder) + " || exit 2\n";
   // The shell outlives the signal that ends the command, to note how that went.
   out += "trap : TERM INT\n";
-  for (const std::string& word : request.words) out += shell_quoted(word) + " ";
-  out += "--jobs " + std::to_string(request.jobs) + " &\n";
+  out += command + "--jobs " + std::to_string(request.jobs) + " &\n";
   out += "command=$!\n";
   out += "wait $command; code=$?\n";
   out += "if kill -0 $command 2>/dev/null; then kill -TERM $command; wait $command; code=$?; fi\n";
-  out += "echo $code >\"$job_folder/.job-$SLURM_JOB_ID.end\"\n";
-  out += "mv \"$job_folder/.job-$SLURM_JOB_ID.end\" \"$job_folder/job-$SLURM_JOB_ID.end\"\n";
+  out += "echo $code >\"$job_folder/.job-$id.end\"\n";
+  out += "mv \"$job_folder/.job-$id.end\" \"$job_folder/job-$id.end\"\n";
   out += "exit $code\n";
   return out;
+}
+
+std::string quoted_words(const JobRequest& request) {
+  if (request.words.empty()) throw std::runtime_error("the job has no command");
+  std::string out;
+  for (const std::string& word : request.words) out += shell_quoted(word) + " ";
+  return out;
+}
+
+// After a node's failure a job goes on from what is built.
+constexpr const char* kGoesOn = "#SBATCH --open-mode=append\n#SBATCH --requeue\n";
+
+}  // namespace
+
+std::string job_script(const JobRequest& request) {
+  return asked(request) + "#SBATCH --output=job-%j.log\n" + kGoesOn + "id=$SLURM_JOB_ID\njob_folder=$PWD\n" +
+         noted_run(request, quoted_words(request));
+}
+
+std::string array_script(const std::vector<JobRequest>& tasks) {
+  if (tasks.empty()) throw std::runtime_error("the array has no task");
+  std::string out = asked(tasks[0]);
+  out += "#SBATCH --array=0-" + std::to_string(tasks.size() - 1) + "\n";
+  out += std::string("#SBATCH --output=%a/job-%A_%a.log\n") + kGoesOn;
+  out += "id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\njob_folder=$PWD/$SLURM_ARRAY_TASK_ID\n";
+  out += "case $SLURM_ARRAY_TASK_ID in\n";
+  for (std::size_t i = 0; i < tasks.size(); ++i)
+    out += std::to_string(i) + ") set -- " + quoted_words(tasks[i]) + ";;\n";
+  return out + "*) exit 2 ;;\nesac\n" + noted_run(tasks[0], "\"$@\" ");
 }
 
 }  // namespace builder

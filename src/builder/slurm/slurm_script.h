@@ -23,5 +23,8 @@ std::string slurm_time(uint64_t seconds);  // "1-12:00:00"
 void check_wishes(const SlurmWishes& wishes);
 
 std::string job_script(const JobRequest& request);
+// Several commands as one array of jobs, a task for each; all ask for the same. Task 3 works in the folder 3 below the
+// one that it is submitted from.
+std::string array_script(const std::vector<JobRequest>& tasks);
 
 }  // namespace builder

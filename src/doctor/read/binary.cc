@@ -134,14 +134,20 @@ NumpyUse NumpyProbe::use() const {
   return out;
 }
 
+// Libraries of that size are GPU code, and have nothing to do with NumPy.
+static bool may_use_numpy(std::string_view path, uint64_t size) {
+  constexpr uint64_t kLarge = 64 << 20;
+  return size < kLarge || is_extension_name(path) || path.find("python") != path.npos;
+}
+
 void BinaryProbe::feed(std::span<const uint8_t> piece) {
-  if (kind_ == Kind::kElf) numpy_.feed(piece);
+  if (kind_ == Kind::kElf && may_use_numpy(path_, size_)) numpy_.feed(piece);
   if (kind_ == Kind::kUnknown) {
     head_.insert(head_.end(), piece.begin(), piece.end());
     if (head_.size() < 8 && head_.size() < size_) return;
     kind_ = starts_as_elf(head_) ? Kind::kElf : (starts_as_fatbin(head_) ? Kind::kFatbin : Kind::kOther);
     if (kind_ != Kind::kOther) scanner_.feed(head_);
-    if (kind_ == Kind::kElf) numpy_.feed(head_);
+    if (kind_ == Kind::kElf && may_use_numpy(path_, size_)) numpy_.feed(head_);
     head_ = {};
   } else if (kind_ != Kind::kOther) {
     scanner_.feed(piece);

@@ -104,6 +104,31 @@ class BuildInSlurm(unittest.TestCase):
         as_json = json.loads(self.run_mica("--slurm", "--print", "--json").stdout)
         self.assertTrue(as_json["script"].startswith("#!/bin/bash\n"))
 
+    def test_a_wheel_for_each_of_several_pythons(self):
+        other = self.folder / "other"
+        (other / "bin").mkdir(parents=True)
+        for name in ("lib", "pyvenv.cfg"):
+            (other / name).symlink_to(pathlib.Path(sys.prefix) / name)
+        (other / "bin/python").symlink_to(pathlib.Path(sys.executable).resolve())
+        several = ["--slurm", "--python", other, "--jobs", "1", "--mem", "1400M", "--retries", "0"]
+        script = self.run_mica(*several, "--print").stdout
+        self.assertIn("#SBATCH --array=0-1\n", script)
+        for python in (other / "bin/python", sys.executable):
+            self.assertEqual(sum(str(python) in line for line in script.splitlines()), 1, script)
+        result = self.run_mica(*several, "--publish", self.folder / "shelf", "--json")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        tasks = json.loads(result.stdout)["tasks"]
+        self.assertEqual([task["end"] for task in tasks], ["success", "success"])
+        self.assertRegex(tasks[0]["job"], r"^\d+_0$")
+        self.assertEqual([pathlib.Path(task["log"]).parent.name for task in tasks], ["0", "1"])
+        wheels = [pathlib.Path(task["wheel"]) for task in tasks]
+        self.assertEqual(wheels[0].name, wheels[1].name)
+        self.assertNotEqual(wheels[0].parent, wheels[1].parent, "wheels for two torches have one name")
+        for wheel in wheels:
+            self.assertTrue((self.folder / "shelf" / wheel.parent.name / wheel.name).is_file())
+        again = self.run_mica("--slurm", "--attach", "--json")
+        self.assertEqual([t["job"] for t in json.loads(again.stdout)["tasks"]], [t["job"] for t in tasks])
+
     def test_refused(self):
         result = self.run_mica("--slurm", "--partition", "nowhere")
         self.assertEqual(result.returncode, 2)
