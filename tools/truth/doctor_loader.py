@@ -25,6 +25,7 @@ for line in sys.stdin:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        os.dup2(2, 1)  # a module may print what it likes
         answer = problem
         try:
             name = os.path.basename(path)
@@ -56,6 +57,21 @@ for line in sys.stdin:
     os.close(read)
     status = os.waitpid(child, 0)[1]
     print(answer.decode() or "ended with status " + str(status), flush=True)
+"""
+
+
+# An import that Python code refuses by itself, with no other failure behind it (a version that it does not like, a package
+# that wants another imported first), says so.
+IN_PYTHON = "raised by Python code alone"
+TRIED = """
+import sys, traceback
+try:
+    import {module}
+except ImportError as e:
+    line = traceback.extract_tb(e.__traceback__)[-1].line or ""
+    if line.startswith("raise") and not e.__cause__ and not e.__context__:
+        print("raised by Python code alone", file=sys.stderr)
+    raise
 """
 
 
@@ -95,7 +111,7 @@ def try_import(python: pathlib.Path, modules: Sequence[str], with_torch: bool, f
     """Each module in a process of its own. ("works", "") or ("fails" | "in Python", the last line of the first failure);
     "in Python": a name or a package that Python code did not find, which no compiled file has a part in."""
     for module in modules:
-        program = ("import torch\n" if with_torch else "") + f"import {module}\n"
+        program = ("import torch\n" if with_torch else "") + TRIED.format(module=module)
         try:
             tried = subprocess.run([str(python), "-c", program], capture_output=True, text=True, timeout=300, cwd=folder,
                                    env={"PATH": "/usr/bin:/bin", "HOME": str(folder)})
@@ -106,7 +122,7 @@ def try_import(python: pathlib.Path, modules: Sequence[str], with_torch: bool, f
         lines = [line for line in tried.stderr.strip().splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
         words = (lines or [f"exit code {tried.returncode}"])[-1]
         absent = re.search(r"No module named '([\w.]+)", words)
-        in_python = (absent and absent.group(1).split(".")[0] not in modules) or "cannot import name" in words or \
+        in_python = IN_PYTHON in tried.stderr or (absent and absent.group(1).split(".")[0] not in modules) or "cannot import name" in words or \
             words.startswith(("AttributeError", "NameError", "TypeError"))
         return "in Python" if in_python else "fails", words
     return "works", ""

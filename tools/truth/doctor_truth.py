@@ -153,16 +153,17 @@ class Truth:
 
     def bring_requirements(self, wheels: List[pathlib.Path]) -> None:
         """What the wheels require, and what that requires, by pip, with the target's torch and NumPy as they are."""
-        wanted = {name_of(r) for wheel in wheels for r in requirements(wheel)}
-        wanted -= {"torch", "numpy", "triton", "torchvision", "torchaudio", *OWN_CUDA}
-        wanted = {name for name in wanted if not name.startswith("nvidia")}
+        left_out = {"torch", "numpy", "triton", "torchvision", "torchaudio", *OWN_CUDA}
+        wanted = {r.strip() for wheel in wheels for r in requirements(wheel)
+                  if name_of(r) not in left_out and not name_of(r).startswith("nvidia")}
         constraints = self.work / "constraints.txt"
         constraints.write_text("\n".join([self.numpy] + ([f"torch=={self.torch}"] if self.torch else [])) + "\n")
         options = ["--only-binary", ":all:", "-c", str(constraints)]
-        if not self.pip_install(sorted(wanted), options):
-            for one in sorted(wanted):
-                if not self.pip_install([one], options):
-                    say(f"not to be had: {one}")
+        if not self.pip_install(sorted(wanted), options):  # one wants what another excludes
+            for wheel in wheels:
+                own = [r.strip() for r in requirements(wheel) if r.strip() in wanted]
+                if own and not self.pip_install(own, options):
+                    say(f"not to be had for {wheel.name}: {own}")
 
     def unpack(self, wheel: pathlib.Path) -> List[pathlib.Path]:
         """Into site-packages; returns what lies at its top. What stood there is put aside until remove()."""

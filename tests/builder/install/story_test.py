@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -68,13 +69,17 @@ class Supervisor:
         self.process.wait()
 
 
-class Story(unittest.TestCase):
+class Environment(unittest.TestCase):
+    """A throw-away environment, its shell, and the one step that an answer names."""
+
+    PYTHON = sys.executable
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.root = pathlib.Path(cls.folder.name)
         cls.venv = cls.root / "venv"
-        subprocess.run([sys.executable, "-m", "venv", str(cls.venv)], check=True)
+        subprocess.run([cls.PYTHON, "-m", "venv", str(cls.venv)], check=True)
         # `mica` as a shell finds it, with that environment active, in a folder whose `wheels` has Mica's own.
         (cls.root / "bin").mkdir()
         (cls.root / "bin/mica").symlink_to(MICA)
@@ -114,6 +119,8 @@ class Story(unittest.TestCase):
         done = self.shell(command.group(1) + " --yes")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+
+class Story(Environment):
     def test_the_wheel_without_its_extension_on_shared_storage(self):
         self.install_the_pretender()
         error = self.shell("python -c 'import flash_attn'").stderr
@@ -168,6 +175,41 @@ class Story(unittest.TestCase):
         self.assertIn("started again by Jupyter", again.stdout)
         self.assertEqual(jupyter.release(), "2.8.3+mica0.1.0")
         self.assertEqual(self.shell("mica jupyter running").returncode, 0)
+
+
+def python_312():
+    """A Python 3.12 of this machine; empty: there is none."""
+    root = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
+    found = sorted(root.glob("versions/3.12*/bin/python3.12"))
+    return str(found[-1]) if found else shutil.which("python3.12") or ""
+
+
+@unittest.skipUnless(python_312(), "no Python 3.12 is here")
+class AnotherPython(Environment):
+    """cp312, torch 2.9.1+cu128, and nothing can be downloaded. (torch is a stand-in that says so; the Python is real.)"""
+
+    PYTHON = python_312()
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        site = next((cls.venv / "lib").glob("python3*")) / "site-packages"
+        (site / "torch/lib").mkdir(parents=True)
+        (site / "torch/__init__.py").write_text("from torch.version import __version__\n")
+        (site / "torch/version.py").write_text("__version__ = '2.9.1+cu128'\ncuda = '12.8'\n")
+        info = site / "torch-2.9.1+cu128.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1+cu128\n")
+        (info / "RECORD").write_text("torch/__init__.py,,\ntorch/version.py,,\n")
+        cls.variables = {**cls.variables, "PIP_NO_INDEX": "1"}
+
+    def test_no_wheel_at_hand_for_this_torch(self):
+        error = self.shell("python -m pip install flash-attn").stderr
+        verdict = self.explain(error)
+        self.assertEqual(verdict["code"], "WHEEL_NONE_PUBLISHED", error)
+        self.do_the_one_step(verdict)
+        self.assertEqual(self.shell("python -c 'import torch, flash_attn, sys; print(torch.__version__, flash_attn.f, "
+                                    "sys.version_info[:2])'").stdout, "2.9.1+cu128 7 (3, 12)\n")
 
 
 if __name__ == "__main__":
