@@ -40,8 +40,10 @@ _SAY_NOTHING = frozenset((
     "input_ids"))
 # A padding mask of our own, which causal mask and window go with, has this type: one of the model's own says it all.
 _PADDING = torch.uint8
-# One that a window to both sides goes with has this type, and the window as its attribute `both_sides`.
-_BOTH_SIDES = torch.int8
+# One that a window to both sides goes with has this type: window + 1 where a key is no padding, else 0. What it says stands
+# in its attribute `both_sides` too, which need not be waited for, but which a copy (to another device) does not have.
+_BOTH_SIDES = torch.int16
+_WIDEST = 2**15 - 2
 
 
 def _is_tracing() -> bool:
@@ -127,15 +129,15 @@ def _window_to_both_sides(mask_function: Callable[..., Any]) -> Optional[int]:
             window = part.__closure__[0].cell_contents
         elif name != "bidirectional_mask_function":
             return None
-    return window if isinstance(window, int) else None
+    return window if isinstance(window, int) and window <= _WIDEST else None
 
 
 def _both_sides(window: int, batch_size: int, kv_length: int, attention_mask: Optional[Tensor], device: Any) -> Tensor:
-    """(batch, 1, 1, keys), nonzero where a key is no padding. Its both_sides is (window, whether any key is padding)."""
+    """(batch, 1, 1, keys), window + 1 where a key is no padding. Its both_sides is (window, whether any key is padding)."""
     padding = None if attention_mask is None else attention_mask[:, :kv_length].to(torch.bool)
     has_padding = padding is not None and not bool(padding.all())
     seen = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device) if padding is None else padding
-    made = seen[:, None, None, :].to(_BOTH_SIDES)
+    made = seen[:, None, None, :].to(_BOTH_SIDES) * (window + 1)
     made.both_sides = (window, has_padding)
     return made
 
@@ -155,7 +157,7 @@ def mask(
     **kwargs: Any,
 ) -> Optional[Tensor]:
     """None: the kernel's causal mask and window say it all. (batch, 1, 1, kv_length) of uint8: besides, keys that are
-    padding. (batch, 1, 1, kv_length) of int8: keys that are no padding, with a window to both sides. (batch, 1, q_length,
+    padding. (batch, 1, 1, kv_length) of int16: keys that are no padding, with a window to both sides. (batch, 1, q_length,
     kv_length): everything, in full.
 
     The first two need the last query to stand at the last key, and None a row for every key: without a mask of its own
@@ -294,11 +296,9 @@ def attention(
     if attention_mask is not None and attention_mask.dtype == _BOTH_SIDES and attention_mask.dim() == 4:
         if cu_seq_lens_q is not None or position_bias is not None:
             raise Unsupported("attention_mask is a window to both sides, want neither cu_seq_lens_q nor position_bias with it")
-        # A copy has lost its attribute, but a model that names the window counts the row itself.
-        seen, has_padding = getattr(attention_mask, "both_sides", (side, True))
-        if seen is None:
-            raise Unsupported("attention_mask is a copy of one with a window to both sides, want the mask itself, or "
-                              "sliding_window")
+        # NOTE: sliding_window does not tell: ModernBERT counts the row itself, T5Gemma does not.
+        said = getattr(attention_mask, "both_sides", None)
+        seen, has_padding = said or (max(0, int(attention_mask.max()) - 1), True)
         return mica.attention(q, k, v, window=(seen, seen), mask=attention_mask.to(torch.bool) if has_padding else None,
                               **options), None
     if attention_mask is not None and attention_mask.dim() == 2:

@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers", minversion="4.57", reason="no
 
 from transformers import masking_utils  # noqa: E402
 
+import mica  # noqa: E402
 import mica.integrations.transformers as mica_transformers  # noqa: E402
 
 SMALL = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2,
@@ -246,14 +247,20 @@ def test_an_encoder_with_windows_to_both_sides(side):
     assert seen[1:] == [(3, 1, 1, 40)] * 2
 
 
-def test_a_copy_of_a_window_to_both_sides_is_refused_or_read_from_the_model():
-    made = mica_transformers._both_sides(2, 1, 9, None, "cpu")
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_copy_of_a_window_to_both_sides_says_the_same(padded):
+    """As on its way to another device. T5Gemma's modules name the window as the mask does, ModernBERT's count the row itself."""
+    padding = torch.arange(9)[None] >= (3 if padded else 0)
+    made = mica_transformers._both_sides(2, 1, 9, padding, "cpu")
     q, k, v = (torch.randn(1, 2, 9, 16) for _ in range(3))
     module = torch.nn.Module()
-    want = mica_transformers.attention(module, q, k, v, made)[0]
-    torch.testing.assert_close(mica_transformers.attention(module, q, k, v, made.clone(), sliding_window=3)[0], want)
-    with pytest.raises(mica_transformers.Unsupported, match="copy of one with a window"):
-        mica_transformers.attention(module, q, k, v, made.clone())
+    distance = (torch.arange(9)[:, None] - torch.arange(9)).abs()
+    want = mica.attention(*(t.transpose(1, 2) for t in (q, k, v)), mask=(distance <= 2) & padding)
+    for named in (None, 2, 3):
+        for mask in (made, made.clone()):
+            torch.testing.assert_close(mica_transformers.attention(module, q, k, v, mask, sliding_window=named)[0], want)
+    hidden = torch.zeros_like(made)
+    assert mica_transformers.attention(module, q, k, v, hidden)[0].eq(0).all()
 
 
 def test_a_window_that_only_the_mask_names_is_in_the_mask():
