@@ -22,10 +22,6 @@ bool has_code(const std::vector<Verdict>& verdicts, std::size_t from, VerdictCod
 
 }  // namespace
 
-const std::vector<Binary>& binaries_of(const Inspection& inspection) {
-  return inspection.wheel ? inspection.wheel->binaries : inspection.binaries;
-}
-
 std::vector<Verdict> judge(const Inspection& inspection) {
   std::vector<Verdict> out = inspection.problems;
   if (inspection.wheel) {

@@ -109,4 +109,8 @@ Inspection inspect(const std::string& path, const Progress& progress, const Read
   return out;
 }
 
+const std::vector<Binary>& binaries_of(const Inspection& inspection) {
+  return inspection.wheel ? inspection.wheel->binaries : inspection.binaries;
+}
+
 }  // namespace doctor
