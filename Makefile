@@ -18,9 +18,9 @@ build = cmake --preset $(1) --log-level=WARNING $(2) >/dev/null && cmake --build
 .DEFAULT_GOAL := build
 .PHONY: build demo test test-all fuzz bench builder-truth doctor-truth transformers-truth format lint cross-x86_64 cross-aarch64 wheel wheel-test install clean help
 
-build: ## build the library with all GPU kernels, the command and the tests into build/
+build: ## build the library with all GPU kernels and the command into build/; the tests are targets there
 	@$(BOOTSTRAP) build test
-	@$(call build,release,-DMICA_BUILD_TESTS=ON $(ALL_KERNELS))
+	@$(call build,release,-DMICA_BUILD_TESTS=ON $(ALL_KERNELS)) --target mica mica_command mica_launcher
 
 demo: ## the textbook against tiles: time, memory, error; writes out/demo.svg
 	@$(BOOTSTRAP) demo
