@@ -59,6 +59,7 @@ BackwardParams backward_params(const Problem& p, const KernelRow& row) {
   a.heads_k = p.heads_k;
   a.group = p.group;
   a.part_heads = p.group;
+  a.section_heads = 1;
   a.dim_qk = p.dim_qk;
   a.dim_v = p.dim_v;
   a.slices = row.traits.slice_width ? ceil_div(max_of(p.dim_qk, p.dim_v), row.traits.slice_width) : 1;
@@ -122,6 +123,7 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
     a.dq.data = if_present(p.dq, x.dq);
   }
   if (a.parts > 1) {
+    if (p.deterministic) a.key_turns = reinterpret_cast<i32*>(in_workspace(x, layout.key_turns));
     a.dk_accumulator = p.dk.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dk_accumulator);
     a.dv_accumulator = p.dv.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dv_accumulator);
   }

@@ -6,11 +6,10 @@
 namespace mica {
 namespace {
 
-// Sums of dK and dV that blocks share: not in a fixed order, and not where keys begin elsewhere than at the row of
-// their tile.
+// Sums of dK and dV that blocks share: not where keys begin elsewhere than at the row of their tile.
 bool can_share_keys(const KernelRow& row, const Problem& p) {
   constexpr u32 kElsewhere = MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
-  return row.traits.shares_groups && !p.deterministic && !is_packed_k(p) && !(p.vectors & kElsewhere);
+  return row.traits.shares_groups && !is_packed_k(p) && !(p.vectors & kElsewhere);
 }
 
 // How long whole heads take, counted in products of a query tile and a key tile. A key tile costs some beside them,
@@ -43,12 +42,20 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
 BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kMostParts = 16;
   BackwardShare share = {p.group, 1, 1};
-  if (!can_share_keys(row, p)) return share;
+  // Parts of the queries would add in any order.
+  if (!can_share_keys(row, p) || p.deterministic) return share;
   const i32 most = min_of(kMostParts, ceil_div(p.max_len_q, row.tile_q));
   for (i32 parts = 2; parts <= most; ++parts)
     if (steps_of_heads(row, p, device, parts) < steps_of_heads(row, p, device, share.query_parts))
       share.query_parts = parts;
   return share;
+}
+
+i32 section_heads(const KernelRow& row, const Problem& p, const Device& device) {
+  // In turns, blocks that follow one another in a sequence should not begin together. Under a causal mask they work at
+  // different query tiles anyway.
+  if (!p.deterministic || p.window_right < kUnlimited || p.max_len_k == 0) return 1;
+  return ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
 }
 
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {

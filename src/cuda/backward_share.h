@@ -16,6 +16,9 @@ struct BackwardShare {
 // Of a kernel whose blocks take single key tiles; there are key_blocks of them.
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, const Device& device, i64 key_blocks);
 
+// Heads whose key tiles such blocks take together (BackwardParams::section_heads).
+i32 section_heads(const KernelRow& row, const Problem& problem, const Device& device);
+
 // Of a kernel whose blocks take whole heads.
 BackwardShare share_heads(const KernelRow& row, const Problem& problem, const Device& device);
 

@@ -35,12 +35,13 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (prepare < 0 || finish < 0)
     return fail(MICA_ERROR_UNSUPPORTED, "%s needs a step before or after it that this build does not carry", row.name);
 
-  const BackwardParams params = backward_params(p, row);
+  BackwardParams params = backward_params(p, row);
   const i64 key_blocks = i64(params.tiles_k) * params.slices * p.heads_k * (params.packed_k ? 1 : p.batch);
   const bool whole_heads = row.course == Course::HEADS;
   const BackwardShare share =
       whole_heads ? share_heads(row, p, choice.device) : share_key_tiles(row, p, choice.device, key_blocks);
   const i32 parts = share.parts();
+  if (!whole_heads) params.section_heads = section_heads(row, p, choice.device);
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
   // Blocks that go on to further key tiles fetch them while the last one is stored. In turns a block may wait only for
   // blocks before it.
@@ -61,10 +62,12 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
-  const i64 sums = accumulator + turns + dk_sums + dv_sums;
+  const i64 key_turns = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
+  const i64 sums = accumulator + turns + key_turns + dk_sums + dv_sums;
   layout.dq_accumulator = layout.reserve(u64(sums) * sizeof(float));
   layout.dq_turns = layout.dq_accumulator + u64(accumulator) * sizeof(float);
-  layout.dk_accumulator = layout.dq_turns + u64(turns) * sizeof(float);
+  layout.key_turns = layout.dq_turns + u64(turns) * sizeof(float);
+  layout.dk_accumulator = layout.key_turns + u64(key_turns) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
   // Of several pieces that share the workspace, the first makes the statistics; the others set to zero what is not

@@ -85,6 +85,7 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/design/tuning.md).
   const i32 least_keys = r.course != Course::ONE_TILE ? 0 : r.tile_q == 80 ? kLongKeys : kMiddleKeys;
   return {.smem_bytes = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
+          .fixed_order = r.course != Course::TILES,
           .persistent = r.course != Course::ONE_TILE,
           .least_keys = least_keys,
           .shares_groups = true,
@@ -283,7 +284,8 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
 // than others, and a group's heads make that worse: there the GPU deals them out better.
 i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
-  return row.traits.least_keys == kMiddleKeys && p.group > 1 && is_cut ? 0 : row.traits.least_keys;
+  const bool by_gpu = p.deterministic || (p.group > 1 && is_cut);
+  return row.traits.least_keys == kMiddleKeys && by_gpu ? 0 : row.traits.least_keys;
 }
 
 // Kernels of e4m3 keys that compute with bf16 take queries of e4m3, too.

@@ -57,6 +57,12 @@ MICA_DEVICE void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
                "r"(shared), "r"(bytes)
                : "memory");
 }
+// 9.7.9.19 createpolicy: what is read under it is the last to leave the second-level cache.
+MICA_DEVICE u64 keep_policy() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
 // 9.7.9.25.3.2 cp.async.bulk.commit_group
 MICA_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 // 9.7.9.25.3.3 cp.async.bulk.wait_group: until this thread's copies are done; .read: until they have read their source.

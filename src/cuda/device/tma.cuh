@@ -32,6 +32,14 @@ MICA_DEVICE void tma_load(u32 shared, const TensorMap& map, const TmaPlace& plac
       "l"(&map), "r"(barrier), "r"(place.column), "r"(place.row), "r"(place.head), "r"(place.slot)
       : "memory");
 }
+// The same of what the second-level cache should keep (keep_policy).
+MICA_DEVICE void tma_load(u32 shared, const TensorMap& map, const TmaPlace& place, u32 barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%3,%4,%5,%6}], [%2], %7;\n" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(place.column), "r"(place.row), "r"(place.head), "r"(place.slot), "l"(policy)
+      : "memory");
+}
 // The same from shared memory; elements outside the tensor are not written. What threads wrote there needs
 // fence_for_wgmma and a barrier before; bulk_commit and bulk_wait_read after it, before the room is used again.
 MICA_DEVICE void tma_store(const TensorMap& map, const TmaPlace& place, u32 shared) {

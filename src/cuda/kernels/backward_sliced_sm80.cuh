@@ -141,12 +141,8 @@ struct BackwardSlicedSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> 
 
   // The query tiles of every head of the group.
   MICA_DEVICE void walk(const TileRange& tiles) {
-    // In turns, causal blocks meet at the last query tile first: from the first on, each would wait for all before it.
-    const bool descending = p.dq_turns && this->band.right < kUnlimited;
     const i32 per_head = tiles.end - tiles.begin, count = per_head * p.group;
-    const auto tile_at = [&](i32 step) {
-      return descending ? tiles.end - 1 - step % per_head : tiles.begin + step % per_head;
-    };
+    const auto tile_at = [&](i32 step) { return tiles.begin + step % per_head; };
     const auto head_at = [&](i32 step) { return head_k * p.group + step / per_head; };
     head = head_at(0);
     if constexpr (full) features.begin(p, this->batch_index, head);

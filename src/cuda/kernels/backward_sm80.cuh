@@ -118,20 +118,16 @@ struct BackwardSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> {
       const i32 valid = sequence.len_k - key_begin;
       this->template load<dim_qk, tile_k>(smem_k, p.k, this->key_offset(p.k), valid, p.dim_qk);
       this->template load<dim_v, tile_k>(smem_v, p.v, this->key_offset(p.v), valid, p.dim_v);
-      const bool descending = this->is_descending();
-      const i32 from = descending ? tiles.end - 1 : tiles.begin, to = descending ? tiles.begin : tiles.end - 1;
-      load_queries(head_k * p.group, from, 0);
+      load_queries(head_k * p.group, tiles.begin, 0);
       cp_async_commit();
-      i32 query_tile = from, next_tile = from;
+      i32 query_tile = tiles.begin, next_tile = tiles.begin;
       head = head_k * p.group;
       i32 next_head = head;
       if constexpr (full) features.begin(p, batch_index, head);
       for (i32 step = 0; step < count; ++step) {
-        if (next_tile == to) {
-          next_tile = from;
+        if (++next_tile == tiles.end) {
+          next_tile = tiles.begin;
           ++next_head;
-        } else {
-          next_tile += descending ? -1 : 1;
         }
         const i32 stage = step % stages;
         cp_async_wait<0>();

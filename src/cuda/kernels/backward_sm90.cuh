@@ -99,7 +99,7 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
         Operand probability, gradient;  // P^T and dS^T, rounded
         u32 keep = 0;
         if constexpr (kScore)
-          if (tile == this->first_tile()) features.begin(p, batch_index, walk.head);
+          if (tile == tiles.begin) features.begin(p, batch_index, walk.head);
         if constexpr (kDropout) keep = load_shared_4(this->kept(stage, threadIdx.x - 128));
         this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
         const float* row_stats = stats + stage * 2 * tile_q;

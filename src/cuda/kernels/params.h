@@ -149,7 +149,7 @@ struct BackwardParams {
   RowsArg dk, dv;  // data null: not wanted
   i32 dk_dtype, dv_dtype;
   float* dq_accumulator;   // null: dQ is not wanted
-  i32* dq_turns;           // whose turn it is to add to each block (slice) of it, by key tiles; null: in any order
+  i32* dq_turns;           // how many key tiles have added to each block (slice) of it; null: they add in any order
   i32 dq_columns;          // the row's dim_qk; sliced: dim_qk in whole slices
   i32 slices;              // of the columns, which have blocks of their own
   const float* row_lse;    // log2 units, +inf for an empty row; (heads_q, rows)
@@ -161,6 +161,8 @@ struct BackwardParams {
   i32 dim_qk, dim_v;
   i32 tiles_q;  // per sequence slot; packed: of the whole
   i32 tiles_k;  // per head, likewise
+  // Blocks take the first key tiles of so many heads, then the second ones and so on, before the next heads.
+  i32 section_heads;
   i32 packed_q, packed_k;
   u32 features;  // Feature
   BandArg band;
@@ -184,6 +186,7 @@ struct BackwardMapsParams {
   // query_parts of them have the same heads of the group, and each some of the queries.
   i32 parts, query_parts;
   float *dk_accumulator, *dv_accumulator;
+  i32* key_turns;  // how many of them have added to each block of these; null: they add in any order
   // A block takes whole heads: it writes dQ itself, and dq_accumulator has room for the heads that blocks are at. data
   // null: not wanted.
   i32 whole_heads;

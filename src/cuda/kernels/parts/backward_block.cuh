@@ -27,12 +27,18 @@ struct BackwardBlock {
 
   MICA_DEVICE bool has(u32 feature) const { return (served & feature) && (p.features & feature); }
 
-  // Finds the block's keys: `index` counts key tiles, then key heads, then sequences. False if there are none.
+  // Finds the block's keys: `index` counts the first key tiles of a section's heads, then the second ones and so on,
+  // then sections; heads are key heads of a sequence, then of the next. False if there are none.
   MICA_DEVICE bool locate(i32 index) {
-    i32 tile = index % p.tiles_k;
-    index /= p.tiles_k;
-    head_k = index % p.heads_k;
-    batch_index = index / p.heads_k;
+    const i32 heads = p.packed_k ? p.heads_k : p.heads_k * p.batch, section = index / (p.section_heads * p.tiles_k);
+    const i32 first_head = section * p.section_heads, heads_here = min_of(p.section_heads, heads - first_head);
+    index -= first_head * p.tiles_k;
+    const i32 tile = index / heads_here;
+    return locate(first_head + index - tile * heads_here, is_last_first() ? p.tiles_k - 1 - tile : tile);
+  }
+  MICA_DEVICE bool locate(i32 head_of_all, i32 tile) {
+    head_k = head_of_all % p.heads_k;
+    batch_index = head_of_all / p.heads_k;
     if (p.packed_k) {
       const QueryTile found = find_packed_tile(p.sequences.cu_seqlens_k, p.batch, p.sequences.total_k, tile_k, tile);
       batch_index = found.batch;
@@ -202,19 +208,21 @@ struct BackwardBlock {
     return p.packed_q ? packed_tile_begin(i32(sequence.q_begin), batch_index, tile_q) : batch_index * p.tiles_q;
   }
 
-  // Deterministic: the key tiles that see a query tile add to it from the first to the last. A block waits only for
-  // blocks with a smaller index, which have started before it.
+  // Deterministic: the key tiles that see a query tile add to it from the first to the last, or from the last to the
+  // first. A block waits only for blocks with a smaller index, which have started before it.
   MICA_DEVICE void await_turn(i32 tile, i64 turn) const {
-    const i32 row = tile * tile_q;
-    const i32 first = key_tiles(band, row, min_of(row + tile_q, sequence.len_q), tile_k).begin;
-    while (load_acquire(p.dq_turns + turn) != key_begin / tile_k - first) __nanosleep(40);
+    const i32 row = tile * tile_q, own = key_begin / tile_k;
+    const TileRange keys = key_tiles(band, row, min_of(row + tile_q, sequence.len_q), tile_k);
+    const i32 before = is_last_first() ? keys.end - 1 - own : own - keys.begin;
+    while (load_acquire(p.dq_turns + turn) != before) __nanosleep(40);
   }
   MICA_DEVICE void wait_for_turn(i32 tile, i64 turn) const {
     if (threadIdx.x == 0) await_turn(tile, turn);
     __syncthreads();
   }
-  // In turns, causal blocks meet at the last query tile first: from the first on, each would wait for all before it.
-  MICA_DEVICE bool is_descending() const { return p.dq_turns && p.band.window_right < kUnlimited; }
+  // In turns under a causal mask, a block begins at the diagonal. The block after it in the sequence begins one query
+  // tile further on, and is one ahead in all of them: it goes first, and nobody waits.
+  MICA_DEVICE bool is_last_first() const { return p.dq_turns && p.band.window_right < kUnlimited; }
   MICA_DEVICE void hand_on_turn(i64 turn) const {
     __threadfence();
     __syncthreads();

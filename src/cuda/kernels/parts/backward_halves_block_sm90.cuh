@@ -268,8 +268,10 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     const i32 first_k = (kSharesK ? group * kColumnsDQ : 0) + warp * 16, key_k = kSharesK ? 0 : group * kKeys;
     const i32 first_v = (kSharesV ? group * (dim_v / kConsumers) : 0) + warp * 16, key_v = kSharesV ? 0 : group * kKeys;
     if (maps.parts > 1) {
+      this->await_key_turn();
       add_keys<dim_qk>(maps.dk_accumulator, dk, first_k, key_k);
       add_keys<dim_v>(maps.dv_accumulator, dv, first_v, key_v);
+      this->hand_on_key_turn();
       return;
     }
     if (p.dk.data) {

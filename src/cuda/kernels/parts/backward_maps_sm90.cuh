@@ -51,6 +51,16 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
                {panel * 64, row, head * rows.head_step, slot * rows.slot_step}, barrier);
   }
 
+  // The same of what other blocks read, too: it stays in the second-level cache.
+  template <class Tile>
+  MICA_DEVICE void ask_kept(u32 shared, const MappedRows& rows, i32 row, i32 head, i32 slot, u32 barrier) const {
+    const u64 policy = keep_policy();
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
+      tma_load(shared + panel * Tile::kPanelBytes, rows.map,
+               {panel * 64, row, head * rows.head_step, slot * rows.slot_step}, barrier, policy);
+  }
+
   MICA_DEVICE void ask_keys(u32 full) const {
     mbarrier_arrive_expecting(full, KTile::kBytes + VTile::kBytes);
     const i32 row = i32(sequence.k_begin) + key_begin;
@@ -101,10 +111,12 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return warp_max(count);
   }
 
-  // False if there is nothing to do.
+  // False if there is nothing to do. Blocks that go on take key tiles head by head.
+  template <bool goes_on>
   MICA_DEVICE bool locate_item(i32 key_tile, i32 of_parts) {
     part = of_parts / maps.query_parts;
-    if (!this->locate(key_tile)) return false;
+    const bool is_there = goes_on ? this->locate(key_tile / p.tiles_k, key_tile % p.tiles_k) : this->locate(key_tile);
+    if (!is_there) return false;
     tiles = this->query_tiles();
     if (maps.query_parts > 1) {
       const i32 each = ceil_div(tiles.end - tiles.begin, maps.query_parts);
@@ -113,12 +125,15 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     }
     return true;
   }
-  MICA_DEVICE bool locate_item(i32 item) { return locate_item(item / maps.parts, item % maps.parts); }
+  template <bool goes_on = false>
+  MICA_DEVICE bool locate_item(i32 item) {
+    return locate_item<goes_on>(item / maps.parts, item % maps.parts);
+  }
   // The same of a block that takes all key tiles of a head: its part of the queries is the same in all of them.
   MICA_DEVICE bool locate_in_head(i32 item, i32 tile) {
     const i32 of_parts = item % maps.parts;
     part = of_parts / maps.query_parts;
-    if (!this->locate(item / maps.parts * p.tiles_k + tile)) return false;
+    if (!this->locate(item / maps.parts, tile)) return false;
     tiles = this->query_tiles();
     const TileRange before = this->query_tiles_of(key_begin - tile_k);
     const TileRange after = this->query_tiles_of(key_begin + tile_k);
@@ -140,7 +155,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
       act();
     } else if constexpr (course == Course::TILES) {
       for (i32 first = 0, turned = i32(blockIdx.x); first + turned < maps.work_items; first += blocks) {
-        if (locate_item(first + turned)) act();
+        if (locate_item<true>(first + turned)) act();
         turned = turned + 1 == blocks ? 0 : turned + 1;
       }
     } else {
@@ -148,6 +163,24 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
         for (i32 tile = 0; tile < p.tiles_k; ++tile)
           if (locate_in_head(item, tile)) act();
     }
+  }
+
+  // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last. By all
+  // consumers.
+  MICA_DEVICE i32* key_turn() const {
+    return maps.key_turns + (i64(this->batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
+  }
+  MICA_DEVICE void await_key_turn() const {
+    if (!maps.key_turns) return;
+    if (threadIdx.x == 128)
+      while (load_acquire(key_turn()) != part) __nanosleep(40);
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+  }
+  MICA_DEVICE void hand_on_key_turn() const {
+    if (!maps.key_turns) return;
+    __threadfence();
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+    if (threadIdx.x == 128) add_release(key_turn(), 1);
   }
 
   // By all consumers.

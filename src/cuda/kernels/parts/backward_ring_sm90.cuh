@@ -70,16 +70,15 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
   struct Walk {
     i32 head, tile;
   };
-  MICA_DEVICE i32 first_tile() const { return this->is_descending() ? tiles.end - 1 : tiles.begin; }
   MICA_DEVICE Walk walk_of(i32 step) const {
     const i32 tiles_each = tiles.end - tiles.begin, index = step % tiles_each;
-    return {first_head() + step / tiles_each, this->is_descending() ? tiles.end - 1 - index : tiles.begin + index};
+    return {first_head() + step / tiles_each, tiles.begin + index};
   }
   MICA_DEVICE i32 first_head() const { return head_k * p.group + part * p.part_heads; }
-  MICA_DEVICE Walk first_walk() const { return {first_head(), first_tile()}; }
+  MICA_DEVICE Walk first_walk() const { return {first_head(), tiles.begin}; }
   MICA_DEVICE void next(Walk& walk) const {
-    const bool down = this->is_descending(), is_last = walk.tile == (down ? tiles.begin : tiles.end - 1);
-    walk.tile = is_last ? first_tile() : walk.tile + (down ? -1 : 1);
+    const bool is_last = walk.tile == tiles.end - 1;
+    walk.tile = is_last ? tiles.begin : walk.tile + 1;
     walk.head += is_last;
   }
 

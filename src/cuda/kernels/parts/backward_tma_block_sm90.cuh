@@ -51,6 +51,9 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
   static constexpr bool goes_on = course != Course::ONE_TILE, kWholeHeads = course == Course::HEADS;
+  // Whether the product dQ of a tile is left for the next one's exponentials. With 64 columns the registers that takes
+  // cost more than the wait.
+  static constexpr bool kDefersDq = !goes_on && dim_qk > 64;
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr int kProducerRegisters = kTransposed ? 24 : 40, kConsumerRegisters = kTransposed ? 240 : 232;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers && !kWholeHeads : kRowsEach || tile_q == 64);
@@ -185,9 +188,14 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     const u32 full = ring.full(place.stage), barrier = ragged ? landed + place.stage * 8 : full;
     ring.wait_empty(place);
     mbarrier_arrive_expecting(barrier, QTile::kBytes + OTile::kBytes);
-    this->template ask<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, from, walk.head, sequence.q_slot, barrier);
-    this->template ask<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, from, walk.head, sequence.q_slot,
-                              barrier);
+    const u32 to_q = smem_q + place.stage * QTile::kBytes, to_do = smem_do + place.stage * OTile::kBytes;
+    if constexpr (kDefersDq) {
+      this->template ask_kept<QTile>(to_q, maps.q, from, walk.head, sequence.q_slot, barrier);
+      this->template ask_kept<OTile>(to_do, maps.d_o, from, walk.head, sequence.q_slot, barrier);
+    } else {
+      this->template ask<QTile>(to_q, maps.q, from, walk.head, sequence.q_slot, barrier);
+      this->template ask<OTile>(to_do, maps.d_o, from, walk.head, sequence.q_slot, barrier);
+    }
     if (ragged) mbarrier_arrive(full);
   }
 
@@ -234,62 +242,66 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     zero(dk);
     zero(dv);
     if (count > 0) {
-      Scores s;
       this->wait_for_keys(keys_full, keys_parity);
       keys_parity ^= 1;
-      ring.wait_full(place);
-      this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
-                                                     smem_q + place.stage * QTile::kBytes);
-      wgmma_wait<0>();
-      wgmma_hold(s[0]);
-      auto walk = this->first_walk();
-      for (i32 step = 0; step < count; ++step, this->next(walk)) {
-        const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
-        const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
-        const float* row_stats = stats + place.stage * 2 * tile_q;
-        Scores dp;
-        Operand probability, gradient;  // P^T and dS^T, rounded
-        this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
-        if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end)
-          this->mask(s, key_begin + first_row, walk.tile * tile_q);
-        this->probabilities(s[0], row_stats);
-        this->round(probability, s[0]);
-        this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
-        wgmma_wait<1>();
-        wgmma_hold(dp[0]);
-        this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
-        this->round(gradient, dp[0]);
-        share(ds, first_row, gradient);
-        float dq[kColumnsDQ / 8][4];
-        const bool is_done = kWholeHeads && walk.tile < done_to, goes_on_with = is_done && walk.tile < fresh_from;
-        if constexpr (kWholeHeads) {
-          if (goes_on_with && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
-          take_up(dq, walk, group, warp, goes_on_with && maps.dq.data);
-        }
-        this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
-        fence_for_wgmma();
-        barrier_sync(kConsumerBarrier, 128 * kConsumers);
-        gemm_dq(dq, ds, group);
-        wgmma_wait<1>();
-        wgmma_hold(dk[0]);
-        wgmma_hold(dv[0]);
-        // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
-        // from leaving products under way.
-        const Place old = place;
-        const bool is_last = step + 1 == count;
-        if (!is_last) place.next();
+      if constexpr (kDefersDq) {
+        walk_tiles(dk, dv, place, count, group, warp);
+      } else {
+        Scores s;
         ring.wait_full(place);
         this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
                                                        smem_q + place.stage * QTile::kBytes);
-        wgmma_wait<1>();
-        wgmma_hold(dq);
-        if (!goes_on || !is_last) ring.release_by_thread(old);
-        if (is_done)
-          finish_dq(dq, walk, group, warp);
-        else if (p.dq_accumulator)
-          hand_over(dq, kWholeHeads ? steps++ : steps + step, group, warp);
         wgmma_wait<0>();
         wgmma_hold(s[0]);
+        auto walk = this->first_walk();
+        for (i32 step = 0; step < count; ++step, this->next(walk)) {
+          const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
+          const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
+          const float* row_stats = stats + place.stage * 2 * tile_q;
+          Scores dp;
+          Operand probability, gradient;  // P^T and dS^T, rounded
+          this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
+          if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end)
+            this->mask(s, key_begin + first_row, walk.tile * tile_q);
+          this->probabilities(s[0], row_stats);
+          this->round(probability, s[0]);
+          this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
+          wgmma_wait<1>();
+          wgmma_hold(dp[0]);
+          this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
+          this->round(gradient, dp[0]);
+          share(ds, first_row, gradient);
+          float dq[kColumnsDQ / 8][4];
+          const bool is_done = kWholeHeads && walk.tile < done_to, goes_on_with = is_done && walk.tile < fresh_from;
+          if constexpr (kWholeHeads) {
+            if (goes_on_with && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
+            take_up(dq, walk, group, warp, goes_on_with && maps.dq.data);
+          }
+          this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
+          fence_for_wgmma();
+          barrier_sync(kConsumerBarrier, 128 * kConsumers);
+          gemm_dq(dq, ds, group);
+          wgmma_wait<1>();
+          wgmma_hold(dk[0]);
+          wgmma_hold(dv[0]);
+          // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
+          // from leaving products under way.
+          const Place old = place;
+          const bool is_last = step + 1 == count;
+          if (!is_last) place.next();
+          ring.wait_full(place);
+          this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
+                                                         smem_q + place.stage * QTile::kBytes);
+          wgmma_wait<1>();
+          wgmma_hold(dq);
+          if (!goes_on || !is_last) ring.release_by_thread(old);
+          if (is_done)
+            finish_dq(dq, walk, group, warp);
+          else if (p.dq_accumulator)
+            hand_over(dq, kWholeHeads ? steps++ : steps + step, group, warp);
+          wgmma_wait<0>();
+          wgmma_hold(s[0]);
+        }
       }
       if constexpr (goes_on) {
         ring.release_by_thread(place);
@@ -305,8 +317,10 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     if (kWholeHeads && key_begin == 0) clear_unseen();
     if (maps.parts > 1) {
       if (count == 0) return;
+      if constexpr (!goes_on) this->await_key_turn();
       add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
       add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
+      if constexpr (!goes_on) this->hand_on_key_turn();
       return;
     }
     if (p.dk.data) {
@@ -318,6 +332,68 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       store<VTile>(smem_v, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
     }
     if (goes_on) barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
+  }
+  // The query tiles of a block that adds dQ to its accumulator. Its product of one tile is under way in the first
+  // exponentials of the next, that of dP in the others; before the first tile it is of nothing, and not used.
+  MICA_DEVICE void walk_tiles(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Place& place, i32 count,
+                              i32 group, i32 warp) const {
+    constexpr int kHalf = tile_q / 16 / 2;
+    const i32 first_row = group * 64 + warp * 16;
+    Scores s;
+    ring.wait_full(place);
+    this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
+                                                   smem_q + place.stage * QTile::kBytes);
+    auto walk = this->first_walk();
+    for (i32 step = 0; step < count; ++step, this->next(walk)) {
+      const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
+      const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
+      const float* row_stats = stats + place.stage * 2 * tile_q;
+      Operand probability, gradient;  // P^T and dS^T, rounded
+      float dq[kColumnsDQ / 8][4];
+      wgmma_wait<0>();
+      wgmma_hold(s[0]);
+      gemm_dq(dq, smem_ds + (step + 1) % 2 * DsTile::kBytes, group);
+      if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end)
+        this->mask(s, key_begin + first_row, walk.tile * tile_q);
+      this->template probabilities<0, 2 * kHalf>(s[0], row_stats);
+      this->template round<0, kHalf>(probability, s[0]);
+      this->template gemm_operand<dim_v, OTile, 0, kHalf>(dv[0], probability, d_o);
+      wgmma_wait<1>();
+      wgmma_hold(dq);
+      if (step > 0 && p.dq_accumulator) hand_over(dq, step - 1, group, warp);
+      Scores dp;
+      this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
+      this->template probabilities<2 * kHalf>(s[0], row_stats);
+      this->template round<kHalf>(probability, s[0]);
+      this->template gemm_operand<dim_v, OTile, kHalf>(dv[0], probability, d_o);
+      wgmma_wait<1>();
+      wgmma_hold(dp[0]);
+      this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
+      this->round(gradient, dp[0]);
+      share(ds, first_row, gradient);
+      fence_for_wgmma();
+      this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
+      // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
+      // from leaving products under way.
+      const Place old = place;
+      const bool is_last = step + 1 == count;
+      if (!is_last) place.next();
+      ring.wait_full(place);
+      wgmma_wait<1>();
+      wgmma_hold(dv[0]);
+      this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
+                                                     smem_q + place.stage * QTile::kBytes);
+      wgmma_wait<1>();
+      wgmma_hold(dk[0]);
+      ring.release_by_thread(old);
+      barrier_sync(kConsumerBarrier, 128 * kConsumers);
+    }
+    float dq[kColumnsDQ / 8][4];
+    gemm_dq(dq, smem_ds + (count + 1) % 2 * DsTile::kBytes, group);
+    wgmma_wait<0>();
+    wgmma_hold(s[0]);
+    wgmma_hold(dq);
+    if (p.dq_accumulator) hand_over(dq, count - 1, group, warp);
   }
   // 16 rows of dK or dV to their sums, where other blocks have the group's other heads. null: not wanted.
   template <int dim>

@@ -19,6 +19,7 @@ inline void load_copied(float (&x)[4], const float* address) {
   for (int i = 0; i < 4; ++i) x[i] = address[i];
 }
 inline void bulk_reduce_add(float* global, u32 shared, u32 bytes) { emulation::bulk_reduce_add(global, shared, bytes); }
+inline u64 keep_policy() { return 0; }
 inline void bulk_commit() { emulation::bulk_commit(); }
 inline void bulk_wait() { emulation::bulk_wait(); }
 inline void bulk_wait_read() { emulation::bulk_wait(); }

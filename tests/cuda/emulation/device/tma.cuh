@@ -16,6 +16,9 @@ inline void mbarrier_arrive_expecting(u32 barrier, u32 bytes) { emulation::mbarr
 inline void tma_load(u32 shared, const TensorMap& map, const TmaPlace& place, u32 barrier) {
   emulation::tma_load(shared, map, {place.column, place.row, place.head, place.slot}, barrier);
 }
+inline void tma_load(u32 shared, const TensorMap& map, const TmaPlace& place, u32 barrier, u64) {
+  tma_load(shared, map, place, barrier);
+}
 inline void tma_store(const TensorMap& map, const TmaPlace& place, u32 shared) {
   emulation::tma_store(map, {place.column, place.row, place.head, place.slot}, shared);
 }
