@@ -55,7 +55,7 @@ def test_the_numbers_of_a_call_have_one_order():
     pytest.importorskip("torch", reason="torch is not installed")
     from mica import _torch_ops
     assert list(_torch_ops.NUMBER_NAMES) == [name for name in _describe.Options.__slots__
-                                             if name not in ("place", "descale_per_page")]  # which the ops do without
+                                             if name not in ("place", "descale_per_page", "pieces")]  # the ops do without
 
 
 @pytest.mark.parametrize("package", ["mica", "flash_attn", "flash_attn_3", "ring_flash_attn"])
