@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/host_cost.py runs; a call from Python stays as short as it was made."""
+"""bench/host_cost.py and bench/training_step.py run; a call from Python stays as short as it was made."""
 
 import gc
 import json
@@ -25,6 +25,17 @@ def test_script(tmp_path):
                     str(out)], check=True, capture_output=True)
     cases = {case["case"]: case for case in json.loads(out.read_text())["cases"]}
     assert len(cases) == 8 and cases["forward"]["ratio"] > 0 and cases["split decode"]["limit"] == 0.8
+
+
+def test_training_step(tmp_path):
+    script = ROOT / "bench/training_step.py"
+    if not script.exists():
+        pytest.skip("bench/ is not here")
+    out = tmp_path / "step.json"
+    subprocess.run([sys.executable, str(script), "--device", "cpu", "--tokens", "16", "--samples", "1", "--sample-seconds",
+                    "0.001", "--json", str(out)], check=True, capture_output=True)
+    cells = json.loads(out.read_text())["cells"]
+    assert len(cells) == 6 and all(cell["ratio"]["MATH"] > 0 for cell in cells)
 
 
 def functions_called(call):
