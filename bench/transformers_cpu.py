@@ -172,12 +172,12 @@ def main():
         for part, rate in out["models"][name]["rates"].items():
             ratios.append(rate["mica"] / rate["sdpa"])
             print(f"{name + ' ' + part:22}{rate['mica']:10.1f}{rate['sdpa']:10.1f}{ratios[-1]:7.2f}x", flush=True)
+        if given.json:  # what is there so far, should it be stopped
+            with open(given.json, "w") as file:
+                json.dump(out, file, indent=1)
+                file.write("\n")
     if ratios:
         print(f"{'geometric mean':42}{geometric_mean(ratios):7.2f}x")
-    if given.json:
-        with open(given.json, "w") as file:
-            json.dump(out, file, indent=1)
-            file.write("\n")
     return 1 if wrong else 0
 
 
