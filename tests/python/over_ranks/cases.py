@@ -119,11 +119,11 @@ def check_packed(case):
         close(f"{name}: d{which}", local.grad, shard(whole.grad, cu), dtype)
 
 
-def check_together(some):
+def check_together(rank, size, some):
     """With two steps in each turn of forward."""
     before, functions.steps_together = functions.steps_together, lambda mail, batch: 2
     try:
-        check_each(some, [])
+        check_each(rank, size, some, [])
     finally:
         functions.steps_together = before
 
