@@ -33,7 +33,8 @@ struct Backend {
   i32 (*device_count)();
   // One line about a device, written into text.
   void (*describe_device)(i32 device, char* text, size_t text_bytes);
-  // Fills every field of the plan but problem, backend, device and pieces, which are set.
+  // Fills every field of the plan but problem, backend, device and pieces, which are set; in problem's place it may put
+  // another one that means the same.
   mica_status (*plan)(Plan& plan);
   // Pointers, alignment and workspace are checked by then.
   mica_status (*execute)(const Plan& plan, const mica_bindings& bindings);

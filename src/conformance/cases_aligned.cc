@@ -185,6 +185,23 @@ void add_aligned_cases(CaseTable& table) {
     // More rows of a key head than one tile of the smallest decode kernel.
     add("_decode_24_heads",
         {.batch = 2, .heads_q = 48, .len_q = 1, .len_k = 300, .used_k = {300, 17}, .has_batch_idx = true});
+    // Rows enough for a tile of forward, with heads as rows: of one query, and of several.
+    add("_decode_128_heads", {.batch = 2,
+                              .heads_q = 128,
+                              .heads_k = 1,
+                              .len_q = 1,
+                              .len_k = 320,
+                              .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                              .used_k = {300, 17},
+                              .page_size = 64});
+    add("_decode_64_heads_3_rows", {.batch = 2,
+                                    .heads_q = 128,
+                                    .heads_k = 2,
+                                    .len_q = 3,
+                                    .len_k = 300,
+                                    .layout_q = Layout::kHeadsFirst,
+                                    .layout_o = Layout::kHeadsFirst,
+                                    .has_batch_idx = true});
     add("_decode_70_heads", {.batch = 2,
                              .heads_q = 70,
                              .heads_k = 1,

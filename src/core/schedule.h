@@ -46,14 +46,17 @@ MICA_HD i32 choose_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_ti
 }
 
 // How many splits let `workers`, which take one block after the other, end first. A block costs its key tiles and
-// `overhead` more, and as much again where it leaves a part that must be joined.
+// `overhead` more, and as much again where it leaves a part that must be joined; each part costs the join a tenth of a
+// tile (docs/design/tuning.md).
 MICA_HD i32 choose_fastest_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_tiles, i32 max_splits,
                                   i32 overhead) {
   const i32 most = clamp_to(num_tiles / max_of(min_tiles, 1), 1, max_splits);
+  constexpr i32 kPartsOfTile = 10;
   i32 best = 1;
-  i64 least = ceil_div<i64>(work_items, workers) * (num_tiles + overhead);
+  i64 least = ceil_div<i64>(work_items, workers) * (num_tiles + overhead) * kPartsOfTile;
   for (i32 splits = 2; splits <= most; ++splits) {
-    const i64 cost = ceil_div<i64>(work_items * splits, workers) * (ceil_div(num_tiles, splits) + 2 * overhead);
+    const i64 blocks = ceil_div<i64>(work_items * splits, workers);
+    const i64 cost = blocks * (ceil_div(num_tiles, splits) + 2 * overhead) * kPartsOfTile + splits;
     if (cost >= least) continue;
     best = splits;
     least = cost;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <type_traits>
 
+#include "core/heads_as_rows.h"
 #include "cuda/check.h"
 #include "cuda/steps.h"
 
@@ -46,10 +47,40 @@ mica_status no_kernel(const KernelChoice& choice) {
   return fail(MICA_ERROR_UNSUPPORTED, "no CUDA kernel can run this; the closest, %s: %s", best_name, best_text);
 }
 
+// Whether tiles of a forward kernel have work for most SMs, and few rows to waste.
+bool fills_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
+  constexpr i32 kLeastRows = 128;  // below, decode reads keys and values about as often
+  const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, row.tile_q);
+  return p.max_len_q >= kLeastRows && 3 * p.max_len_q >= 2 * round_up(p.max_len_q, row.tile_q) &&
+         4 * tiles >= 3 * num_sms;
+}
+
+// The forward kernel that takes a decode problem's heads as rows, and does better than decode; -1: none.
+i32 find_for_heads_as_rows(const KernelChoice& choice, Problem& joined) {
+  const Problem& p = choice.problem;
+  if (p.num_splits > 1 || p.batch_invariant || !heads_as_rows(p, joined)) return -1;
+  char text[160];
+  for (i32 index = 0; index < kernel_table().num_rows; ++index) {
+    const KernelRow& row = kernel_table().rows[index];
+    if (row.role != Role::FORWARD || !row.traits.persistent) continue;
+    why_not(index, {joined, choice.device, choice.images, choice.pieces}, text, sizeof text);
+    if (!text[0]) return fills_tiles(row, joined, choice.device.num_sms) ? index : -1;
+  }
+  return -1;
+}
+
 mica_status plan(Plan& plan) {
   const KernelChoice choice = {plan.problem, Driver::instance().device(plan.device), kernel_images(), plan.pieces};
-  const i32 index = find_principal(choice);
+  i32 index = find_principal(choice);
   if (index < 0) return no_kernel(choice);
+  if (kernel_table().rows[index].role == Role::DECODE) {
+    Problem joined;
+    const i32 other = find_for_heads_as_rows(choice, joined);
+    if (other >= 0) {
+      plan.problem = joined;
+      index = other;
+    }
+  }
   std::snprintf(plan.kernel, sizeof plan.kernel, "cuda/%s", kernel_table().rows[index].name);
   Steps& steps = steps_of(plan);
   steps.num_steps = 0;

@@ -71,7 +71,7 @@ constexpr KernelTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
 constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   KernelTraits traits = {
       decode_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages, key_bytes(r)).bytes, true};
-  if (r.keys == MICA_FP8_E4M3) traits.also_serves = kFeatureE4m3Queries;
+  if (r.keys == MICA_FP8_E4M3) traits.also_serves = kFeatureE4m3Queries | kFeaturePageFactors;
   return traits;
 }
 constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {

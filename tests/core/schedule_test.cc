@@ -62,7 +62,8 @@ TEST(Schedule, ChosenSplitsKeepWorkersBusyWithWholePieces) {
           for (const int max_splits : {1, 3, 128}) {
             const int fastest = mica::choose_fastest_splits(work_items, num_tiles, workers, min_tiles, max_splits, 4);
             const auto cost = [&](int s) {
-              return (work_items * s + workers - 1) / workers * ((num_tiles + s - 1) / s + (s > 1 ? 8 : 4));
+              const int blocks = (work_items * s + workers - 1) / workers;
+              return blocks * ((num_tiles + s - 1) / s + (s > 1 ? 8 : 4)) * 10 + (s > 1 ? s : 0);
             };
             ASSERT_GE(fastest, 1);
             ASSERT_LE(fastest, max_splits);

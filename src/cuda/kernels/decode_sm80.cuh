@@ -10,13 +10,13 @@
 
 namespace mica {
 
-template <class Element_, class Key, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
+template <class Element_, class Key, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
 struct DecodeSm80 {
   using Element = Element_;
   using Operands = KeyOperands<Element, Key>;
   using KTile = typename Operands::template Tile<dim_qk>;
   using VTile = typename Operands::template Tile<dim_v>;
-  using Tile = PackedRows<Element, full>;
+  using Tile = PackedRows<Element, served | (Operands::kIsE4m3 && (served & kFeaturePaged) ? kFeaturePageFactors : 0u)>;
   using Parts = typename Tile::template Parts<warps, tile_q, decode_part_stride(dim_v)>;
   static constexpr int kThreads = 32 * warps;
   static constexpr DecodeSm80Layout kAt =
@@ -285,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::DecodeSm80<MICA_ELEMENT, MICA_KEY_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
-                                  MICA_WARPS, MICA_STAGES, MICA_FULL>;
+                                  MICA_WARPS, MICA_STAGES, MICA_SERVED>;
   Kernel kernel{params, {params}};
   mica::griddepcontrol_launch_dependents();
   kernel.run(smem);

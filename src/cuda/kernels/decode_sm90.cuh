@@ -18,7 +18,7 @@ namespace mica {
 template <class Element_, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
 struct DecodeSm90 {
   using Element = Element_;
-  using Tile = PackedRows<Element, false>;
+  using Tile = PackedRows<Element, serves::PLAIN>;
   using QTile = PanelTile<dim_qk, tile_q>;
   using KTile = PanelTile<dim_qk, tile_k>;
   using VTile = PanelTile<dim_v, tile_k>;

@@ -22,7 +22,7 @@ struct ForwardFp32Sm80 {
   static constexpr int kSteps = tile_k % 16 == 0 ? 2 : 1;  // of eight keys, that P V takes at a time
   static_assert(kRowWarps * kColumnWarps == warps && tile_k % 8 == 0 && kColumns % 8 == 0 && dim_qk % 32 == 0);
 
-  using Tile = PackedRows<float, full>;
+  using Tile = PackedRows<float, full ? serves::FULL : serves::PLAIN>;
   using Parts = typename Tile::template Parts<1, tile_q, decode_part_stride(dim_v)>;
   using Scores = float[kMBlocks][tile_k / 8][4];
 

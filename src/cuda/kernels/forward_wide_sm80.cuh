@@ -25,7 +25,7 @@ struct ForwardWideSm80 {
   static constexpr int kVBytes = tile_k * VTile::kRowBytes;
   static_assert(kGroups * kRowWarps * kColumnWarps == warps && dim_v % kColumns == 0 && kGroupKeys % 16 == 0);
 
-  using Tile = PackedRows<Element, full>;
+  using Tile = PackedRows<Element, full ? serves::FULL : serves::PLAIN>;
   using Parts = typename Tile::template Parts<kGroups, tile_q, decode_part_stride(dim_v)>;
   using Scores = float[kGroupKeys / 8][4];
 

@@ -36,7 +36,7 @@ MICA_DEVICE const MappedRows* k_map_of(const ForwardMapsParams& params) { return
 template <class Element_, class Params, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
 struct MlaSm90 {
   using Element = Element_;
-  using Tile = PackedRows<Element, false>;
+  using Tile = PackedRows<Element, serves::PLAIN>;
   using QTile = PanelTile<dim_qk, tile_q>;
   using KTile = PanelTile<dim_qk, tile_k>;
   using PTile = PanelTile<tile_k, tile_q>;

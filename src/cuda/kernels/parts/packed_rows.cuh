@@ -12,8 +12,10 @@
 
 namespace mica {
 
-template <class Element, bool full>
+// served: Feature bits. What changes scores is served as a whole (serves::FULL) or not at all.
+template <class Element, u32 served>
 struct PackedRows {
+  static constexpr bool kFull = served == serves::FULL;
   using Stored = typename ElementTraits<Element>::Stored;
   using Math = typename MathOf<Element>::Math;
   struct Row {
@@ -30,7 +32,7 @@ struct PackedRows {
   float slope_log2[2];
   PhiloxKey key;
 
-  MICA_DEVICE bool has(u32 feature) const { return full && (p.features & feature); }
+  MICA_DEVICE bool has(u32 feature) const { return p.features & served & feature; }
 
   // Finds the block's tile, as the grid in params.h says; false if no row is there.
   MICA_DEVICE bool locate(i32 tile_q) {
@@ -132,7 +134,7 @@ struct PackedRows {
   // Products to scores in log2 units (plain: the softmax scales); the boolean mask hides.
   template <int n_blocks>
   MICA_DEVICE void score(float (&scores)[n_blocks][4], i32 key_begin) const {
-    if constexpr (!full) return;
+    if constexpr (!kFull) return;
     if (has(kFeatureSoftcap))
       for_each(scores, key_begin, [&](float& x, int, i32) { x = capped_score<Math>(p.score, x); });
     else
@@ -168,7 +170,7 @@ struct PackedRows {
   template <int n_blocks, int v_blocks>
   MICA_DEVICE void softmax(float (&scores)[n_blocks][4], SoftmaxState<FloatMath> (&state)[2],
                            float (&out)[v_blocks][4]) const {
-    const float scale = full ? 1.0f : p.score.scale_log2;
+    const float scale = kFull ? 1.0f : p.score.scale_log2;
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -263,7 +265,7 @@ struct PackedRows {
       joined = with_sink.state;
     }
     const float scale =
-        normalizer<Math>(SoftmaxState<Math>{joined.max, joined.sum}) * (full ? p.dropout.rescale : 1.0f);
+        normalizer<Math>(SoftmaxState<Math>{joined.max, joined.sum}) * (kFull ? p.dropout.rescale : 1.0f);
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] *= scale;
     const float lse = lse_log2<FloatMath>(joined);

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The query heads that share a key head, as further rows of one head: where nothing tells heads or rows apart, a
+// forward kernel then reads keys and values once for all of them.
+#pragma once
+
+#include <initializer_list>
+
+#include "core/mask.h"
+
+namespace mica {
+
+// Whether every row sees every key in use.
+inline bool sees_all_keys(const Problem& p) {
+  const bool last_row_alone = p.max_len_q == 1 && p.bottom_right && p.shift == 0;
+  return p.chunk == 0 && p.window_left >= kUnlimited && (p.window_right >= kUnlimited || last_row_alone);
+}
+
+inline bool treats_rows_alike(const Problem& p) {
+  constexpr u32 kOfKeys = MICA_SEQUSED_K | MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
+  return (p.vectors & ~kOfKeys) == 0 && p.len_new == 0 && !p.sinks.dtype && !p.alibi.dtype && !p.bias.dtype &&
+         !p.boolean.dtype && !p.probs.dtype && p.dropout == 0 && sees_all_keys(p);
+}
+
+// Makes one axis of a tensor's rows and the heads of a group: rows run first, or heads. Returns whether the strides
+// allow it.
+inline bool join_rows_and_heads(Tensor& t, int row_axis, int head_axis, const Problem& p, bool rows_first) {
+  const i64 row = p.max_len_q == 1 ? t.stride[head_axis] : t.stride[row_axis], head = t.stride[head_axis];
+  const bool is_one_axis =
+      p.max_len_q == 1 || p.group == 1 || (rows_first ? head == p.max_len_q * row : row == p.group * head);
+  t.shape[row_axis] = i64(p.max_len_q) * p.group;
+  t.shape[head_axis] = p.heads_k;
+  t.stride[row_axis] = rows_first || p.group == 1 ? row : head;
+  t.stride[head_axis] = p.heads_k == 1 ? 0 : head * p.group;
+  return is_one_axis;
+}
+
+// The problem with all query heads of a key head as rows of one. False if it would not be the same.
+inline bool heads_as_rows(const Problem& p, Problem& joined) {
+  if (p.pass != MICA_FORWARD || !treats_rows_alike(p)) return false;
+  for (const bool rows_first : {true, false}) {
+    joined = p;
+    if (!join_rows_and_heads(joined.q, 1, 2, p, rows_first) || !join_rows_and_heads(joined.o, 1, 2, p, rows_first))
+      continue;
+    if (p.lse.dtype && !join_rows_and_heads(joined.lse, 2, 1, p, rows_first)) continue;
+    joined.heads_q = p.heads_k;
+    joined.group = 1;
+    joined.max_len_q = joined.hint_len_q = p.max_len_q * p.group;
+    joined.total_q = i64(p.batch) * joined.max_len_q;
+    joined.causal = joined.bottom_right = joined.shift = 0;
+    joined.window_right = kUnlimited;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace mica

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heads as rows: what the joined problem addresses is what the other did, and what tells heads apart is left alone.
+#include "core/heads_as_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace mica {
+namespace {
+
+// (batch, rows, heads, dim) in memory order, or (batch, heads, rows, dim).
+Tensor rows_of(i64 batch, i64 rows, i64 heads, i64 dim, bool heads_first) {
+  if (heads_first) return {MICA_BF16, 16, {batch, rows, heads, dim}, {rows * heads * dim, dim, rows * dim, 1}};
+  return {MICA_BF16, 16, {batch, rows, heads, dim}, {rows * heads * dim, heads * dim, dim, 1}};
+}
+
+Problem decode(i32 len_q, i32 heads_q, i32 heads_k, bool heads_first) {
+  Problem p = {};
+  p.pass = MICA_FORWARD;
+  p.dtype = MICA_BF16;
+  p.batch = 3;
+  p.heads_q = heads_q;
+  p.heads_k = heads_k;
+  p.group = heads_q / heads_k;
+  p.dim_qk = p.dim_v = 64;
+  p.max_len_q = p.hint_len_q = len_q;
+  p.window_left = p.window_right = kUnlimited;
+  p.q = p.o = rows_of(3, len_q, heads_q, 64, heads_first);
+  if (len_q == 1) p.q.stride[1] = p.o.stride[1] = 0;
+  return p;
+}
+
+// Where the rows of the heads of key head `head_k` begin.
+std::set<i64> offsets(const Problem& p, const Tensor& t, i32 head_k) {
+  std::set<i64> found;
+  for (i32 row = 0; row < p.max_len_q; ++row)
+    for (i32 g = 0; g < p.group; ++g) found.insert(row * t.stride[1] + (head_k * p.group + g) * t.stride[2]);
+  return found;
+}
+
+TEST(HeadsAsRows, AddressesTheSameRows) {
+  for (const bool heads_first : {false, true})
+    for (const i32 len_q : {1, 4})
+      for (const i32 heads_k : {1, 2}) {
+        const Problem p = decode(len_q, 64, heads_k, heads_first);
+        Problem joined;
+        // Another key head's query heads stand between those of two rows.
+        const bool is_apart = !heads_first && len_q > 1 && heads_k > 1;
+        ASSERT_EQ(heads_as_rows(p, joined), !is_apart);
+        if (is_apart) continue;
+        EXPECT_EQ(joined.max_len_q, len_q * p.group);
+        EXPECT_EQ(joined.heads_q, heads_k);
+        EXPECT_EQ(joined.group, 1);
+        EXPECT_EQ(joined.q.shape[1], joined.max_len_q);
+        for (i32 head_k = 0; head_k < heads_k; ++head_k) {
+          EXPECT_EQ(offsets(p, p.q, head_k), offsets(joined, joined.q, head_k));
+          EXPECT_EQ(offsets(p, p.o, head_k), offsets(joined, joined.o, head_k));
+        }
+      }
+}
+
+TEST(HeadsAsRows, TheLseMustHaveTheSameOrder) {
+  Problem joined;
+  for (const bool heads_first : {false, true}) {
+    Problem p = decode(4, 64, 1, heads_first);
+    p.lse = {MICA_FP32, 4, {3, 64, 4, 1}, {256, 4, 1, 0}};
+    EXPECT_EQ(heads_as_rows(p, joined), heads_first);
+  }
+}
+
+TEST(HeadsAsRows, LeavesAloneWhatTellsHeadsOrRowsApart) {
+  Problem joined, p = decode(4, 64, 1, false);
+  p.window_right = 0;
+  p.bottom_right = 1;
+  EXPECT_FALSE(heads_as_rows(p, joined));
+  p = decode(1, 64, 1, false);
+  p.window_right = 0;
+  EXPECT_FALSE(heads_as_rows(p, joined)) << "the diagonal from the top left hides all but one key";
+  p.bottom_right = 1;
+  EXPECT_TRUE(heads_as_rows(p, joined));
+  EXPECT_EQ(joined.window_right, kUnlimited);
+  const auto refused = [&](auto change) {
+    Problem other = decode(1, 64, 1, false);
+    change(other);
+    return !heads_as_rows(other, joined);
+  };
+  EXPECT_TRUE(refused([](Problem& x) { x.sinks.dtype = MICA_FP32; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.alibi.dtype = MICA_FP32; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.bias.dtype = MICA_BF16; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.boolean.dtype = MICA_BOOL; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.window_left = 100; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.chunk = 64; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.dropout = 0.5f; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.len_new = 1; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.vectors = MICA_CU_SEQLENS_Q; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.pass = MICA_BACKWARD; }));
+  EXPECT_FALSE(refused([](Problem& x) { x.vectors = MICA_SEQUSED_K; }));
+  EXPECT_FALSE(refused([](Problem& x) { x.softcap = 30; }));
+}
+
+}  // namespace
+}  // namespace mica
