@@ -111,7 +111,7 @@ TEST(KernelTable, ImagesFitTheirGpu) {
     EXPECT_LE(image.registers * 32 * row.warps * row.blocks, 65536) << name << ": an SM cannot hold its blocks";
     EXPECT_TRUE(image.spilled_bytes == 0 || row.why_spill[0]) << name << " spills";
   }
-  EXPECT_LE(deflated_bytes, 20u << 20);
+  EXPECT_LE(deflated_bytes, 22u << 20);  // 2 MB of it e4m3 caches
 }
 
 TEST(KernelTable, EveryRowRunsWhatItIsMadeFor) {
