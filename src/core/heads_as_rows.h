@@ -3,8 +3,6 @@
 // forward kernel then reads keys and values once for all of them.
 #pragma once
 
-#include <initializer_list>
-
 #include "core/mask.h"
 
 namespace mica {
@@ -34,23 +32,23 @@ inline bool join_rows_and_heads(Tensor& t, int row_axis, int head_axis, const Pr
   return is_one_axis;
 }
 
+inline bool join_rows_and_heads(const Problem& p, bool rows_first, Problem& joined) {
+  joined = p;
+  return join_rows_and_heads(joined.q, 1, 2, p, rows_first) && join_rows_and_heads(joined.o, 1, 2, p, rows_first) &&
+         (!p.lse.dtype || join_rows_and_heads(joined.lse, 2, 1, p, rows_first));
+}
+
 // The problem with all query heads of a key head as rows of one. False if it would not be the same.
 inline bool heads_as_rows(const Problem& p, Problem& joined) {
   if (p.pass != MICA_FORWARD || !treats_rows_alike(p)) return false;
-  for (const bool rows_first : {true, false}) {
-    joined = p;
-    if (!join_rows_and_heads(joined.q, 1, 2, p, rows_first) || !join_rows_and_heads(joined.o, 1, 2, p, rows_first))
-      continue;
-    if (p.lse.dtype && !join_rows_and_heads(joined.lse, 2, 1, p, rows_first)) continue;
-    joined.heads_q = p.heads_k;
-    joined.group = 1;
-    joined.max_len_q = joined.hint_len_q = p.max_len_q * p.group;
-    joined.total_q = i64(p.batch) * joined.max_len_q;
-    joined.causal = joined.bottom_right = joined.shift = 0;
-    joined.window_right = kUnlimited;
-    return true;
-  }
-  return false;
+  if (!join_rows_and_heads(p, true, joined) && !join_rows_and_heads(p, false, joined)) return false;
+  joined.heads_q = p.heads_k;
+  joined.group = 1;
+  joined.max_len_q = joined.hint_len_q = p.max_len_q * p.group;
+  joined.total_q = i64(p.batch) * joined.max_len_q;
+  joined.causal = joined.bottom_right = joined.shift = 0;
+  joined.window_right = kUnlimited;
+  return true;
 }
 
 }  // namespace mica
