@@ -12,7 +12,7 @@ SKIPPED_FOLDERS = {"tests", "test", "docs", "examples", "benchmarks", "benchmark
 
 # Loads files as Python would, each in a child of its own: torch first if it is there, then the module or the library.
 LOADER = r"""
-import ctypes, importlib.machinery, importlib.util, json, os, sys
+import ctypes, importlib.machinery, importlib.util, json, os, signal, sys
 try:
     if sys.argv[1] == "torch":
         import torch
@@ -26,6 +26,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         os.dup2(2, 1)  # a module may print what it likes
+        signal.alarm(120)
         answer = problem
         try:
             name = os.path.basename(path)
@@ -44,18 +45,21 @@ for line in sys.stdin:
             own = os.path.basename(path).split(".")[0]
             # What the loader says names the file (or, of a module that was not found, its name); what the module's own
             # code raises does not: it has been loaded then, and wants its package around it.
-            loader_said = not isinstance(e, ImportError) or e.path or (isinstance(e, ModuleNotFoundError) and e.name == own)
+            by_file = e.path and not str(e).startswith("cannot import name") if isinstance(e, ImportError) else True
+            loader_said = by_file or (isinstance(e, ModuleNotFoundError) and e.name == own)
             answer = type(e).__name__ + ": " + str(e).split("\n")[0] if loader_said else "LOADS"
         except Exception:
             answer = "LOADS"  # the loader did its part; the module wants its package around it
         os.write(write, answer.encode())
         os._exit(0)
     os.close(write)
-    answer = b""
-    while piece := os.read(read, 65536):
-        answer += piece
+    status = os.waitpid(child, 0)[1]  # before the answer is read: what a module has started may hold the pipe open
+    os.set_blocking(read, False)
+    try:
+        answer = os.read(read, 65536)
+    except BlockingIOError:
+        answer = b""
     os.close(read)
-    status = os.waitpid(child, 0)[1]
     print(answer.decode() or "ended with status " + str(status), flush=True)
 """
 

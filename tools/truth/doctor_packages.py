@@ -31,7 +31,7 @@ spacy==3.7.2 SimpleITK==2.3.1 rdkit==2023.9.4 osqp==0.6.3 ecos==2.0.12 highspy==
 onnxruntime-gpu==1.17.1 jax-cuda12-plugin==0.5.1 blosc2==2.5.1 mujoco==3.1.1 fastparquet==2024.2.0 pyreadstat==1.2.6
 opencv-contrib-python==4.9.0.80 numba==0.59.1 fasttext-wheel==0.9.2 usearch==2.9.0 chroma-hnswlib==0.7.3
 pyopengl-accelerate==3.1.7 catboost==1.2.2 mediapipe==0.10.9 cupy-cuda11x==13.0.0 faiss-gpu-cu12==1.10.0
-ml-dtypes==0.3.2 deltalake==0.15.1""".split()
+ml-dtypes==0.3.2 deltalake==0.15.1 shapely==1.8.5.post1 statsmodels==0.13.5""".split()
 # Compiled against neither: modules, libraries opened by ctypes, programs, plug-ins.
 PLAIN = """markupsafe==2.1.5 numpy==1.26.4 bitsandbytes==0.46.1 llvmlite==0.41.1 kiwisolver==1.4.8 safetensors==0.5.3
 tokenizers==0.21.0 lxml==5.3.1 xxhash==3.5.0 orjson==3.10.15 uvloop==0.21.0 multidict==6.1.0 cffi==1.17.1 psutil==7.0.0

@@ -157,7 +157,9 @@ class Truth:
         wanted = {r.strip() for wheel in wheels for r in requirements(wheel)
                   if name_of(r) not in left_out and not name_of(r).startswith("nvidia")}
         constraints = self.work / "constraints.txt"
-        constraints.write_text("\n".join([self.numpy] + ([f"torch=={self.torch}"] if self.torch else [])) + "\n")
+        # Later releases of pyarrow refuse NumPy 1.x in compiled code, of which no file tells anything.
+        of_its_time = ["pyarrow<20"] if self.numpy == tried.NUMPY_1 else []
+        constraints.write_text("\n".join([self.numpy, *of_its_time, *([f"torch=={self.torch}"] if self.torch else [])]) + "\n")
         options = ["--only-binary", ":all:", "-c", str(constraints)]
         if not self.pip_install(sorted(wanted), options):  # one wants what another excludes
             for wheel in wheels:
@@ -166,15 +168,24 @@ class Truth:
                     say(f"not to be had for {wheel.name}: {own}")
 
     def unpack(self, wheel: pathlib.Path) -> List[pathlib.Path]:
-        """Into site-packages; returns what lies at its top. What stood there is put aside until remove()."""
+        """Into site-packages; returns what was added. What stood there is put aside until remove(); a folder that belongs to
+        another distribution too (PyQt5 and its Qt) stays, and gets the files that it lacks."""
         aside = self.work / "aside"
+        own = name_of(wheel.name.split("-")[0])
+        shared = {line.split("/")[0] for info in self.site.glob("*.dist-info")
+                  if name_of(info.name.split("-")[0]) != own and (info / "RECORD").exists()
+                  for line in (info / "RECORD").read_text(errors="replace").splitlines() if "/" in line}
         with zipfile.ZipFile(wheel) as archive:
             tops = {name.split("/")[0] for name in archive.namelist()}
+            kept = {top for top in tops if top in shared}
+            files = [self.site / n for n in archive.namelist() if n.split("/")[0] in kept and not n.endswith("/")]
+            files = [path for path in files if not path.exists()]
+            tops -= kept
             for info in self.site.glob("*.dist-info"):  # another release of the same
                 if name_of(info.name.split("-")[0]) == name_of(wheel.name.split("-")[0]):
                     tops.add(info.name)
             for top in tops:
-                if (self.site / top).exists() and top != "nvidia":
+                if (self.site / top).exists():
                     aside.mkdir(exist_ok=True)
                     shutil.move(str(self.site / top), str(aside / top))
             archive.extractall(self.site)
@@ -184,7 +195,7 @@ class Truth:
                     if not (self.site / part.name).exists():
                         shutil.move(str(part), str(self.site / part.name))
                         tops.add(part.name)
-        return [self.site / top for top in tops]
+        return [self.site / top for top in tops] + files
 
     def remove(self, paths: List[pathlib.Path]) -> None:
         for path in paths:
@@ -350,6 +361,7 @@ class Truth:
         files = sum(row.files for row in self.rows)
         imports = [row for row in self.rows if row.foretold and row.imported]
         apart = [row for row in imports if row.imported == "in Python"]
+        untold = sum(bool(row.imported) and not row.foretold for row in self.rows)
         lines = ["# The doctor against the truth", "",
                  "Written by `make doctor-truth`: each package was judged by `mica doctor`, then really installed and loaded in a",
                  "throw-away Python. A row is right if what the loader (or pip, or the build) said of every compiled file is what",
@@ -358,7 +370,8 @@ class Truth:
                  f"loaded. Of {len(imports)} imports {sum(r.import_right for r in imports) - len(apart)} did what was foretold; {len(apart)} stopped at a name or a package that",
                  "Python code did not find, which says nothing about compiled files (`in Python`). Of "
                  f"{self.open_pairs} more the doctor only said",
-                 "that they were made for another release of torch (TORCH_OTHER_RELEASE: loads, or crashes). "
+                 "that they were made for another release of torch (TORCH_OTHER_RELEASE: loads, or crashes). Of "
+                 f"{untold} imports it said\nthat it cannot tell (exit code 2). "
                  f"At {summary.commit()} on",
                  f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, {platform.machine()}, "
                  f"{' '.join(platform.libc_ver())}.", "",

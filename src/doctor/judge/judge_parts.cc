@@ -144,6 +144,9 @@ class PartsJudge {
     PackageImports imports = run_imports_of_package();
     if (judge_again(imports.libraries())) imports = run_imports_of_package();
     for (const Attempt& attempt : attempts_) {
+      if (out_[attempt.verdict].code == Code::NUMPY_ABI && attempt.failure == ImportFailure::kNone &&
+          imports.reaches(module_name(attempt.binary)))
+        add_open_question(binaries_[attempt.binary]);
       if (attempt.failure == ImportFailure::kNone) continue;
       Verdict& verdict = out_[attempt.verdict];
       if (is_python_module(attempt.binary) && imports.is_known()) {
@@ -342,6 +345,16 @@ class PartsJudge {
       return std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == StepKind::kOpen; });
     });
     return any_opens && imports.is_known() && !imports.opens_for_certain(stem_of(binaries_[attempt.binary].path));
+  }
+
+  // See judge_numpy: exit code 2.
+  void add_open_question(const Binary& binary) {
+    out_.push_back(
+        make_verdict({.code = "CANNOT_TELL",
+                      .subject = printable(binary.path),
+                      .message = "whether its import stops at the other NumPy or goes on",
+                      .cause = "Code of the module's own decides that.",
+                      .fix = "as above: a newer release of the package, or python -m pip install 'numpy<2'"}));
   }
 
   static void set_apart(Verdict& verdict, Part part) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/judge/imports/numpy_interface.h"
 
+#include <algorithm>
+
 #include "support/text.h"
 
 namespace doctor {
@@ -46,11 +48,16 @@ std::optional<NumpyVerdict> judge_numpy(const Binary& binary, const BinaryFacts&
   const Version& here = target.python->numpy;
   if (use.old_only && here.major_part() >= 2 && (use.raises || use.checks_types)) {
     NumpyVerdict out = of_numpy_1(binary, use, here);
-    // pybind11 goes on without it (onnxruntime, torch): Python prints the failure, and the import works.
-    if (use.by_pybind11 && !use.checks_types) {
+    // Modules of pybind11 and Boost.Python ask for it in code of their own: onnxruntime 1.16 and RDKit go on without,
+    // onnxruntime 1.17 does not.
+    const bool by_boost = std::any_of(binary.elf.needed.begin(), binary.elf.needed.end(),
+                                      [](std::string_view name) { return name.find("boost_python") != name.npos; });
+    if ((use.by_pybind11 || by_boost) && !use.checks_types) {
       out.failure = ImportFailure::kNone;
       out.verdict.severity = Severity::kWarning;
-      out.verdict.cause += " The module says so and goes on: what takes or returns arrays fails.";
+      out.verdict.cause +=
+          " The module's own code decides whether it stops there or goes on; what takes or returns "
+          "arrays fails in any case.";
     }
     return out;
   }

@@ -12,7 +12,7 @@
 namespace doctor {
 
 struct NumpyVerdict {
-  ImportFailure failure;
+  ImportFailure failure;  // kNone: the module's own code decides whether it goes on, which no file tells
   Verdict verdict;
 };
 

@@ -24,6 +24,7 @@ class PackageImports {
   // False where the package has no Python file and no module of its own: nothing is known of its import then.
   bool is_known() const { return !tops_.empty(); }
   Part part(const std::string& module) const;
+  bool reaches(const std::string& module) const { return reached_.count(module) > 0; }
   // Modules of other packages that stop the import, each with its verdict.
   const std::map<std::string, Verdict>& others() const { return others_; }
   // Is a library that ctypes or torch.ops opens opened where a failure stops the import? `stem`: "libpkg" of libpkg.so.
