@@ -170,8 +170,8 @@ class ImportRunner {
           break;
         case StepKind::kLoop:
         case StepKind::kCase: failure = run_perhaps(frame, i + 1, step.end); break;
-        case StepKind::kClass: failure = run(frame, i + 1, step.end); break;
-        case StepKind::kElse: failure = run(frame, i + 1, step.end); break;  // of a loop
+        case StepKind::kClass:
+        case StepKind::kElse: failure = run(frame, i + 1, step.end); break;  // else of a loop
         case StepKind::kDef:
         case StepKind::kExcept:
         case StepKind::kElif:
