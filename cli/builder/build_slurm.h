@@ -17,7 +17,7 @@ struct SlurmOptions {
   builder::SlurmWishes wishes;
   int retries = 2;
   std::vector<std::string> pythons;  // more than one: an array of jobs, a task for each
-  std::string publish;  // folder that the job puts the finished wheel into
+  std::string publish;               // folder that the job puts the finished wheel into
 };
 
 void add_slurm_flags(Command& verb, SlurmOptions& options);
