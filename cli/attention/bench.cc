@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `mica bench`: times the cases of a suite. A case that fails its check is not timed.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -46,7 +47,7 @@ Timing time_workload(const Workload& workload, double seconds) {
   do samples.push_back(run(repetitions) / repetitions);
   while (samples.size() < 5 || (support::monotonic_seconds() - begin < seconds && samples.size() < 1000));
   std::sort(samples.begin(), samples.end());
-  const auto quantile = [&](double q) { return samples[std::size_t(q * double(samples.size() - 1) + 0.5)]; };
+  const auto quantile = [&](double q) { return samples[std::size_t(std::lround(q * double(samples.size() - 1)))]; };
   return {quantile(0.5), quantile(0.1), quantile(0.9), int(samples.size())};
 }
 

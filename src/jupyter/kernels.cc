@@ -19,7 +19,6 @@ namespace {
 using doctor::make_verdict;
 using doctor::Outlook;
 using doctor::PythonInstall;
-using doctor::Verdict;
 using support::Files;
 
 constexpr std::size_t kMostKernels = 1000;

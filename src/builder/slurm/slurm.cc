@@ -295,6 +295,7 @@ std::vector<Job> submit_array(const std::string& folder, std::vector<JobRequest>
     replace_file(jobs[i].request.folder + "/job.json", to_json(jobs[i]));
   }
   std::vector<JobRequest> requests;
+  requests.reserve(jobs.size());
   for (const Job& job : jobs) requests.push_back(job.request);
   replace_file(folder + "/array.sh", array_script(requests));
   const Said said = ask({"sbatch", "--parsable", "array.sh"}, folder);
