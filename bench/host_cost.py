@@ -19,6 +19,8 @@ import statistics
 import sys
 import time
 
+from torch_device import torch_device
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 if importlib.util.find_spec("mica") is None:  # not installed: the package of this tree or bundle
     sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
@@ -121,12 +123,7 @@ def main():
     import torch
 
     import mica
-    device = torch.device(arguments.device)
-    if device.type == "cuda":
-        device = torch.device("cuda", device.index or 0)
-        torch.cuda.set_device(device)
-    elif device.type != "cpu":
-        raise SystemExit(f"host_cost.py: --device is {arguments.device}, want cpu, cuda or cuda:N")
+    device = torch_device(arguments.device)
     clock, rows, failed = Clock(torch, device), [], []
     splits = splits_of_decode(mica, 8192 if device.type == "cuda" else 64, device)
     print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else platform.machine()}, PyTorch "

@@ -22,6 +22,8 @@ import statistics
 import sys
 import time
 
+from torch_device import torch_device
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 if importlib.util.find_spec("mica") is None:  # not installed: the package of this tree or bundle
     sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
@@ -131,12 +133,7 @@ def main():
     import torch
 
     import mica
-    device = torch.device(arguments.device)
-    if device.type == "cuda":
-        device = torch.device("cuda", device.index or 0)
-        torch.cuda.set_device(device)
-    elif device.type != "cpu":
-        raise ValueError(f"--device is {arguments.device}, want cpu, cuda or cuda:N")
+    device = torch_device(arguments.device)
     default_peers = "CUDNN_ATTENTION,FLASH_ATTENTION,FLASH_ATTENTION_3" if device.type == "cuda" else "MATH"
     peers = [peer for peer in (arguments.peers or default_peers).split(",") if peer]
     lengths = [length for length in LENGTHS if length <= arguments.tokens] or [arguments.tokens]

@@ -262,7 +262,7 @@ bool suits_short(const KernelRow& row, const Problem& p, i32 num_sms) {
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kLeastKeysUnderMask = 6145, kMostShortKeys = 256;
-  // So do those up to kHasOwnRow, with key tiles as narrow as this.
+  // Head dimensions up to kHasOwnRow have a narrower row than the middle one, with key tiles as narrow as this.
   constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
   const bool is_cut = is_banded(p);
   switch (row.traits.lengths) {
