@@ -153,7 +153,7 @@ AppendParams append_params(const Problem& p) {
   a.rotary_dim = p.rotary_dim;
   a.rotary_interleaved = p.rotary_interleaved;
   a.rotary_positions = p.rotary_positions;
-  a.turn_along = is_banded(p);
+  a.rotate_along = is_banded(p);
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.heads_k = p.heads_k;

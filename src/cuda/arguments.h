@@ -11,12 +11,12 @@ namespace mica {
 
 // Where the parts of a plan's workspace begin, in bytes.
 struct WorkspaceLayout {
-  u64 partial_o, partial_lse;                                   // split forward
-  u64 q_rotated;                                                // rotary
-  u64 work_counter;                                             // persistent forward
-  u64 d_o;                                                      // backward, in q's type
-  u64 row_lse, row_delta, dq_accumulator, dq_turns, key_turns;  // backward
-  u64 dk_accumulator, dv_accumulator;                           // backward, where blocks share a key tile
+  u64 partial_o, partial_lse;                                             // split forward
+  u64 q_rotated;                                                          // rotary
+  u64 work_counter;                                                       // persistent forward
+  u64 d_o;                                                                // backward, in q's type
+  u64 row_lse, row_delta, dq_accumulator, dq_semaphores, key_semaphores;  // backward
+  u64 dk_accumulator, dv_accumulator;                                     // backward, where blocks share a key tile
   u64 bytes;
 
   // Returns where `size` bytes begin.

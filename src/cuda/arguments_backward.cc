@@ -87,7 +87,7 @@ void bind(BackwardParams& a, const Problem& p, const mica_bindings& x, const Wor
   a.dk.data = if_present(p.dk, x.dk);
   a.dv.data = if_present(p.dv, x.dv);
   a.dq_accumulator = p.dq.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dq_accumulator);
-  if (p.deterministic) a.dq_turns = reinterpret_cast<i32*>(in_workspace(x, layout.dq_turns));
+  if (p.deterministic) a.dq_semaphores = reinterpret_cast<i32*>(in_workspace(x, layout.dq_semaphores));
   a.row_lse = in_workspace(x, layout.row_lse);
   a.row_delta = in_workspace(x, layout.row_delta);
   a.sequences = sequence_table(p, x);
@@ -118,12 +118,12 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   if (status == MICA_OK) status = bind_map(a.v, a.backward.v.data);
   if (status == MICA_OK) status = bind_map(a.d_o, a.backward.d_o.data);
   if (a.whole_heads) {
-    a.backward.dq_turns = nullptr;  // a head's key tiles follow one another anyway
+    a.backward.dq_semaphores = nullptr;  // a head's key tiles follow one another anyway
     a.dq = rows_arg(p.dq);
     a.dq.data = if_present(p.dq, x.dq);
   }
   if (a.parts > 1) {
-    if (p.deterministic) a.key_turns = reinterpret_cast<i32*>(in_workspace(x, layout.key_turns));
+    if (p.deterministic) a.key_semaphores = reinterpret_cast<i32*>(in_workspace(x, layout.key_semaphores));
     a.dk_accumulator = p.dk.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dk_accumulator);
     a.dv_accumulator = p.dv.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dv_accumulator);
   }

@@ -52,8 +52,8 @@ BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& 
 }
 
 i32 section_heads(const KernelRow& row, const Problem& p, const Device& device) {
-  // In turns, blocks that follow one another in a sequence should not begin together. Under a causal mask they work at
-  // different query tiles anyway.
+  // In a fixed order, blocks that follow one another in a sequence should not begin together. Under a causal mask they
+  // work at different query tiles anyway.
   if (!p.deterministic || p.window_right < kUnlimited || p.max_len_k == 0) return 1;
   return ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
 }

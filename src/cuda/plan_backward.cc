@@ -43,10 +43,10 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i32 parts = share.parts();
   if (!whole_heads) params.section_heads = section_heads(row, p, choice.device);
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
-  // Blocks that go on to further key tiles fetch them while the last one is stored. In turns a block may wait only for
+  // Persistent blocks fetch further key tiles while the last one is stored. In a fixed order a block may wait only for
   // blocks before it.
-  const bool goes_on = row.traits.persistent && (whole_heads || !p.deterministic);
-  const i64 blocks = goes_on ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
+  const bool persistent = row.traits.persistent && (whole_heads || !p.deterministic);
+  const i64 blocks = persistent ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
   // Whole heads: of those that blocks are at, unless one key tile is all there is.
   const i64 dq_slots = params.tiles_k > 1 ? (parts > 1 ? work_items / parts : blocks) : 0;
@@ -57,17 +57,18 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   layout.row_delta = layout.reserve(stat_bytes);
   if (p.d_o.dtype != p.dtype)
     layout.d_o = layout.reserve(u64(params.stat_rows) * params.d_o.stride_row * dtype_bytes(p.dtype));
-  // The turns of deterministic sums lie behind the accumulator, and are set to zero with it.
-  const i64 turns = p.dq.dtype && p.deterministic && !whole_heads ? round_up<i64>(query_blocks * params.slices, 4) : 0;
+  // The semaphores of deterministic sums lie behind the accumulator, and are set to zero with it.
+  const i64 semaphores =
+      p.dq.dtype && p.deterministic && !whole_heads ? round_up<i64>(query_blocks * params.slices, 4) : 0;
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
-  const i64 key_turns = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
-  const i64 sums = accumulator + turns + key_turns + dk_sums + dv_sums;
+  const i64 key_semaphores = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
+  const i64 sums = accumulator + semaphores + key_semaphores + dk_sums + dv_sums;
   layout.dq_accumulator = layout.reserve(u64(sums) * sizeof(float));
-  layout.dq_turns = layout.dq_accumulator + u64(accumulator) * sizeof(float);
-  layout.key_turns = layout.dq_turns + u64(turns) * sizeof(float);
-  layout.dk_accumulator = layout.key_turns + u64(key_turns) * sizeof(float);
+  layout.dq_semaphores = layout.dq_accumulator + u64(accumulator) * sizeof(float);
+  layout.key_semaphores = layout.dq_semaphores + u64(semaphores) * sizeof(float);
+  layout.dk_accumulator = layout.key_semaphores + u64(key_semaphores) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
   // Of several pieces that share the workspace, the first makes the statistics; the others set to zero what is not

@@ -93,7 +93,7 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
 }
 constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
   return {.smem_bytes = backward_halves_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
-          .fixed_order = r.course == Course::TURNS,
+          .fixed_order = r.course == Course::ORDERED,
           .shares_groups = true,
           .uses_maps = true};
 }

@@ -14,7 +14,7 @@ namespace mica {
 
 // What a kernel does in a pass; the words of a row's .role.
 enum class Role : i32 {
-  APPEND,            // writes new keys and values into the cache, turns q and k by their positions
+  APPEND,            // writes new keys and values into the cache, rotates q and k by their positions
   FORWARD,           // O and LSE, or their parts when the keys are split
   DECODE,            // the same for a few query rows
   COMBINE,           // joins the parts

@@ -36,15 +36,12 @@ ROOMS = {
     "src/cuda/": Room("the CUDA backend's host side; `kernels.def` has a row per kernel",
                       [INTERFACE, "src/core/", "src/base/"]),
     "src/cuda/kernels/": Room("kernels", ["include/mica/enums.h", "src/core/", "src/cuda/device/"]),
+    "src/cuda/kernels/options/": Room("what options of a call do to a fragment, and which rows a tile packs",
+                                      ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"]),
     "src/cuda/device/": Room("what kernels are made of", ["src/core/types.h"]),
     "src/cuda/device/attend.cuh": Room("the step that the kernels share",
                                        ["src/core/types.h", "src/core/mask.h", "src/core/score.h", "src/core/softmax.h",
                                         "src/cuda/device/"]),
-    # What the options of a call do to a fragment, and which rows a tile packs: these read the call's parameters.
-    "src/cuda/device/features.cuh": Room("options of a call in a fragment",
-                                         ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"]),
-    "src/cuda/device/pairs.cuh": Room("rows that a tile packs",
-                                      ["src/core/", "src/cuda/device/", "src/cuda/kernels/params.h"]),
     "src/cuda/device/tma.cuh": Room("the copy engine",
                                     ["src/core/types.h", "src/cuda/device/", "src/cuda/kernels/parts/tensor_map.h"]),
     "src/conformance/": Room("named cases and the double-precision reference; nothing of core, so that a mistake there "

@@ -67,7 +67,7 @@ MICA_DEVICE void reduce_add_4(float* address, const float (&x)[4]) {
 #endif
 }
 
-// 9.7.9.8 ld.acquire, 9.7.13.7 red.release: a turn that blocks hand on to each other.
+// 9.7.9.8 ld.acquire, 9.7.13.7 red.release: a semaphore between blocks.
 MICA_DEVICE i32 load_acquire(const i32* address) {
   i32 x;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(x) : "l"(address) : "memory");

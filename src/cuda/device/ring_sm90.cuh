@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ring of stages in shared memory: some threads fill them, others use them and let them go. Each stage has two
 // barriers, one for full and one for empty; step i uses stage i % stages for the (i / stages)-th time. Where the number
-// of stages is no power of two, a walker keeps its place and counts it on: a division a step costs as much as a
+// of stages is no power of two, a loop keeps its place and counts it on: a division a step costs as much as a
 // product's descriptors.
 #pragma once
 

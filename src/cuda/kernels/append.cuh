@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before attention over a cache: writes new keys and values into it, and turns new keys and queries by their positions
-// (rotary embedding). A cache of e4m3 takes them divided by its factors. A block owns one row, all heads: first batch *
-// len_new key rows, then the query rows, which go to the workspace.
+// Before attention over a cache: writes new keys and values into it, and rotates new keys and queries by their
+// positions (rotary embedding). A cache of e4m3 takes them divided by its factors. A block owns one row, all heads:
+// first batch * len_new key rows, then the query rows, which go to the workspace.
 #pragma once
 
 #include "device/ptx.cuh"
@@ -65,14 +65,14 @@ MICA_DEVICE void append_row(const AppendParams& p, i32 b, i32 t) {
 }
 
 // slot_row counts the rows of q: of all slots, or packed.
-MICA_DEVICE void turn_query_row(const AppendParams& p, i64 slot_row) {
+MICA_DEVICE void rotate_query_row(const AppendParams& p, i64 slot_row) {
   const bool packed = p.sequences.cu_seqlens_q != nullptr;
   const i32 b = packed ? sequence_of_packed_row(p.sequences.cu_seqlens_q, p.batch, slot_row)
                        : i32(slot_row / p.sequences.slot_len_q);
   const Sequence s = sequence_of(p.sequences, b);
   const i64 row = packed ? slot_row - s.q_begin : slot_row % p.sequences.slot_len_q;
   if (row < 0 || row >= s.slot_len_q) return;
-  const i64 position = i64(s.leftpad) + s.append_begin + (p.turn_along ? row : 0);
+  const i64 position = i64(s.leftpad) + s.append_begin + (p.rotate_along ? row : 0);
   const i64 from = query_row_offset(s, i32(row), p.q.stride_batch, p.q.stride_row);
   const i64 to = query_row_offset(s, i32(row), p.q_rotated.stride_batch, p.q_rotated.stride_row);
   for (i32 i = threadIdx.x; i < p.heads_q * p.dim_qk; i += blockDim.x) {
@@ -91,5 +91,5 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
   if (index < key_rows)
     mica::append_row(params, index / params.sequences.len_new, index % params.sequences.len_new);
   else
-    mica::turn_query_row(params, index - key_rows);
+    mica::rotate_query_row(params, index - key_rows);
 }

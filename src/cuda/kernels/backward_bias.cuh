@@ -7,8 +7,8 @@
 #pragma once
 
 #include "device/attend.cuh"
-#include "device/features.cuh"
 #include "device/products.cuh"
+#include "kernels/options/features.cuh"
 #include "kernels/params.h"
 
 namespace mica {

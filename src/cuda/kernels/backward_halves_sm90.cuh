@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention for Hopper (backward_halves_block_sm90), dQ summed in any order or in turns.
+// Backward attention for Hopper (backward_halves_block_sm90), dQ summed in any order or in a fixed one.
 #pragma once
 
 #include "kernels/parts/backward_halves_block_sm90.cuh"

@@ -96,8 +96,8 @@ struct BackwardSlicedSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> 
     float dq[2][kColumnsDQ / 8][4];
     zero(dq);
     Ops::template add_columns_transposed<tile_k, tile_q, width>(dq, smem_ds, row_group * 32, smem_k, first_column);
-    const i64 turn = dq_tile(tile) * p.slices + slice;
-    if (p.dq_turns) this->wait_for_turn(tile, turn);
+    const i64 semaphore = dq_tile(tile) * p.slices + slice;
+    if (p.dq_semaphores) this->wait_semaphore(tile, semaphore);
     float* accumulator = p.dq_accumulator + dq_tile(tile) * (tile_q * i64(p.dq_columns));
 #pragma unroll
     for (int m = 0; m < 2; ++m)
@@ -106,7 +106,7 @@ struct BackwardSlicedSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> 
         reduce_add_4(accumulator + dq_accumulator_index(p.dq_columns, row_group * 2 + m,
                                                         (slice * width + first_column) / 8 + n, threadIdx.x % 32),
                      dq[m][n]);
-    if (p.dq_turns) this->hand_on_turn(turn);
+    if (p.dq_semaphores) this->release_semaphore(semaphore);
   }
 
   MICA_DEVICE void run(u8* smem) {
@@ -131,7 +131,7 @@ struct BackwardSlicedSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> 
     zero(dk);
     zero(dv);
     const TileRange tiles = this->query_tiles();
-    if (tiles.begin < tiles.end) walk(tiles);
+    if (tiles.begin < tiles.end) loop_over(tiles);
 
     const i32 column = slice * width + column_group * kColumns;
     const bool is_first = slice == 0;
@@ -140,7 +140,7 @@ struct BackwardSlicedSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> 
   }
 
   // The query tiles of every head of the group.
-  MICA_DEVICE void walk(const TileRange& tiles) {
+  MICA_DEVICE void loop_over(const TileRange& tiles) {
     const i32 per_head = tiles.end - tiles.begin, count = per_head * p.group;
     const auto tile_at = [&](i32 step) { return tiles.begin + step % per_head; };
     const auto head_at = [&](i32 step) { return head_k * p.group + step / per_head; };

@@ -82,7 +82,7 @@ struct BackwardSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> {
     zero(dq);
     Ops::template add_columns_transposed<tile_k, tile_q, dim_qk>(dq, smem_ds, row_group * 32, smem_k,
                                                                  columns * kColumnsDQ);
-    if (p.dq_turns) this->wait_for_turn(tile, dq_tile(tile));
+    if (p.dq_semaphores) this->wait_semaphore(tile, dq_tile(tile));
     float* accumulator = p.dq_accumulator + dq_tile(tile) * (tile_q * dim_qk);
 #pragma unroll
     for (int m = 0; m < 2; ++m)
@@ -91,7 +91,7 @@ struct BackwardSm80 : BackwardBlock<Element, tile_q, tile_k, warps, full> {
         reduce_add_4(
             accumulator + dq_accumulator_index(dim_qk, row_group * 2 + m, columns * (kColumnsDQ / 8) + n, lane),
             dq[m][n]);
-    if (p.dq_turns) this->hand_on_turn(dq_tile(tile));
+    if (p.dq_semaphores) this->release_semaphore(dq_tile(tile));
   }
 
   MICA_DEVICE void run(u8* smem) {

@@ -90,16 +90,16 @@ struct BackwardSm90 : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
       this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128, smem_q);
       wgmma_wait<0>();
       wgmma_hold(s[0]);
-      auto walk = this->first_walk();
-      for (i32 step = 0; step < count; ++step, this->next(walk)) {
-        const i32 stage = Place::of_step(step).stage, tile = walk.tile;
+      auto query = this->first_query_tile();
+      for (i32 step = 0; step < count; ++step, this->next(query)) {
+        const i32 stage = Place::of_step(step).stage, tile = query.tile;
         const u32 q = smem_q + stage * QTile::kBytes, d_o = smem_do + stage * OTile::kBytes;
         const u32 ds = smem_ds + step % 2 * STile::kBytes;
         Scores dp;
         Operand probability, gradient;  // P^T and dS^T, rounded
         u32 keep = 0;
         if constexpr (kScore)
-          if (tile == tiles.begin) features.begin(p, batch_index, walk.head);
+          if (tile == tiles.begin) features.begin(p, batch_index, query.head);
         if constexpr (kDropout) keep = load_shared_4(this->kept(stage, threadIdx.x - 128));
         this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
         const float* row_stats = stats + stage * 2 * tile_q;

@@ -78,8 +78,8 @@ struct ForwardSm90
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
   // fourth; two or three fall into such an order by themselves.
   static constexpr bool kOrdersConsumers = kConsumers > 3;
-  static constexpr i32 kTurnBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
-  static_assert(!kOrdersConsumers || kTurnBarrier + kConsumers <= 16);
+  static constexpr i32 kPingpongBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
+  static_assert(!kOrdersConsumers || kPingpongBarrier + kConsumers <= 16);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
   static constexpr i32 kQStages = kConsumers * kQSlots;
 
@@ -311,7 +311,7 @@ struct ForwardSm90
   // Query tiles one after the other.
   MICA_DEVICE void consume() {
     const i32 group = uniform_warp() / 4 - 1;
-    if (group == kConsumers - 1) pass_turn(group);
+    if (group == kConsumers - 1) pingpong_arrive(group);
     while (take_tile()) {
       consume_tile(group);
       work_ring.release();
@@ -340,9 +340,9 @@ struct ForwardSm90
       features.begin(p, batch_index, head);
       fetch_pairs(row_begin, first);
       k_ring.wait_full(k_place);
-      take_turn(group);
+      pingpong_wait(group);
       gemm_qk(scores[0], group);
-      pass_turn(group);
+      pingpong_arrive(group);
       wgmma_wait<0>();
       wgmma_hold(scores[0]);
       release_k();
@@ -352,11 +352,11 @@ struct ForwardSm90
       if constexpr (kQSlots == 2) release_other_slot(group);
       for (i32 step = first + 1; step < last; ++step) {
         k_ring.wait_full(k_place);
-        take_turn(group);
+        pingpong_wait(group);
         gemm_qk(scores[0], group);
         v_ring.wait_full(v_place);
         gemm_pv(out[0], probabilities, step > first + 1);
-        pass_turn(group);
+        pingpong_arrive(group);
         wgmma_wait<1>();
         wgmma_hold(scores[0]);
         Factors factors = {{1.0f, 1.0f}};
@@ -473,19 +473,20 @@ struct ForwardSm90
         for (int n = 0; n < dim_v / 8; ++n) out[n][2 * half] = out[n][2 * half + 1] = 0.0f;
   }
 
-  // A turn for each key tile of the block, also for those that a consumer skips: all of them have as many.
-  static MICA_DEVICE void take_turn(i32 group) {
-    if constexpr (kOrdersConsumers) barrier_sync(kTurnBarrier + group, 256);
+  // Consumers in ping-pong: once for each key tile of the block, also for those that a consumer skips: all of them have
+  // as many.
+  static MICA_DEVICE void pingpong_wait(i32 group) {
+    if constexpr (kOrdersConsumers) barrier_sync(kPingpongBarrier + group, 256);
   }
-  static MICA_DEVICE void pass_turn(i32 group) {
-    if constexpr (kOrdersConsumers) barrier_arrive(kTurnBarrier + (group + 1 == kConsumers ? 0 : group + 1), 256);
+  static MICA_DEVICE void pingpong_arrive(i32 group) {
+    if constexpr (kOrdersConsumers) barrier_arrive(kPingpongBarrier + (group + 1 == kConsumers ? 0 : group + 1), 256);
   }
 
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
   MICA_DEVICE void skip(i32 num_tiles, i32 group) {
     for (i32 i = 0; i < num_tiles; ++i) {
-      take_turn(group);
-      pass_turn(group);
+      pingpong_wait(group);
+      pingpong_arrive(group);
       k_ring.wait_full(k_place);
       release_k();
       v_ring.wait_full(v_place);

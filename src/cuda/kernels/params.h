@@ -149,7 +149,7 @@ struct BackwardParams {
   RowsArg dk, dv;  // data null: not wanted
   i32 dk_dtype, dv_dtype;
   float* dq_accumulator;   // null: dQ is not wanted
-  i32* dq_turns;           // how many key tiles have added to each block (slice) of it; null: they add in any order
+  i32* dq_semaphores;      // how many key tiles have added to each block (slice) of it; null: they add in any order
   i32 dq_columns;          // the row's dim_qk; sliced: dim_qk in whole slices
   i32 slices;              // of the columns, which have blocks of their own
   const float* row_lse;    // log2 units, +inf for an empty row; (heads_q, rows)
@@ -173,9 +173,9 @@ struct BackwardParams {
   DropoutArg dropout;
 };
 
-// What a block of backward takes: one key tile; one, and dQ of the query tiles in turns with other blocks; single key
+// What a block of backward takes: one key tile; one, and it adds to dQ in a fixed order among the blocks; single key
 // tiles, one after the other; all key tiles of a head, and then of the next.
-enum class Course : i32 { ONE_TILE, TURNS, TILES, HEADS };
+enum class Course : i32 { ONE_TILE, ORDERED, TILES, HEADS };
 
 // Backward by the copy engine.
 struct BackwardMapsParams {
@@ -186,7 +186,7 @@ struct BackwardMapsParams {
   // query_parts of them have the same heads of the group, and each some of the queries.
   i32 parts, query_parts;
   float *dk_accumulator, *dv_accumulator;
-  i32* key_turns;  // how many of them have added to each block of these; null: they add in any order
+  i32* key_semaphores;  // how many of them have added to each block of these; null: they add in any order
   // A block takes whole heads: it writes dQ itself, and dq_accumulator has room for the heads that blocks are at. data
   // null: not wanted.
   i32 whole_heads;
@@ -295,7 +295,7 @@ struct AppendParams {
   const void* sin;
   i64 cos_stride_position, cos_stride_pair, sin_stride_position, sin_stride_pair;
   i32 rotary_dtype, rotary_dim, rotary_interleaved, rotary_positions;  // rotary_dim 0: none
-  i32 turn_along;  // query row i stands i after the first new key; 0: all of them with it
+  i32 rotate_along;  // query row i stands i after the first new key; 0: all of them with it
   SequenceTable sequences;
   i32 batch, heads_q, heads_k, dim_qk, dim_v, dtype;
   i32 quantises;  // the cache is e4m3, and k_new and v_new are not: they are divided by its factors

@@ -6,8 +6,8 @@
 
 #include "device/attend.cuh"
 #include "device/dq_accumulator.cuh"
-#include "device/features.cuh"
 #include "device/products.cuh"
+#include "kernels/options/features.cuh"
 #include "kernels/params.h"
 
 namespace mica {
@@ -210,23 +210,23 @@ struct BackwardBlock {
 
   // Deterministic: the key tiles that see a query tile add to it from the first to the last, or from the last to the
   // first. A block waits only for blocks with a smaller index, which have started before it.
-  MICA_DEVICE void await_turn(i32 tile, i64 turn) const {
+  MICA_DEVICE void spin_on_semaphore(i32 tile, i64 semaphore) const {
     const i32 row = tile * tile_q, own = key_begin / tile_k;
     const TileRange keys = key_tiles(band, row, min_of(row + tile_q, sequence.len_q), tile_k);
     const i32 before = is_last_first() ? keys.end - 1 - own : own - keys.begin;
-    while (load_acquire(p.dq_turns + turn) != before) __nanosleep(40);
+    while (load_acquire(p.dq_semaphores + semaphore) != before) __nanosleep(40);
   }
-  MICA_DEVICE void wait_for_turn(i32 tile, i64 turn) const {
-    if (threadIdx.x == 0) await_turn(tile, turn);
+  MICA_DEVICE void wait_semaphore(i32 tile, i64 semaphore) const {
+    if (threadIdx.x == 0) spin_on_semaphore(tile, semaphore);
     __syncthreads();
   }
-  // In turns under a causal mask, a block begins at the diagonal. The block after it in the sequence begins one query
-  // tile further on, and is one ahead in all of them: it goes first, and nobody waits.
-  MICA_DEVICE bool is_last_first() const { return p.dq_turns && p.band.window_right < kUnlimited; }
-  MICA_DEVICE void hand_on_turn(i64 turn) const {
+  // In a fixed order under a causal mask, a block begins at the diagonal. The block after it in the sequence begins one
+  // query tile further on, and is one ahead in all of them: it goes first, and nobody waits.
+  MICA_DEVICE bool is_last_first() const { return p.dq_semaphores && p.band.window_right < kUnlimited; }
+  MICA_DEVICE void release_semaphore(i64 semaphore) const {
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) add_release(p.dq_turns + turn, 1);
+    if (threadIdx.x == 0) add_release(p.dq_semaphores + semaphore, 1);
   }
 
   // A warp's part of dK or dV, where that is wanted; the first slice of columns clears the left padding.

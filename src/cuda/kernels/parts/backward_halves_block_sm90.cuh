@@ -13,15 +13,15 @@
 
 namespace mica {
 
-// In turns key tiles add to dQ in a fixed order: one lane waits for the block's turn and tells the consumers, and hands
-// it on when all of them have added.
+// ORDERED: key tiles add to dQ in a fixed order. One lane waits for the semaphore and tells the consumers, and releases
+// it when all of them have added.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course,
           u32 served>
 struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   static_assert(served == serves::PLAIN || served == serves::SOFTCAP);
-  static_assert(course == Course::ONE_TILE || course == Course::TURNS);
-  static constexpr bool kInTurns = course == Course::TURNS;
+  static_assert(course == Course::ONE_TILE || course == Course::ORDERED);
+  static constexpr bool kOrdered = course == Course::ORDERED;
   static constexpr bool kCapped = served == serves::SOFTCAP;
   using Base::band;
   using Base::batch_index;
@@ -70,7 +70,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
                 kLayout.ds - kLayout.p == 2 * STile::kBytes && kLayout.ring - kLayout.ds == 2 * STile::kBytes);
 
   Ring<1> do_ring;
-  u32 smem_p, keys_full, q_landed, do_landed, turn_open, turn_used;
+  u32 smem_p, keys_full, q_landed, do_landed, dq_open, dq_added;
 
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
@@ -91,8 +91,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     keys_full = smem_k + kLayout.keys_full;
     do_landed = smem_k + kLayout.do_landed;
     q_landed = smem_k + kLayout.q_landed;
-    turn_open = smem_k + kLayout.turn_open;
-    turn_used = smem_k + kLayout.turn_used;
+    dq_open = smem_k + kLayout.dq_open;
+    dq_added = smem_k + kLayout.dq_added;
     stats = reinterpret_cast<float*>(smem + kLayout.stats);
     const i32 count = this->num_steps();
     if (threadIdx.x == 0) {
@@ -100,8 +100,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       do_ring.init(1 + 32, 4 * kConsumers);
       mbarrier_init(keys_full, 1);
       mbarrier_init(do_landed, 1);
-      mbarrier_init(turn_open, 1);
-      mbarrier_init(turn_used, 4 * kConsumers);
+      mbarrier_init(dq_open, 1);
+      mbarrier_init(dq_added, 4 * kConsumers);
       for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(q_landed + stage * 8, 1);
       fence_for_wgmma();
       if (count > 0) this->ask_keys(keys_full);
@@ -113,8 +113,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         fetch(count);
       else if (threadIdx.x / 32 == 1)
         bring_stats(count);
-      else if (kInTurns && threadIdx.x == 64)
-        keep_turns(count);
+      else if (kOrdered && threadIdx.x == 64)
+        keep_order(count);
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume(count);
@@ -125,22 +125,22 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   MICA_DEVICE void fetch(i32 count) const {
     griddepcontrol_wait();  // dO may have been converted
     Place place;
-    auto walk = this->first_walk();
-    for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
-      const bool ragged = this->is_ragged(walk.tile * tile_q);
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+      const bool ragged = this->is_ragged(query.tile * tile_q);
       ring.wait_empty(place);
-      ask_rows<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, walk, ring.full(place.stage),
+      ask_rows<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, query, ring.full(place.stage),
                       q_landed + place.stage * 8, ragged);
       do_ring.wait_empty(RingPlace<1>::of_step(step));
-      ask_rows<OTile>(smem_do, maps.d_o, walk, do_ring.full(0), do_landed, ragged);
+      ask_rows<OTile>(smem_do, maps.d_o, query, do_ring.full(0), do_landed, ragged);
     }
   }
   template <class Tile>
-  MICA_DEVICE void ask_rows(u32 shared, const MappedRows& rows, const typename Base::Walk& walk, u32 full, u32 landed,
-                            bool ragged) const {
+  MICA_DEVICE void ask_rows(u32 shared, const MappedRows& rows, const typename Base::QueryTile& query, u32 full,
+                            u32 landed, bool ragged) const {
     const u32 barrier = ragged ? landed : full;
     mbarrier_arrive_expecting(barrier, Tile::kBytes);
-    this->template ask<Tile>(shared, rows, i32(sequence.q_begin) + walk.tile * tile_q, walk.head, sequence.q_slot,
+    this->template ask<Tile>(shared, rows, i32(sequence.q_begin) + query.tile * tile_q, query.head, sequence.q_slot,
                              barrier);
     if (ragged) mbarrier_arrive(full);
   }
@@ -150,37 +150,37 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     u32 q_parities = 0, do_parity = 0;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     Place place;
-    auto walk = this->first_walk();
-    for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
-      const bool ragged = this->is_ragged(walk.tile * tile_q);
-      this->bring_stats_of(walk, place.stage, [&] { ring.wait_empty(place); });
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+      const bool ragged = this->is_ragged(query.tile * tile_q);
+      this->bring_stats_of(query, place.stage, [&] { ring.wait_empty(place); });
       if (ragged) {
         mbarrier_wait(q_landed + place.stage * 8, q_parities >> place.stage & 1);
         q_parities ^= 1u << place.stage;
-        this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, walk.tile);
+        this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, query.tile);
       }
       mbarrier_arrive(ring.full(place.stage));
       do_ring.wait_empty(RingPlace<1>::of_step(step));
       if (ragged) {
         mbarrier_wait(do_landed, do_parity);
         do_parity ^= 1;
-        this->template clear_queries<OTile>(smem_do, walk.tile);
+        this->template clear_queries<OTile>(smem_do, query.tile);
       }
       mbarrier_arrive(do_ring.full(0));
     }
   }
 
   // One lane.
-  MICA_DEVICE void keep_turns(i32 count) {
-    griddepcontrol_wait();  // which clears the turns
-    auto walk = this->first_walk();
-    for (i32 step = 0; step < count; ++step, this->next(walk)) {
-      head = walk.head;
-      const i64 turn = this->dq_tile(walk.tile);
-      if (p.dq_turns) this->await_turn(walk.tile, turn);
-      mbarrier_arrive(turn_open);
-      mbarrier_wait(turn_used, step % 2);
-      if (p.dq_turns) add_release(p.dq_turns + turn, 1);
+  MICA_DEVICE void keep_order(i32 count) {
+    griddepcontrol_wait();  // which clears the semaphores
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query)) {
+      head = query.head;
+      const i64 semaphore = this->dq_tile(query.tile);
+      if (p.dq_semaphores) this->spin_on_semaphore(query.tile, semaphore);
+      mbarrier_arrive(dq_open);
+      mbarrier_wait(dq_added, step % 2);
+      if (p.dq_semaphores) add_release(p.dq_semaphores + semaphore, 1);
     }
   }
 
@@ -205,16 +205,16 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       begin_scores<QTile, KTile>(s, smem_q, made_anew(smem_k) + own_rows);
       wgmma_wait<0>();
       wgmma_hold(s);
-      auto walk = this->first_walk();
+      auto query = this->first_query_tile();
       const i32 dq_before = warp_max(this->dq_tiles_before());
-      for (i32 step = 0; step < count; ++step, this->next(walk)) {
+      for (i32 step = 0; step < count; ++step, this->next(query)) {
         const u32 q = smem_q + place.stage * QTile::kBytes;
         const u32 probabilities = smem_p + step % 2 * STile::kBytes, ds = smem_ds + step % 2 * STile::kBytes;
         Scores dp;
         if constexpr (kCapped) features.scale(reinterpret_cast<float(&)[1][kKeys / 8][4]>(s), p);
         do_ring.wait_full(RingPlace<1>::of_step(step));
         begin_scores<OTile, VTile>(dp, smem_do, made_anew(smem_v) + own_rows);
-        if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end) mask_rows(s, walk.tile, warp, group);
+        if (query.tile < tiles.full_begin || query.tile >= tiles.full_end) mask_rows(s, query.tile, warp, group);
         const i32 first_block = group * (kKeys / 8);
         float last[4];  // of P, before softcap's slope
         if constexpr (kCapped)
@@ -231,12 +231,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         barrier_sync(kConsumerBarrier, 128 * kConsumers);
         float dq[8][4];
         float rest[max_of(kRestDQ, 32) / 8][4];
-        float* to = dq_place(dq_before + walk.tile, walk.head, first_dq, warp);
+        float* to = dq_place(dq_before + query.tile, query.head, first_dq, warp);
         this->template gemm_dq<64>(dq, ds, first_dq);
         begin_gradient<OTile>(dv, smem_do + own_panels_v, probabilities + own_rows_v);
         wgmma_wait<1>();
         wgmma_hold(dq);
-        if constexpr (kInTurns) mbarrier_wait(turn_open, step % 2);
+        if constexpr (kOrdered) mbarrier_wait(dq_open, step % 2);
         if (p.dq_accumulator) add_dq(to, dq);
         if constexpr (kRestDQ > 0) this->template gemm_dq<kRestDQ>(rest, ds, rest_dq);
         begin_gradient<QTile>(dk, q + own_panels_k, ds + own_rows_k);
@@ -247,9 +247,9 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
           wgmma_hold(rest);
           if (p.dq_accumulator) add_dq(to + (rest_dq - first_dq) / 8 * 128, rest);
         }
-        if constexpr (kInTurns) {
+        if constexpr (kOrdered) {
           __syncwarp();
-          arrive_as_warp(turn_used);
+          arrive_as_warp(dq_added);
         }
         // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
         // from leaving products under way.
@@ -268,10 +268,10 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     const i32 first_k = (kSharesK ? group * kColumnsDQ : 0) + warp * 16, key_k = kSharesK ? 0 : group * kKeys;
     const i32 first_v = (kSharesV ? group * (dim_v / kConsumers) : 0) + warp * 16, key_v = kSharesV ? 0 : group * kKeys;
     if (maps.parts > 1) {
-      this->await_key_turn();
+      this->wait_key_semaphore();
       add_keys<dim_qk>(maps.dk_accumulator, dk, first_k, key_k);
       add_keys<dim_v>(maps.dv_accumulator, dv, first_v, key_v);
-      this->hand_on_key_turn();
+      this->release_key_semaphore();
       return;
     }
     if (p.dk.data) {

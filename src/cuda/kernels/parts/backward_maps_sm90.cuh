@@ -22,8 +22,8 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base::stats;
   using Base::tiles;
   using typename Base::KTile;
+  using typename Base::QueryTile;
   using typename Base::VTile;
-  using typename Base::Walk;
 
   const BackwardMapsParams& maps;
   // Where a block takes whole heads: from query tile `fresh_from` on no earlier key tile is seen, up to `done_to` no
@@ -70,10 +70,10 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
 
   // One warp: the row statistics of a query tile, on their way while the stage is waited for.
   template <class WaitEmpty>
-  MICA_DEVICE void bring_stats_of(const Walk& walk, i32 stage, WaitEmpty wait_empty) const {
+  MICA_DEVICE void bring_stats_of(const QueryTile& query, i32 stage, WaitEmpty wait_empty) const {
     constexpr int kRows = (tile_q + 31) / 32;
-    const i32 lane = threadIdx.x % 32, row = walk.tile * tile_q, valid = sequence.len_q - row;
-    const i64 stat = walk.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+    const i32 lane = threadIdx.x % 32, row = query.tile * tile_q, valid = sequence.len_q - row;
+    const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
     float lse[kRows], delta[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -105,17 +105,18 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     fence_for_wgmma();
   }
 
-  // What the loop over the steps turns on, in uniform registers: only then do wgmma's descriptors stay there, too.
+  // What the loop over the steps depends on, in uniform registers: only then do wgmma's descriptors stay there, too.
   MICA_DEVICE i32 make_uniform(i32 count) {
     tiles = TileRange{warp_max(tiles.begin), warp_max(tiles.full_begin), warp_max(tiles.full_end), warp_max(tiles.end)};
     return warp_max(count);
   }
 
-  // False if there is nothing to do. Blocks that go on take key tiles head by head.
-  template <bool goes_on>
+  // False if there is nothing to do. Persistent blocks take key tiles head by head.
+  template <bool persistent>
   MICA_DEVICE bool locate_item(i32 key_tile, i32 of_parts) {
     part = of_parts / maps.query_parts;
-    const bool is_there = goes_on ? this->locate(key_tile / p.tiles_k, key_tile % p.tiles_k) : this->locate(key_tile);
+    const bool is_there =
+        persistent ? this->locate(key_tile / p.tiles_k, key_tile % p.tiles_k) : this->locate(key_tile);
     if (!is_there) return false;
     tiles = this->query_tiles();
     if (maps.query_parts > 1) {
@@ -125,9 +126,9 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     }
     return true;
   }
-  template <bool goes_on = false>
+  template <bool persistent = false>
   MICA_DEVICE bool locate_item(i32 item) {
-    return locate_item<goes_on>(item / maps.parts, item % maps.parts);
+    return locate_item<persistent>(item / maps.parts, item % maps.parts);
   }
   // The same of a block that takes all key tiles of a head: its part of the queries is the same in all of them.
   MICA_DEVICE bool locate_in_head(i32 item, i32 tile) {
@@ -146,7 +147,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   }
 
   // The block's key tiles, one after the other: calls act() where there is something to do. Of a block that has one it
-  // is located already. The rounds of single tiles are turned against each other, since the number of blocks and that
+  // is located already. The rounds of single tiles are rotated against each other, since the number of blocks and that
   // of a head's tiles have common factors.
   template <Course course, class Act>
   MICA_DEVICE void for_each_item(Act act) {
@@ -154,9 +155,9 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     if constexpr (course == Course::ONE_TILE) {
       act();
     } else if constexpr (course == Course::TILES) {
-      for (i32 first = 0, turned = i32(blockIdx.x); first + turned < maps.work_items; first += blocks) {
-        if (locate_item<true>(first + turned)) act();
-        turned = turned + 1 == blocks ? 0 : turned + 1;
+      for (i32 first = 0, rotated = i32(blockIdx.x); first + rotated < maps.work_items; first += blocks) {
+        if (locate_item<true>(first + rotated)) act();
+        rotated = rotated + 1 == blocks ? 0 : rotated + 1;
       }
     } else {
       for (i32 item = i32(blockIdx.x); item < maps.work_items; item += blocks)
@@ -167,20 +168,20 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
 
   // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last. By all
   // consumers.
-  MICA_DEVICE i32* key_turn() const {
-    return maps.key_turns + (i64(this->batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
+  MICA_DEVICE i32* key_semaphore() const {
+    return maps.key_semaphores + (i64(this->batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
   }
-  MICA_DEVICE void await_key_turn() const {
-    if (!maps.key_turns) return;
+  MICA_DEVICE void wait_key_semaphore() const {
+    if (!maps.key_semaphores) return;
     if (threadIdx.x == 128)
-      while (load_acquire(key_turn()) != part) __nanosleep(40);
+      while (load_acquire(key_semaphore()) != part) __nanosleep(40);
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
   }
-  MICA_DEVICE void hand_on_key_turn() const {
-    if (!maps.key_turns) return;
+  MICA_DEVICE void release_key_semaphore() const {
+    if (!maps.key_semaphores) return;
     __threadfence();
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
-    if (threadIdx.x == 128) add_release(key_turn(), 1);
+    if (threadIdx.x == 128) add_release(key_semaphore(), 1);
   }
 
   // By all consumers.

@@ -4,10 +4,10 @@
 // accumulator, and see to what pairs bring; the other warpgroups are consumers.
 #pragma once
 
-#include "device/pairs_tile.cuh"
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
+#include "kernels/options/pairs_tile.cuh"
 #include "kernels/parts/backward_block.cuh"
 
 namespace mica {
@@ -65,21 +65,21 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
   i32 part = 0;  // of the group's query heads
 
   using Place = RingPlace<stages>;
-  // The query head and tile of a step: the heads in turn, each with all of its tiles. Consumers count it on; the warps
+  // The query head and tile of a step: head after head, each with all of its tiles. Consumers count it on; the warps
   // that fetch divide, since they have fewer registers to keep it in.
-  struct Walk {
+  struct QueryTile {
     i32 head, tile;
   };
-  MICA_DEVICE Walk walk_of(i32 step) const {
+  MICA_DEVICE QueryTile query_tile_of(i32 step) const {
     const i32 tiles_each = tiles.end - tiles.begin, index = step % tiles_each;
     return {first_head() + step / tiles_each, tiles.begin + index};
   }
   MICA_DEVICE i32 first_head() const { return head_k * p.group + part * p.part_heads; }
-  MICA_DEVICE Walk first_walk() const { return {first_head(), tiles.begin}; }
-  MICA_DEVICE void next(Walk& walk) const {
-    const bool is_last = walk.tile == tiles.end - 1;
-    walk.tile = is_last ? tiles.begin : walk.tile + 1;
-    walk.head += is_last;
+  MICA_DEVICE QueryTile first_query_tile() const { return {first_head(), tiles.begin}; }
+  MICA_DEVICE void next(QueryTile& query) const {
+    const bool is_last = query.tile == tiles.end - 1;
+    query.tile = is_last ? tiles.begin : query.tile + 1;
+    query.head += is_last;
   }
 
   // Finds the block's keys and its shared memory. False if there is nothing to do.
@@ -119,9 +119,9 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
       if (kAhead == 0 && step >= stages) announce<0>(step - 1);
       if (step < count) {
         const Place place = Place::of_step(step);
-        const Walk walk = walk_of(step);
+        const QueryTile query = query_tile_of(step);
         ring.wait_empty(place);
-        load_queries(walk.head, walk.tile * tile_q, place.stage);
+        load_queries(query.head, query.tile * tile_q, place.stage);
       }
       cp_async_commit();
       if (step > 0 && (kAhead == 1 || step < stages)) announce<1>(step - 1);
@@ -163,13 +163,13 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
     features.begin(p, batch_index, 0);
     for (i32 step = 0; step < count; ++step) {
       const Place place = Place::of_step(step);
-      const Walk walk = walk_of(step);
-      head = walk.head;
+      const QueryTile query = query_tile_of(step);
+      head = query.head;
       ring.wait_empty(place);
-      if constexpr (kDropout) draw(walk.tile * tile_q, place.stage);
+      if constexpr (kDropout) draw(query.tile * tile_q, place.stage);
       if constexpr (kPairs)
         load_pairs_tile<tile_q, tile_k, kPairThreads>(smem_pairs + place.stage * Pairs::kBytes, p, band, batch_index,
-                                                      head, walk.tile * tile_q, key_begin);
+                                                      head, query.tile * tile_q, key_begin);
       mbarrier_arrive(ring.full(place.stage));
     }
   }
@@ -205,24 +205,24 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
     }
   }
 
-  // Calls add(step, where) when its turn has come and dQ of a step is ready; that adds by bulk_reduce_add.
-  // done(step): its source has been read. steps_before: of the block's earlier key tiles. One thread.
+  // Calls add(step, where) when the key tiles before it have added and dQ of a step is ready; that adds by
+  // bulk_reduce_add. done(step): its source has been read. steps_before: of the block's earlier key tiles. One thread.
   template <class Add, class Done>
   MICA_DEVICE void write_dq(i32 count, Add add, Done done, i32 steps_before = 0) {
     for (i32 step = 0; step < count; ++step) {
       const RingPlace<1> place = RingPlace<1>::of_step(steps_before + step);
-      const Walk walk = walk_of(step);
-      head = walk.head;
-      const i64 block = this->dq_tile(walk.tile);
-      if (p.dq_turns) this->await_turn(walk.tile, block);
+      const QueryTile query = query_tile_of(step);
+      head = query.head;
+      const i64 block = this->dq_tile(query.tile);
+      if (p.dq_semaphores) this->spin_on_semaphore(query.tile, block);
       dq_ring.wait_full(place);
       add(step, p.dq_accumulator + block * (tile_q * dim_qk));
       bulk_commit();
       bulk_wait_read();
       done(step);
-      if (!p.dq_turns) continue;
+      if (!p.dq_semaphores) continue;
       bulk_wait();
-      add_release(p.dq_turns + block, 1);
+      add_release(p.dq_semaphores + block, 1);
     }
     bulk_wait();
   }

@@ -50,10 +50,10 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
-  static constexpr bool goes_on = course != Course::ONE_TILE, kWholeHeads = course == Course::HEADS;
+  static constexpr bool kPersistent = course != Course::ONE_TILE, kWholeHeads = course == Course::HEADS;
   // Whether the product dQ of a tile is left for the next one's exponentials. With 64 columns the registers that takes
   // cost more than the wait.
-  static constexpr bool kDefersDq = !goes_on && dim_qk > 64;
+  static constexpr bool kDefersDq = !kPersistent && dim_qk > 64;
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr int kProducerRegisters = kTransposed ? 24 : 40, kConsumerRegisters = kTransposed ? 240 : 232;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers && !kWholeHeads : kRowsEach || tile_q == 64);
@@ -65,7 +65,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   static_assert(kLayout.tiles.dq - kLayout.tiles.ds == 2 * DsTile::kBytes &&
                 kLayout.tiles.ring - kLayout.tiles.dq == kBytesDQ);
 
-  static_assert(!goes_on ||
+  static_assert(!kPersistent ||
                 128 * kConsumers / 32 * 16 * max_of(kPaddedQk, kPaddedV) * 2 <= 2 * DsTile::kBytes);  // for dK and dV
 
   u32 smem_dq, keys_full, keys_empty, dq_settled, landed;
@@ -73,7 +73,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
     this->prefetch_maps();
-    if (!goes_on && !this->locate_item(blockIdx.x)) {
+    if (!kPersistent && !this->locate_item(blockIdx.x)) {
       griddepcontrol_wait();
       return;
     }
@@ -99,7 +99,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       mbarrier_init(dq_settled, 1);
       for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(landed + stage * 8, 1);
       fence_for_wgmma();
-      if (!goes_on && this->num_steps() > 0) this->ask_keys(keys_full);
+      if (!kPersistent && this->num_steps() > 0) this->ask_keys(keys_full);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
@@ -137,12 +137,12 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();
       if (count == 0 || !keeps_dq()) return;
-      auto walk = this->first_walk();
-      for (i32 step = 0; step < count; ++step, this->next(walk)) {
-        if (walk.tile < done_to) continue;
-        float* where = kept_dq(walk);
+      auto query = this->first_query_tile();
+      for (i32 step = 0; step < count; ++step, this->next(query)) {
+        if (query.tile < done_to) continue;
+        float* where = kept_dq(query);
         dq_ring.wait_full(place);
-        if (walk.tile >= fresh_from)
+        if (query.tile >= fresh_from)
           bulk_store(where, smem_dq, kBytesDQ);
         else
           bulk_reduce_add(where, smem_dq, kBytesDQ);
@@ -156,10 +156,10 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     });
   }
   // Where a query tile's dQ is kept from one key tile to the next.
-  MICA_DEVICE float* kept_dq(const typename Base::Walk& walk) const {
-    const i32 head = walk.head - head_k * p.group;
+  MICA_DEVICE float* kept_dq(const typename Base::QueryTile& query) const {
+    const i32 head = query.head - head_k * p.group;
     const i32 slot = maps.parts > 1 ? batch_index * p.heads_k + head_k : i32(blockIdx.x);
-    return p.dq_accumulator + ((i64(slot) * p.group + head) * p.tiles_q + walk.tile) * (tile_q * dim_qk);
+    return p.dq_accumulator + ((i64(slot) * p.group + head) * p.tiles_q + query.tile) * (tile_q * dim_qk);
   }
 
   // One lane. The first queries of a key tile are asked for before its keys, whose room is in use for longer.
@@ -168,13 +168,13 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     i32 tiles_before = 0;
     this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();
-      auto walk = this->first_walk();
+      auto query = this->first_query_tile();
       if (count > 0 && tiles_before == 0) {
-        if (goes_on) this->ask_keys(keys_full);
+        if (kPersistent) this->ask_keys(keys_full);
         griddepcontrol_wait();  // dO may have been converted
       }
-      for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
-        ask_queries(walk, place);
+      for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+        ask_queries(query, place);
         if (step > 0 || tiles_before == 0) continue;
         mbarrier_wait(keys_empty, (tiles_before - 1) % 2);
         this->ask_keys(keys_full);
@@ -182,19 +182,19 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       tiles_before += count > 0;
     });
   }
-  MICA_DEVICE void ask_queries(const typename Base::Walk& walk, const Place& place) const {
-    const i32 row = walk.tile * tile_q, from = i32(sequence.q_begin) + row;
+  MICA_DEVICE void ask_queries(const typename Base::QueryTile& query, const Place& place) const {
+    const i32 row = query.tile * tile_q, from = i32(sequence.q_begin) + row;
     const bool ragged = this->is_ragged(row);
     const u32 full = ring.full(place.stage), barrier = ragged ? landed + place.stage * 8 : full;
     ring.wait_empty(place);
     mbarrier_arrive_expecting(barrier, QTile::kBytes + OTile::kBytes);
     const u32 to_q = smem_q + place.stage * QTile::kBytes, to_do = smem_do + place.stage * OTile::kBytes;
     if constexpr (kDefersDq) {
-      this->template ask_kept<QTile>(to_q, maps.q, from, walk.head, sequence.q_slot, barrier);
-      this->template ask_kept<OTile>(to_do, maps.d_o, from, walk.head, sequence.q_slot, barrier);
+      this->template ask_kept<QTile>(to_q, maps.q, from, query.head, sequence.q_slot, barrier);
+      this->template ask_kept<OTile>(to_do, maps.d_o, from, query.head, sequence.q_slot, barrier);
     } else {
-      this->template ask<QTile>(to_q, maps.q, from, walk.head, sequence.q_slot, barrier);
-      this->template ask<OTile>(to_do, maps.d_o, from, walk.head, sequence.q_slot, barrier);
+      this->template ask<QTile>(to_q, maps.q, from, query.head, sequence.q_slot, barrier);
+      this->template ask<OTile>(to_do, maps.d_o, from, query.head, sequence.q_slot, barrier);
     }
     if (ragged) mbarrier_arrive(full);
   }
@@ -206,14 +206,14 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     Place place;
     this->template for_each_item<course>([&] {
       const i32 count = this->num_steps();
-      auto walk = this->first_walk();
-      for (i32 step = 0; step < count; ++step, place.next(), this->next(walk)) {
-        this->bring_stats_of(walk, place.stage, [&] { ring.wait_empty(place); });
-        if (this->is_ragged(walk.tile * tile_q)) {
+      auto query = this->first_query_tile();
+      for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+        this->bring_stats_of(query, place.stage, [&] { ring.wait_empty(place); });
+        if (this->is_ragged(query.tile * tile_q)) {
           mbarrier_wait(landed + place.stage * 8, parities >> place.stage & 1);
           parities ^= 1u << place.stage;
-          this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, walk.tile);
-          this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, walk.tile);
+          this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, query.tile);
+          this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, query.tile);
         }
         mbarrier_arrive(ring.full(place.stage));
       }
@@ -245,7 +245,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       this->wait_for_keys(keys_full, keys_parity);
       keys_parity ^= 1;
       if constexpr (kDefersDq) {
-        walk_tiles(dk, dv, place, count, group, warp);
+        loop_over_tiles(dk, dv, place, count, group, warp);
       } else {
         Scores s;
         ring.wait_full(place);
@@ -253,16 +253,16 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
                                                        smem_q + place.stage * QTile::kBytes);
         wgmma_wait<0>();
         wgmma_hold(s[0]);
-        auto walk = this->first_walk();
-        for (i32 step = 0; step < count; ++step, this->next(walk)) {
+        auto query = this->first_query_tile();
+        for (i32 step = 0; step < count; ++step, this->next(query)) {
           const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
           const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
           const float* row_stats = stats + place.stage * 2 * tile_q;
           Scores dp;
           Operand probability, gradient;  // P^T and dS^T, rounded
           this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
-          if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end)
-            this->mask(s, key_begin + first_row, walk.tile * tile_q);
+          if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
+            this->mask(s, key_begin + first_row, query.tile * tile_q);
           this->probabilities(s[0], row_stats);
           this->round(probability, s[0]);
           this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
@@ -272,10 +272,10 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
           this->round(gradient, dp[0]);
           share(ds, first_row, gradient);
           float dq[kColumnsDQ / 8][4];
-          const bool is_done = kWholeHeads && walk.tile < done_to, goes_on_with = is_done && walk.tile < fresh_from;
+          const bool is_done = kWholeHeads && query.tile < done_to, resumes = is_done && query.tile < fresh_from;
           if constexpr (kWholeHeads) {
-            if (goes_on_with && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
-            take_up(dq, walk, group, warp, goes_on_with && maps.dq.data);
+            if (resumes && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
+            take_up(dq, query, group, warp, resumes && maps.dq.data);
           }
           this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
           fence_for_wgmma();
@@ -294,16 +294,16 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
                                                          smem_q + place.stage * QTile::kBytes);
           wgmma_wait<1>();
           wgmma_hold(dq);
-          if (!goes_on || !is_last) ring.release_by_thread(old);
+          if (!kPersistent || !is_last) ring.release_by_thread(old);
           if (is_done)
-            finish_dq(dq, walk, group, warp);
+            finish_dq(dq, query, group, warp);
           else if (p.dq_accumulator)
             hand_over(dq, kWholeHeads ? steps++ : steps + step, group, warp);
           wgmma_wait<0>();
           wgmma_hold(s[0]);
         }
       }
-      if constexpr (goes_on) {
+      if constexpr (kPersistent) {
         ring.release_by_thread(place);
         place.next();
         if constexpr (kWholeHeads)
@@ -312,15 +312,15 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
           steps += count;
       }
       barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K, V and dS are done with
-      if (goes_on && threadIdx.x == 128) mbarrier_arrive(keys_empty);
+      if (kPersistent && threadIdx.x == 128) mbarrier_arrive(keys_empty);
     }
     if (kWholeHeads && key_begin == 0) clear_unseen();
     if (maps.parts > 1) {
       if (count == 0) return;
-      if constexpr (!goes_on) this->await_key_turn();
+      if constexpr (!kPersistent) this->wait_key_semaphore();
       add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
       add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
-      if constexpr (!goes_on) this->hand_on_key_turn();
+      if constexpr (!kPersistent) this->release_key_semaphore();
       return;
     }
     if (p.dk.data) {
@@ -331,20 +331,20 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
       store<VTile>(smem_v, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
     }
-    if (goes_on) barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
+    if (kPersistent) barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
   }
   // The query tiles of a block that adds dQ to its accumulator. Its product of one tile is under way in the first
   // exponentials of the next, that of dP in the others; before the first tile it is of nothing, and not used.
-  MICA_DEVICE void walk_tiles(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Place& place, i32 count,
-                              i32 group, i32 warp) const {
+  MICA_DEVICE void loop_over_tiles(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Place& place, i32 count,
+                                   i32 group, i32 warp) const {
     constexpr int kHalf = tile_q / 16 / 2;
     const i32 first_row = group * 64 + warp * 16;
     Scores s;
     ring.wait_full(place);
     this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
                                                    smem_q + place.stage * QTile::kBytes);
-    auto walk = this->first_walk();
-    for (i32 step = 0; step < count; ++step, this->next(walk)) {
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query)) {
       const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
       const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
       const float* row_stats = stats + place.stage * 2 * tile_q;
@@ -353,8 +353,8 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       wgmma_wait<0>();
       wgmma_hold(s[0]);
       gemm_dq(dq, smem_ds + (step + 1) % 2 * DsTile::kBytes, group);
-      if (walk.tile < tiles.full_begin || walk.tile >= tiles.full_end)
-        this->mask(s, key_begin + first_row, walk.tile * tile_q);
+      if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
+        this->mask(s, key_begin + first_row, query.tile * tile_q);
       this->template probabilities<0, 2 * kHalf>(s[0], row_stats);
       this->template round<0, kHalf>(probability, s[0]);
       this->template gemm_operand<dim_v, OTile, 0, kHalf>(dv[0], probability, d_o);
@@ -408,7 +408,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   template <class Tile, int n_blocks>
   MICA_DEVICE void store(u32 tile, const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
                          i32 consumer) const {
-    if constexpr (goes_on) {
+    if constexpr (kPersistent) {
       __syncwarp();
       using Room = PanelTile<Tile::kPanels * 64, 16>;
       this->template store_rows<Room>(smem_ds - smem_k + consumer * Room::kBytes, t, dtype, dim, x, scale,
@@ -469,11 +469,11 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   }
 
   // What the key tiles before have added to dQ, or zeros.
-  MICA_DEVICE void take_up(float (&dq)[kColumnsDQ / 8][4], const typename Base::Walk& walk, i32 group, i32 warp,
+  MICA_DEVICE void take_up(float (&dq)[kColumnsDQ / 8][4], const typename Base::QueryTile& query, i32 group, i32 warp,
                            bool is_there) const {
     const float* from =
-        kept_dq(walk) + dq_accumulator_index(dim_qk, kRowsEach ? group * 4 + warp : warp,
-                                             kRowsEach ? 0 : group * (kColumnsDQ / 8), threadIdx.x % 32);
+        kept_dq(query) + dq_accumulator_index(dim_qk, kRowsEach ? group * 4 + warp : warp,
+                                              kRowsEach ? 0 : group * (kColumnsDQ / 8), threadIdx.x % 32);
 #pragma unroll
     for (int n = 0; n < kColumnsDQ / 8; ++n) {
       dq[n][0] = dq[n][1] = dq[n][2] = dq[n][3] = 0.0f;
@@ -481,12 +481,12 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     }
   }
   // dQ in its place: no later key tile is seen.
-  MICA_DEVICE void finish_dq(const float (&dq)[kColumnsDQ / 8][4], const typename Base::Walk& walk, i32 group,
+  MICA_DEVICE void finish_dq(const float (&dq)[kColumnsDQ / 8][4], const typename Base::QueryTile& query, i32 group,
                              i32 warp) const {
     if (!maps.dq.data) return;
     const i32 lane = threadIdx.x % 32, first_column = (kRowsEach ? 0 : group * kColumnsDQ) + lane % 4 * 8;
-    const i32 first_row = walk.tile * tile_q + (kRowsEach ? group * 64 : 0) + warp * 16 + lane / 4;
-    u16* to = static_cast<u16*>(maps.dq.data) + this->query_offset(maps.dq, walk.head, first_row) + first_column;
+    const i32 first_row = query.tile * tile_q + (kRowsEach ? group * 64 : 0) + warp * 16 + lane / 4;
+    u16* to = static_cast<u16*>(maps.dq.data) + this->query_offset(maps.dq, query.head, first_row) + first_column;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -508,8 +508,8 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     if (sequence.len_k > 0) seen = key_tiles(transpose(band), 0, sequence.len_k, tile_q);
     const i32 begin = seen.begin * tile_q, end = seen.end * tile_q, chunks = p.dim_qk / 8;
     if (begin == 0 && end >= sequence.slot_len_q) return;
-    const auto walk = this->first_walk();
-    for (i32 head = walk.head; head < min_of(walk.head + p.part_heads, (head_k + 1) * p.group); ++head)
+    const auto query = this->first_query_tile();
+    for (i32 head = query.head; head < min_of(query.head + p.part_heads, (head_k + 1) * p.group); ++head)
       for (i32 i = i32(threadIdx.x) - 128; i < sequence.slot_len_q * chunks; i += 128 * kConsumers) {
         const i32 row = i / chunks;
         if (row >= begin && row < end) continue;

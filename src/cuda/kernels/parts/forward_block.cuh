@@ -4,9 +4,9 @@
 #pragma once
 
 #include "device/attend.cuh"
-#include "device/features.cuh"
 #include "device/mma.cuh"
 #include "device/shared_tile.cuh"
+#include "kernels/options/features.cuh"
 #include "kernels/params.h"
 
 namespace mica {

@@ -5,7 +5,7 @@
 // A word of e4m3 that ldmatrix brings has four neighbouring columns of a key, where two words of 16 bits have columns 2
 // j, 2 j + 1 and the eighth after them. So the summed index of Q K^T stands in another order, which Q takes as well:
 // of 16 columns, 4 j and 4 j + 1 go before 4 j + 2 and 4 j + 3. The columns of P V come in an order of their own, too:
-// put_in_order() turns the sums round at the end.
+// put_in_order() reorders the sums at the end.
 #pragma once
 
 #include "device/shared_tile.cuh"

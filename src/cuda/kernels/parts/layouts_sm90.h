@@ -171,7 +171,7 @@ MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 !
 // K, V; `stages` of Q; dO; two tiles of P and of dS; the rings of Q and of dO; barriers for K and V, for dO and each
 // stage of Q landed, and two for the order in which blocks add dQ; the statistics of each stage.
 struct BackwardHalvesSm90Layout {
-  i32 v, q, d_o, p, ds, ring, do_ring, keys_full, do_landed, q_landed, turn_open, turn_used, stats, bytes;
+  i32 v, q, d_o, p, ds, ring, do_ring, keys_full, do_landed, q_landed, dq_open, dq_added, stats, bytes;
 };
 MICA_HD constexpr BackwardHalvesSm90Layout backward_halves_sm90_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v,
                                                                        i32 stages) {
@@ -186,9 +186,9 @@ MICA_HD constexpr BackwardHalvesSm90Layout backward_halves_sm90_layout(i32 tile_
   at.keys_full = at.do_ring + ring_bytes(1);
   at.do_landed = at.keys_full + kBarrierBytes;
   at.q_landed = at.do_landed + kBarrierBytes;
-  at.turn_open = at.q_landed + stages * kBarrierBytes;
-  at.turn_used = at.turn_open + kBarrierBytes;
-  at.stats = at.turn_used + kBarrierBytes;
+  at.dq_open = at.q_landed + stages * kBarrierBytes;
+  at.dq_added = at.dq_open + kBarrierBytes;
+  at.stats = at.dq_added + kBarrierBytes;
   at.bytes = at.stats + stages * 2 * tile_q * 4;
   return at;
 }

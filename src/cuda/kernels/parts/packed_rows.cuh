@@ -7,7 +7,7 @@
 #include "core/random.h"
 #include "device/attend.cuh"
 #include "device/mma.cuh"
-#include "device/pairs.cuh"
+#include "kernels/options/pairs.cuh"
 #include "kernels/params.h"
 
 namespace mica {

@@ -6,7 +6,7 @@
 
 #include "core/random.h"
 #include "device/attend.cuh"
-#include "device/pairs.cuh"
+#include "kernels/options/pairs.cuh"
 #include "kernels/params.h"
 
 namespace mica {

@@ -3,8 +3,8 @@
 // a bias of 0 or minus infinity in bf16.
 #pragma once
 
-#include "device/pairs.cuh"
 #include "device/panel_tile.cuh"
+#include "kernels/options/pairs.cuh"
 
 namespace mica {
 
@@ -21,13 +21,13 @@ MICA_DEVICE void expand_mask(u32 bytes, u32& low, u32& high) {
 
 // Rows of 16 bytes can be read at once from `first` on.
 template <class Element>
-MICA_DEVICE bool in_sixteens(const PairsArg& a, const Element* first) {
+MICA_DEVICE bool can_load_16_bytes(const PairsArg& a, const Element* first) {
   return a.stride_key == 1 && a.stride_row * i64(sizeof(Element)) % 16 == 0 && u64(first) % 16 == 0;
 }
 
 template <class Tile, int queries, int keys, int threads>
 MICA_DEVICE void load_bias_tile(u32 shared, const PairsArg& a, const u16* first, i32 rows, i32 columns) {
-  const bool vectors = in_sixteens(a, first);
+  const bool vectors = can_load_16_bytes(a, first);
 #pragma unroll 4
   for (i32 i = threadIdx.x % threads; i < queries * keys / 8; i += threads) {
     const i32 row = i / (keys / 8), column = i % (keys / 8) * 8;
@@ -60,7 +60,7 @@ MICA_DEVICE void store_mask_16(u32 shared, i32 row, i32 column, const u32 (&byte
 template <class Tile, int queries, int keys, int threads>
 MICA_DEVICE void load_mask_tile(u32 shared, const PairsArg& a, const u8* first, i32 rows, i32 columns) {
   const i32 thread = threadIdx.x % threads;
-  if (in_sixteens(a, first) && rows >= queries && columns >= keys) {
+  if (can_load_16_bytes(a, first) && rows >= queries && columns >= keys) {
     // Several loads are under way at once.
     constexpr int kBatch = 4, kRowStep = threads / (keys / 16);
     static_assert(queries % (kBatch * kRowStep) == 0);
