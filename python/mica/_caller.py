@@ -8,10 +8,12 @@ executes on the current stream. It is straight code, since a loop over names, a 
 would each cost more than what it replaces.
 
 call.find(options, *tensors) gives the plan alone, call.again(entry, *tensors) executes a plan that was found before.
+What was generated can be read: `python -m mica.source`, inspect.getsource, a debugger, a traceback's lines.
 """
 
 import copy
 import ctypes
+import linecache
 import struct
 import threading
 from functools import lru_cache
@@ -207,6 +209,18 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
                       "    device = entry.device", *running]) + "\n"
 
 
+def _title(which: int, names: Sequence[str], made: Sequence[str], optional: Sequence[str]) -> str:
+    """What a generated function has as its file's name, as in <mica forward: q, k, v, bias? -> o, lse>."""
+    inputs = ", ".join(name + "?" if name in optional else name for name in names if name not in made)
+    return f"<mica {'forward' if which == _abi.FORWARD else 'backward'}: {inputs} -> {', '.join(made) or 'None'}>"
+
+
+def generated_sources() -> Dict[str, str]:
+    """The texts generated so far in this process, by the names that tracebacks give them."""
+    return dict(_sources)
+
+
+_sources: Dict[str, str] = {}
 _lock = threading.Lock()  # taken where a plan is made, not where it is found
 _caches: List[Dict[Key, Any]] = []  # of every generated function, and what others made of their entries
 
@@ -266,7 +280,10 @@ def caller(which: int, names: Tuple[str, ...], made: Tuple[str, ...] = (), optio
         execute=library.c.mica_execute, failure=failure, empty_like=torch.empty_like, zeros_like=torch.zeros_like,
         threads=torch.get_num_threads,
         raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream))
-    exec(compile(_source(names, made, optional), f"<mica call of {', '.join(names)}>", "exec"), scope)
+    title, text = _title(which, names, made, optional), _source(names, made, optional)
+    _sources[title] = text
+    linecache.cache[title] = len(text), None, text.splitlines(keepends=True), title  # no file: it stays as it is
+    exec(compile(text, title, "exec"), scope)
     call: Caller = scope["call"]
     call.find, call.again = scope["find"], scope["again"]
     return call
