@@ -19,7 +19,8 @@ from .errors import InvalidArgument
 def sources(names: Sequence[str] = ()) -> Dict[str, str]:
     """{name in a traceback: text}, of the forward call that binds these tensors; of none: all that there are."""
     from . import _abi
-    from ._caller import BINDINGS, caller, generated_sources
+    from ._caller import caller, generated_sources
+    from ._describe import BINDINGS
     if not names:
         from . import _torch_face  # noqa: F401  generates its own
         return generated_sources()

@@ -24,6 +24,9 @@ class CaseTable {
 // What the library defines no gradient for: keys that sequences may share, append, and masks of the last keys.
 bool has_gradients(const Options& options);
 
+// Every named case.
+std::vector<Options> named_options();
+
 void add_shape_cases(CaseTable& table);
 void add_layout_cases(CaseTable& table);
 void add_aligned_cases(CaseTable& table);
@@ -37,6 +40,7 @@ void add_append_cases(CaseTable& table);
 void add_fp8_cases(CaseTable& table);
 void add_latent_cases(CaseTable& table);
 void add_dropout_cases(CaseTable& table);
+void add_place_cases(CaseTable& table);
 void add_control_cases(CaseTable& table);
 void add_gradient_cases(CaseTable& table);
 void add_combined_cases(CaseTable& table);

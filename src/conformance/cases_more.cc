@@ -395,26 +395,4 @@ void add_combined_cases(CaseTable& table) {
                                      .batch_invariant = 1});
 }
 
-std::vector<Options> named_options() {
-  CaseTable table;
-  add_shape_cases(table);
-  add_layout_cases(table);
-  add_aligned_cases(table);
-  add_mask_cases(table);
-  add_chunk_cases(table);
-  add_tree_cases(table);
-  add_score_cases(table);
-  add_sequence_cases(table);
-  add_cache_cases(table);
-  add_append_cases(table);
-  add_fp8_cases(table);
-  add_latent_cases(table);
-  add_dropout_cases(table);
-  add_place_cases(table);
-  add_control_cases(table);
-  add_gradient_cases(table);
-  add_combined_cases(table);
-  return table.take();
-}
-
 }  // namespace mica::conformance

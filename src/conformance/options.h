@@ -123,8 +123,4 @@ struct Options {
   bool is_backward() const { return gradients != kNoGradients; }
 };
 
-// Every named case, and the random ones behind them.
-std::vector<Options> named_options();
-std::vector<Options> random_options(int count);
-
 }  // namespace mica::conformance

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cases drawn at random, because interactions hide defects: every draw is a legal combination of options.
+#include "conformance/random_cases.h"
+
 #include <algorithm>
 #include <cstdio>
 

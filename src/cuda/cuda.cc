@@ -6,7 +6,9 @@
 
 #include "core/heads_as_rows.h"
 #include "cuda/check.h"
-#include "cuda/steps.h"
+#include "cuda/plan/arguments_backward.h"
+#include "cuda/plan/plan_backward.h"
+#include "cuda/plan/plan_forward.h"
 
 namespace mica {
 namespace {

@@ -65,7 +65,7 @@ class Layers(unittest.TestCase):
             ("src/core/score.h", '#include "mica/mica.h"'),
             ("src/cpu/forward.h", '#include "api/plan.h"'),
             ("src/api/api.cc", '#include "cpu/isa.h"'),
-            ("src/conformance/runner.cc", '  #  include "core/mask.h"'),
+            ("src/conformance/conformance.cc", '  #  include "core/mask.h"'),
             ("src/cuda/device/mma.cuh", '#include "core/mask.h"'),
             ("src/cuda/cuda.cc", '#include "device/ptx.cuh"'),
             ("cli/main.cc", "#include <core/types.h>"),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward: append and rotary, attention, the joining of splits, probs; whichever of them the problem needs.
+#include "cuda/plan/plan_forward.h"
+
 #include "cuda/argument_parts.h"
-#include "cuda/steps.h"
 
 namespace mica {
 namespace {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one case: exact-size buffers between guards, outputs poisoned, everything compared afterwards.
+#include "conformance/conformance.h"
+
 #include <regex.h>
 
 #include <algorithm>
@@ -10,9 +12,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "conformance/cases.h"
 #include "conformance/compare.h"
-#include "conformance/conformance.h"
 #include "conformance/inputs.h"
+#include "conformance/random_cases.h"
 #include "conformance/reference.h"
 
 namespace mica::conformance {

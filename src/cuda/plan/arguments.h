@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels' parameters: what the description says is filled in when a plan is made, addresses when it is executed.
+// Parameters of the kernels of forward, and where every plan's workspace has its parts: what the description says is
+// filled in when a plan is made, addresses when it is executed.
 #pragma once
 
 #include "core/problem.h"
@@ -51,31 +52,5 @@ void bind(ProbsParams& params, const Problem& problem, const mica_bindings& bind
 
 AppendParams append_params(const Problem& problem);
 void bind(AppendParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
-
-BackwardPrepareParams backward_prepare_params(const Problem& problem, i64 zeros_begin, i64 zeros_end);
-void bind(BackwardPrepareParams& params, const Problem& problem, const mica_bindings& bindings,
-          const WorkspaceLayout& layout);
-BackwardParams backward_params(const Problem& problem, const KernelRow& row);
-void bind(BackwardParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
-// tile_q: of the backward kernel, whose accumulator it reads.
-// The same with maps for the copy engine, for the tiles of a row.
-mica_status backward_maps_params(const BackwardParams& backward, const Problem& problem, const KernelRow& row,
-                                 BackwardMapsParams& params);
-mica_status bind(BackwardMapsParams& params, const Problem& problem, const mica_bindings& bindings,
-                 const WorkspaceLayout& layout);
-
-BackwardFinishParams backward_finish_params(const Problem& problem, const BackwardParams& backward, i32 tile_q);
-// The same for the sums of dK or dV, of a row whose blocks share key tiles.
-BackwardFinishParams backward_finish_keys_params(const Problem& problem, const BackwardParams& backward,
-                                                 const KernelRow& row, bool of_v);
-void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
-          const WorkspaceLayout& layout);
-
-BackwardBiasParams backward_bias_params(const BackwardParams& backward, const Problem& problem);
-void bind(BackwardBiasParams& params, const Problem& problem, const mica_bindings& bindings,
-          const WorkspaceLayout& layout);
-BackwardSinksParams backward_sinks_params(const Problem& problem);
-void bind(BackwardSinksParams& params, const Problem& problem, const mica_bindings& bindings,
-          const WorkspaceLayout& layout);
 
 }  // namespace mica

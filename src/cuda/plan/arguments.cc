@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/arguments.h"
+#include "cuda/plan/arguments.h"
 
 #include <atomic>
 #include <numeric>
@@ -8,6 +8,7 @@
 #include "cuda/tensor_maps.h"
 
 namespace mica {
+
 ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits) {
   ForwardParams a = {};
   a.q = p.rotary_dim > 0 ? workspace_rows(p, p.dim_qk) : rows_arg(p.q);

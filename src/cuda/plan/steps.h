@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/backend.h"
-#include "cuda/arguments.h"
 #include "cuda/loader.h"
+#include "cuda/plan/arguments.h"
 
 namespace mica {
 
@@ -83,13 +83,5 @@ mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Par
   steps.params_used += u32(round_up<size_t>(sizeof params, 16));
   return KernelLoader::instance().load({plan.device, index, row.name, row.traits.smem_bytes}, &step.function);
 }
-
-// Whether the kernel of a row can be dealt out while the one before it ends: it has to wait for that by itself, which
-// machine code for Hopper and later does, and a capture has to know how to record it.
-bool can_overlap(const KernelChoice& choice, i32 index);
-
-// Fills the steps of a plan whose kernel is row `index`.
-mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index);
-mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index);
 
 }  // namespace mica

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward: row statistics, the gradients of K and V with dQ summed in fp32, dQ in its own type.
+#include "cuda/plan/plan_backward.h"
+
 #include "cuda/backward_share.h"
-#include "cuda/steps.h"
+#include "cuda/plan/arguments_backward.h"
+#include "cuda/plan/plan_forward.h"
 
 namespace mica {
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cuda/plan/arguments_backward.h"
+
 #include "cuda/argument_parts.h"
-#include "cuda/arguments.h"
 #include "cuda/tensor_maps.h"
 
 namespace mica {
