@@ -3,14 +3,14 @@
 """Tokens per second of a Transformers model with Mica's attention beside eager and sdpa, in one process.
 
     python bench/transformers_speed.py --device cuda
-    python bench/transformers_speed.py --device cuda --prompt 16384 --batch 4 --json out/transformers.json
+    python bench/transformers_speed.py --device cuda --batch 1,4 --cache dynamic,static,compiled --json out/transformers.json
     python bench/transformers_speed.py --device cpu --layers 2 --prompt 512 --new-tokens 16
 
 The model has the shape of Qwen3 0.6B with random weights, bf16: nothing is downloaded. Prefill is one forward pass
-over the prompt, decode greedy generation after it with a dynamic cache; each implementation's logits are checked
-against the same weights in fp32 (at most twice eager's error, or sdpa's where eager does not fit) before it is
-timed. Implementations take turns; figures are medians. flash_attention_2 joins where Mica's drop-in is installed and
-there is a GPU."""
+over the prompt, decode greedy generation after it with a dynamic cache, a static one, or a static one for which
+Transformers compiles the model ("compiled": CUDA graphs); each implementation's logits are checked against the same
+weights in fp32 (at most twice eager's error, or sdpa's where eager does not fit) before it is timed. Implementations
+take turns; figures are medians. flash_attention_2 joins where Mica's drop-in is installed and there is a GPU."""
 
 import argparse
 import gc
@@ -36,13 +36,28 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cpu, cuda or cuda:N")
     parser.add_argument("--layers", type=int, default=28)
-    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--batch", default="4", help="comma-separated")
+    parser.add_argument("--cache", default="dynamic", help="comma-separated: dynamic, static, compiled")
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of each prompt")
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--samples", type=int, default=5)
     parser.add_argument("--implementations", default="", help="comma-separated (default: all that are there)")
     parser.add_argument("--json", help="also write the figures to this file")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.batches = [int(batch) for batch in given.batch.split(",")]
+    given.caches = given.cache.split(",")
+    for cache in given.caches:
+        if cache not in CACHES:
+            parser.error(f"--cache is {cache}, want one of {', '.join(CACHES)}")
+    return given
+
+
+# By name, what generate is told.
+CACHES = {
+    "dynamic": {},
+    "static": dict(cache_implementation="static", disable_compile=True),
+    "compiled": dict(cache_implementation="static"),
+}
 
 
 def qwen3_06b(layers):
@@ -103,16 +118,16 @@ def prefill_seconds(model, ids, device):
     return time.perf_counter() - start
 
 
-def generate_seconds(model, ids, new_tokens, device):
+def generate_seconds(model, ids, new_tokens, cache, device):
     wait(device)
     start = time.perf_counter()
     model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, min_new_tokens=new_tokens,
-                   do_sample=False, pad_token_id=0, eos_token_id=None)
+                   do_sample=False, pad_token_id=0, eos_token_id=None, **CACHES[cache])
     wait(device)
     return time.perf_counter() - start
 
 
-def measure(model, names, ids, given):
+def measure(model, names, ids, cache, given):
     """{implementation: {prefill, decode}} in tokens per second; a round of warming up, then turns."""
     prefill = {name: [] for name in names}
     whole = {name: [] for name in names}
@@ -120,7 +135,8 @@ def measure(model, names, ids, given):
         for name in names:
             switch(model, name)
             first = prefill_seconds(model, ids, given.device)
-            total = generate_seconds(model, ids, given.new_tokens, given.device)
+            total = generate_seconds(model, ids, given.new_tokens if sample else min(given.new_tokens, 8), cache,
+                                     given.device)
             if sample:
                 prefill[name].append(first)
                 whole[name].append(total)
@@ -134,39 +150,61 @@ def measure(model, names, ids, given):
     return figures
 
 
+def run_batch(model, names, batch, given):
+    """Yields the record of one batch as it grows by the figures of each cache; its errors first."""
+    ids = torch.randint(0, 151936, (batch, given.prompt), device=given.device)
+    errors = errors_of(model, names, ids)
+    yardstick = errors.get("eager") or errors.get("sdpa")
+    wrong = [n for n in names if errors[n] is not None and yardstick and errors[n] > 2 * yardstick]
+    fitting = [n for n in names if errors[n] is not None and n not in wrong]
+    record = dict(errors=errors, wrong=wrong, figures={})
+    for cache in given.caches:
+        record["figures"][cache] = measure(model, fitting, ids, cache, given)
+        report(f"batch {batch}, {cache}", names, record, record["figures"][cache])
+        yield record
+
+
+def report(title, names, record, figures):
+    print(f"{title:20}{'prefill tok/s':>15}{'decode tok/s':>15}{'of sdpa':>16}{'error':>10}")
+    for name in names:
+        error = "-" if record["errors"][name] is None else f"{record['errors'][name]:.4f}"
+        if name not in figures:
+            print(f"{name:20}{'wrong' if name in record['wrong'] else 'out of memory':>30}{error:>26}")
+            continue
+        parts = [figures[name][f"{part}_tokens_per_second"] for part in ("prefill", "decode")]
+        ratios = "-"
+        if "sdpa" in figures:
+            sdpa = [figures["sdpa"][f"{part}_tokens_per_second"] for part in ("prefill", "decode")]
+            ratios = " ".join(f"{x / y:.2f}x" for x, y in zip(parts, sdpa))
+        print(f"{name:20}{parts[0]:>15.0f}{parts[1]:>15.0f}{ratios:>16}{error:>10}", flush=True)
+
+
 def main():
     given = parse_arguments()
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(qwen3_06b(given.layers), attn_implementation="sdpa")
-    model = model.to(torch.bfloat16).to(given.device).eval()
-    ids = torch.randint(0, 151936, (given.batch, given.prompt), device=given.device)
+    with torch.device(given.device):
+        model = transformers.AutoModelForCausalLM.from_config(qwen3_06b(given.layers), attn_implementation="sdpa")
+    model = model.to(torch.bfloat16).eval()
     names = implementations(given.implementations, given.device)
-    with torch.no_grad():
-        errors = errors_of(model, names, ids)
-        yardstick = errors.get("eager") or errors.get("sdpa")
-        wrong = [n for n in names if errors[n] is not None and yardstick and errors[n] > 2 * yardstick]
-        fitting = [n for n in names if errors[n] is not None and n not in wrong]
-        figures = measure(model, fitting, ids, given)
     device = torch.cuda.get_device_name() if given.device.startswith("cuda") else "cpu"
-    print(f"{device}, Qwen3 0.6B's shape, {given.layers} layers, bf16, batch {given.batch}, prompt {given.prompt}, "
+    print(f"{device}, Qwen3 0.6B's shape, {given.layers} layers, bf16, prompt {given.prompt}, "
           f"{given.new_tokens} new tokens; mica {mica.__version__}, transformers {transformers.__version__}, "
-          f"torch {torch.__version__}")
-    print(f"{'':20}{'prefill tok/s':>15}{'decode tok/s':>15}{'error':>10}")
-    for name in names:
-        error = "-" if errors[name] is None else f"{errors[name]:.4f}"
-        if name in figures:
-            prefill, decode = (figures[name][f"{part}_tokens_per_second"] for part in ("prefill", "decode"))
-            print(f"{name:20}{prefill:>15.0f}{decode:>15.0f}{error:>10}")
-        else:
-            print(f"{name:20}{'wrong' if name in wrong else 'out of memory':>30}{error:>10}")
-    if given.json:
-        record = dict(device=device, commit=commit(), transformers=transformers.__version__, torch=torch.__version__,
-                      layers=given.layers, batch=given.batch, prompt=given.prompt, new_tokens=given.new_tokens,
-                      errors=errors, figures=figures)
-        with open(given.json, "w") as file:
+          f"torch {torch.__version__}", flush=True)
+    record = dict(device=device, commit=commit(), transformers=transformers.__version__, torch=torch.__version__,
+                  layers=given.layers, prompt=given.prompt, new_tokens=given.new_tokens, runs={})
+    with torch.no_grad():
+        for batch in given.batches:
+            for run in run_batch(model, names, batch, given):
+                record["runs"][f"batch_{batch}"] = run
+                save(record, given.json)
+    return 1 if any(run["wrong"] for run in record["runs"].values()) else 0
+
+
+def save(record, path):
+    if path:
+        with open(path, "w") as file:
             json.dump(record, file, indent=1)
             file.write("\n")
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

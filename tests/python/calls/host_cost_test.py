@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/host_cost.py and bench/training_step.py run; a call from Python stays as short as it was made."""
+"""bench/host_cost.py, bench/training_step.py and bench/fp8_forward.py run; a call from Python stays as short as it was made."""
 
 import gc
 import json
@@ -36,6 +36,18 @@ def test_training_step(tmp_path):
                     "0.001", "--json", str(out)], check=True, capture_output=True)
     cells = json.loads(out.read_text())["cells"]
     assert len(cells) == 6 and all(cell["ratio"]["MATH"] > 0 for cell in cells)
+
+
+def test_fp8_forward(tmp_path):
+    script = ROOT / "bench/fp8_forward.py"
+    if not script.exists():
+        pytest.skip("bench/ is not here")
+    out = tmp_path / "fp8.json"
+    subprocess.run([sys.executable, str(script), "--device", "cpu", "--tokens", "16", "--keys", "64", "--rows", "4", "--json",
+                    str(out)], check=True, capture_output=True)
+    figures = json.loads(out.read_text())
+    assert len(figures["cells"]) == 6 and all(cell["tflops"]["mica"] > 0 for cell in figures["cells"])
+    assert len(figures["errors"]) == 9 and all(0 < error["mica"] < 0.01 for error in figures["errors"])
 
 
 def functions_called(call):
