@@ -31,8 +31,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))  # also where a
 if not os.environ.get("MICA_TEST_INSTALLED"):
     sys.path.insert(0, str(ROOT / "python"))
 
-from small_models.cases import cases, first_line, first_tensor, judge  # noqa: E402
-from small_models.classes import classes_of  # noqa: E402
+from small_models.cases import call, cases, first_line, first_tensor, judge  # noqa: E402
+from small_models.classes import classes_of, whole_of  # noqa: E402
 from small_models.inputs import candidates, with_an_image_or_sound  # noqa: E402
 from small_models.sizes import small_configs  # noqa: E402
 
@@ -114,13 +114,15 @@ def class_of(model):
 
 
 def build(model):
-    """(why not, refusal, class, configuration, eager model, what to call it with): the first of its small forms that eager can
-    run, or what stopped the first; of one that is refused, the refusal."""
+    """(why not, refusal, class, configuration, model, what to call it with): the first of its small forms that eager can run (sdpa,
+    of a class that has no eager attention), or what stopped the first; of one that is refused, the refusal."""
     import torch
     from transformers import CONFIG_MAPPING
     kind, model_type = class_of(model), model.partition(":")[0]
     if kind is None:
-        return "no model class has this configuration", None, None, None, None, None
+        return "Transformers has no model class of this configuration", None, None, None, None, None
+    if "_unimplemented" in kind.forward.__name__:
+        return "the class has no forward(), only methods that call its parts, which have rows", None, kind, None, None, None
     why, refusal, begin = "", None, time.monotonic()
     for make_config in small_configs(CONFIG_MAPPING[model_type], model_type):
         if time.monotonic() - begin > SECONDS_TO_BUILD:
@@ -141,7 +143,13 @@ def build(model):
         for plain in candidates(model, model_type):
             try:
                 with torch.no_grad():
-                    first_tensor(model(**plain))
+                    try:
+                        first_tensor(call(model, copy.deepcopy(plain)))
+                    except KeyError as error:
+                        if "eager" not in str(error):
+                            raise
+                        model = make(kind, config, "sdpa")
+                        first_tensor(call(model, copy.deepcopy(plain)))
                 return None, refusal, kind, config, model, plain
             except Exception as error:  # noqa: BLE001
                 why = why or first_line(error)
@@ -158,8 +166,10 @@ def examine(model_type):
     result = {"model": model_type, "class": "" if kind is None else kind.__name__, "cases": {}}
     if refusal is not None:
         return dict(result, refused=refusal)
+    if kind is None and whole_of(model_type):
+        return dict(result, part=f"no class of its own: it runs within {', '.join(whole_of(model_type))}")
     if why is not None:
-        return dict(result, left_out=f"eager, so small: {why}")
+        return dict(result, left_out=why if kind is None or "_unimpl" in kind.forward.__name__ else f"eager, so small: {why}")
     calls = [0]
 
     def spy(*args, **kwargs):
@@ -167,12 +177,13 @@ def examine(model_type):
         return face.attention(*args, **kwargs)
 
     transformers.AttentionInterface.register("mica", spy)
-    kept = {"eager": model}
+    reference = model.config._attn_implementation
+    kept = {reference: model}
 
     def make_model(impl):
         if impl not in kept:
             kept[impl] = make(kind, config, impl)
-            kept[impl].load_state_dict(kept["eager"].state_dict())
+            kept[impl].load_state_dict(kept[reference].state_dict())
         torch.manual_seed(2)  # some models draw at random in evaluation too
         return copy.deepcopy(kept[impl])  # some keep what they saw
 
@@ -183,7 +194,7 @@ def examine(model_type):
     runs = cases(kind, plain, with_an_image_or_sound(model) if "input_ids" in plain else {}, make_model)
     for case, run in runs.items():
         tolerance = 0.03 if case == "bf16" else 5e-3 if case == "training" else 1e-3
-        result["cases"][case] = judge(run, tolerance, runs["forward"] if case == "bf16" else None)
+        result["cases"][case] = judge(run, tolerance, runs["forward"] if case == "bf16" else None, reference)
     result["calls"] = calls[0]
     return result
 
@@ -197,8 +208,9 @@ def start(model_type):
         import warnings
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
+        begin = time.monotonic()
         try:
-            theirs.send(examine(model_type))
+            theirs.send(dict(examine(model_type), seconds=round(time.monotonic() - begin, 1)))
         except ImportError as error:
             theirs.send(dict(model=model_type, left_out=first_line(error), cases={}))
         except BaseException as error:  # noqa: BLE001
@@ -246,7 +258,7 @@ def in_processes(models, jobs):
 
 def verdict_of(result):
     """(word, why) of a row."""
-    for word in ("wrong", "refused", "left_out"):
+    for word in ("wrong", "refused", "part", "left_out"):
         if word in result:
             return word.replace("_", " "), result[word]
     verdicts = {case: tuple(v) for case, v in result["cases"].items()}
@@ -288,7 +300,7 @@ def write_table(results_by_version, path):
     for version, results in sorted(results_by_version.items(), reverse=True):
         ordered = sorted(results.values(), key=lambda r: r["model"])
         rows = [(r["model"].partition(":")[0], r.get("class", ""), *verdict_of(r)) for r in ordered]
-        counts = {word: sum(row[2] == word for row in rows) for word in ("works", "refused", "left out", "wrong")}
+        counts = {word: sum(row[2] == word for row in rows) for word in ("works", "refused", "part", "left out", "wrong")}
         torches = sorted({r["torch"] for r in ordered if "torch" in r})
         lines += [f"## Transformers {version}", "",
                   ", ".join(f"{count} {word}" for word, count in counts.items()) + f"; PyTorch {' and '.join(torches)}.", "",

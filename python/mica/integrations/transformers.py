@@ -37,7 +37,7 @@ _names = {NAME}
 _SAY_NOTHING = frozenset((
     "position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "output_router_logits",
     "num_items_in_batch", "layer_idx", "max_length_q", "max_length_k", "deterministic", "seq_idx", "logits_to_keep",
-    "input_ids"))
+    "input_ids", "vision_feature_layer", "vision_feature_select_strategy"))
 # A padding mask of our own, which causal mask and window go with, has this type: one of the model's own says it all.
 _PADDING = torch.uint8
 # One that a window to both sides goes with has this type: window + 1 where a key is no padding, else 0. What it says stands

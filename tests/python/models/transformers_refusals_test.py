@@ -39,6 +39,7 @@ def test_arguments_that_say_nothing_of_attention_are_taken():
     torch.testing.assert_close(call(position_ids=torch.arange(6)[None], use_cache=True, output_attentions=False,
                                     num_items_in_batch=torch.tensor(3)), call())
     torch.testing.assert_close(call(logits_to_keep=1, input_ids=torch.arange(6)[None]), call())  # LLaVA-OneVision, GLM-5
+    torch.testing.assert_close(call(vision_feature_layer=[1, 0], vision_feature_select_strategy="full"), call())  # Molmo2
 
 
 @pytest.mark.parametrize("kind", ["T5", "MT5", "UMT5"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a small model is run through, and how an implementation's results are judged."""
 
+import copy
 import inspect
 
 from .inputs import ROWS
@@ -22,6 +23,15 @@ def first_tensor(output):
     raise TypeError(f"no tensor in a {type(output).__name__}")
 
 
+def call(model, given):
+    """The model's result; of a session that holds a video, that of its second frame, which remembers the first."""
+    if "inference_session" not in given:
+        return model(**given)
+    for frame in range(2):
+        output = model(frame_idx=frame, **given)
+    return output
+
+
 def padding(side):
     import torch
     mask = torch.ones(3, ROWS, dtype=torch.int64)
@@ -38,21 +48,31 @@ def cases(kind, plain, senses, make_model):
 
     def anew(given):
         """Some models write into what they are called with."""
-        return {name: value.clone() for name, value in given.items()}
+        return copy.deepcopy(given)
+
+    def rounded_down(value):
+        """To bf16, in lists and tables too."""
+        if torch.is_tensor(value):
+            return value.to(torch.bfloat16) if value.is_floating_point() else value
+        if isinstance(value, dict):
+            return {name: rounded_down(part) for name, part in value.items()}
+        if hasattr(value, "processed_frames"):
+            value.processed_frames, value.dtype = rounded_down(value.processed_frames), torch.bfloat16
+        return type(value)(rounded_down(part) for part in value) if isinstance(value, (list, tuple)) else value
 
     is_text = "input_ids" in plain
     made = {}
 
     def forward(impl, **given):
         with torch.no_grad():
-            return [first_tensor(make_model(impl)(**anew(plain), **given))]
+            return [first_tensor(call(make_model(impl), dict(anew(plain), **given)))]
 
     made["forward"] = forward
     for sense, given in senses.items():
 
         def perceive(impl, given=given):
             with torch.no_grad():
-                return [first_tensor(make_model(impl)(**anew(given)))]
+                return [first_tensor(call(make_model(impl), anew(given)))]
 
         made[sense] = perceive
     sound = next((name for name in ("input_values", "input_features") if name in plain), None)
@@ -122,7 +142,8 @@ def cases(kind, plain, senses, make_model):
         torch.manual_seed(2)
         numpy.random.seed(2)
         mask = padding("right")
-        loss = first_tensor(model(**anew(plain), attention_mask=mask) if is_text else model(**anew(plain))).float()
+        given = dict(anew(plain), attention_mask=mask) if is_text else anew(plain)
+        loss = first_tensor(call(model, given)).float()
         if is_text and loss.dim() == 3 and loss.shape[:2] == mask.shape and "decoder_input_ids" not in plain:
             loss = loss[mask.bool()]
         (loss * torch.linspace(-1, 1, loss.numel()).view_as(loss)).sum().backward()
@@ -134,8 +155,7 @@ def cases(kind, plain, senses, make_model):
     def rounded(impl):
         with torch.no_grad():
             model = make_model(impl).to(torch.bfloat16)
-            given = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in plain.items()}
-            return [first_tensor(model(**given)).float()]
+            return [first_tensor(call(model, rounded_down(anew(plain)))).float()]
 
     made["bf16"] = rounded
     return made
@@ -163,13 +183,13 @@ def first_line(error):
     return f"{type(error).__name__}: {text}"[:200]
 
 
-def judge(run, tolerance, exact=None):
-    """(verdict, text): "right", "refused", "wrong", or "left out" where eager cannot run it. exact: what rounded
+def judge(run, tolerance, exact=None, reference="eager"):
+    """(verdict, text): "right", "refused", "wrong", or "left out" where the reference cannot run it. exact: what rounded
     results are compared with, where they differ by more than the tolerance."""
     try:
-        want = run("eager")
+        want = run(reference)
     except Exception as error:  # noqa: BLE001
-        return "left out", f"eager: {first_line(error)}"
+        return "left out", f"{reference}: {first_line(error)}"
     if any(not t.isfinite().any() for t in want if t.numel()):
         return "left out", "eager gives no finite number"
     try:
@@ -184,7 +204,7 @@ def judge(run, tolerance, exact=None):
     if off <= tolerance:
         return "right", f"{off:.1e}"
     if exact is not None:
-        mine, eagers = difference(got, exact("eager")), difference(want, exact("eager"))
+        mine, eagers = difference(got, exact(reference)), difference(want, exact(reference))
         if mine <= 2 * eagers:
             return "right", f"{mine:.1e} from fp32, where eager differs by {eagers:.1e}"
     try:

@@ -4,6 +4,7 @@
 import importlib
 import inspect
 import pkgutil
+import re
 
 # The tables of the auto classes, the one with the most to run first.
 TABLES = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
@@ -65,3 +66,23 @@ def classes_of(model_type):
         return [] if kind is None else [kind]
     whole = [kind for kind in known[1:] if kind.__name__.endswith(("ForConditionalGeneration", "MTModel"))]
     return known[:1] + (whole if known[0].__name__.endswith("ForCausalLM") else [])
+
+
+def whole_of(model_type):
+    """The types whose configurations have this one inside, which has no class of its own."""
+    from transformers import CONFIG_MAPPING
+    config_class = CONFIG_MAPPING[model_type]
+    package = config_class.__module__.rsplit(".", 1)[0]
+    family = re.match("[a-z0-9]+", model_type.lower()).group()[:3]
+    near = [name for name in sorted(CONFIG_MAPPING) if name.startswith(family) and name != model_type]
+    return [name for name in near if CONFIG_MAPPING[name].__module__.rsplit(".", 1)[0] == package and
+            config_class in _within(CONFIG_MAPPING[name])]
+
+
+def _within(config_class):
+    """The classes of the configurations inside one."""
+    known = set(getattr(config_class, "sub_configs", {}).values())
+    try:
+        return known | {type(value) for value in vars(config_class()).values() if hasattr(value, "to_dict")}
+    except Exception:  # noqa: BLE001 - it cannot be made without arguments
+        return known

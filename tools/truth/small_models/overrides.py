@@ -13,15 +13,10 @@ _GEMMA3N = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_a
             "activation_sparsity_pattern": [0.0, 0.0], "intermediate_size": [96, 96]}
 _DBRX = {"attn_config.kv_n_heads": 2, "attn_config.clip_qkv": 8.0, "ffn_config.moe_num_experts": 2,
          "ffn_config.moe_top_k": 1, "ffn_config.ffn_hidden_size": 96}
-_QWEN4 = {"layer_types": ["linear_attention", "full_attention"], "ngram_vocab_size_base": 64, "split_ngram_parts": 1,
-          "make_ngram_vocab_size_divisible_by": 1, "ple_embed_dim": 64, "indexer_n_heads": 4, "indexer_kv_heads": 2,
+_QWEN4 = {"layer_types": ["linear_attention", "indexed_attention"], "ngram_vocab_size_base": 64, "split_ngram_parts": 1,
+          "make_ngram_vocab_size_divisible_by": 1, "ple_embed_dim": 64, "indexer_n_heads": 4, "indexer_kv_heads": 1,
           "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4}
 _NEMOTRON_H = {"n_groups": 2, "mamba_num_heads": 4, "mamba_head_dim": 32}
-_HIERA = {"hidden_size": 16, "embed_dim_per_stage": [16, 32, 64, 64], "num_attention_heads": 1, "image_size": [128, 128],
-          "num_attention_heads_per_stage": [1, 2, 4, 4], "blocks_per_stage": [1, 2, 2, 1], "global_attention_blocks": [4],
-          "window_size_per_stage": [8, 4, 4, 4], "window_positional_embedding_background_size": [4, 4]}
-_SAM2_NECK = {"backbone_channel_list": [64, 64, 32, 16], "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
-              "fpn_hidden_size": 64}
 _STEP = {"sliding_window": 6, "rope_parameters": _ROPE_OF_KINDS, "layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2,
          "mlp_layer_types": ["dense", "sparse"], "num_sliding_attention_heads": 4}
 
@@ -49,7 +44,8 @@ OVERRIDES: dict = {
     "granitemoehybrid": [{"layer_types": ["linear_attention", "full_attention"], **_MAMBA}, {"layer_types": ["mamba", "attention"], **_MAMBA},
                          {"layers_block_type": ["mamba", "attention"], **_MAMBA}],
     "gemma3n_text": _GEMMA3N,
-    "gemma3n": _in("text_config", _GEMMA3N),
+    "gemma3n": {**_in("text_config", _GEMMA3N), "vision_config.architecture": "mobilenetv3_small_050"},
+    "pi0": {"vlm_config.vision_config.image_size": 16},
     "dbrx": [{**_DBRX, "attn_config.rope_theta": 1e4}, _DBRX],
     "cohere_compass": {"text_config.rope_parameters": _ROPE_OF_KINDS},
     "cohere_compass_text": {"rope_parameters": _ROPE_OF_KINDS},
@@ -59,7 +55,6 @@ OVERRIDES: dict = {
     "esmc": {"vocab_size": 128},
     "florence2": _in("vision_config", _DAVIT),
     "florence_vision": _DAVIT,
-    "gemma4_assistant": {"text_config.hidden_size_per_layer_input": 0},
     "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "1/2", "spatial_target_layers": [1]},
     "blip-2": {"image_token_id": 5, "image_token_index": 5},
     "instructblip": {"image_token_id": 5, "image_token_index": 5},
@@ -99,13 +94,7 @@ OVERRIDES: dict = {
     "nemotron_h_omni": _in("text_config", _NEMOTRON_H),
     "nemo_speechlm": _in("text_config", _NEMOTRON_H),
     "qwen3_omni_moe_audio_encoder": {"output_dim": 64},
-    "sam2_hiera_det_model": _HIERA,
-    "sam2_vision_model": {**_in("backbone_config", _HIERA), **_SAM2_NECK},
-    "sam2": {**_in("vision_config.backbone_config", _HIERA), **_in("vision_config", _SAM2_NECK),
-             "prompt_encoder_config.image_size": 128, "prompt_encoder_config.patch_size": 16},
     "mllama": [{}, {"text_config.rope_scaling": {"rope_type": "default"}}],
     "xclip": {"vision_config.mit_hidden_size": 64, "vision_config.mit_num_attention_heads": 4,
               "vision_config.mit_intermediate_size": 96},
-    "blt": {"encoder_hash_byte_group_vocab": 64, "num_hidden_layers": 2, "global_config.hidden_size": 128,
-            "encoder_config.hidden_size_global": 128, "decoder_config.hidden_size_global": 128},
 }

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small configurations: names of numbers are recognised; what names do not tell stands in OVERRIDES."""
 
+import copy
 import inspect
 import re
 
 from .overrides import OVERRIDES
+from .whole_configs import ARGUMENTS
 
 VOCABULARY, HIDDEN, HEADS, KEY_HEADS = 128, 64, 4, 2
 
@@ -188,6 +190,9 @@ def _override(config, changes):
 
 def small_configs(kind, model_type):
     """Functions that make a configuration, the likeliest to be small and sound first."""
+    if model_type in ARGUMENTS:
+        yield lambda: _override(kind(**copy.deepcopy(ARGUMENTS[model_type])), {})
+        return
     ways = [(make, key_heads, gentle) for gentle in (False, True) for make in (_from_scalars, _anew)
             for key_heads in (KEY_HEADS, HEADS)]
     changes = OVERRIDES.get(model_type, {})
