@@ -54,7 +54,8 @@ def contenders(torch):
     found = {"mica": by_mica}
     if torch.cuda.is_available() and importlib.util.find_spec("flash_attn_interface"):
         import flash_attn_interface
-        if "mica" not in (flash_attn_interface.__doc__ or "").lower():
+        # A folder of that name on the path is a package without a file; Mica's drop-in says whose it is.
+        if getattr(flash_attn_interface, "__file__", None) and "mica" not in (flash_attn_interface.__doc__ or "").lower():
             def by_peer(q, k, v, factors, causal):
                 q_descale, k_descale, v_descale = factors or (None, None, None)
                 result = flash_attn_interface.flash_attn_func(q, k, v, causal=causal, q_descale=q_descale,

@@ -18,16 +18,16 @@
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
-#include "device/wgmma.cuh"
+#include "kernels/parts/consumer_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
 #include "kernels/parts/forward_work_sm90.cuh"
 
 namespace mica {
 
 template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
-struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>, tile_q, tile_k, false> {
+struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>, tile_q, tile_k> {
   using Base = ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>;
-  using Work = ForwardWorkSm90<Base, tile_q, tile_k, false>;
+  using Work = ForwardWorkSm90<Base, tile_q, tile_k>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -44,10 +44,9 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
-  // From d = 128 on P V is made in slices of columns, in the registers of the scores, which are done with by then:
-  // three consumers fit, or an O of 256 columns. Else S of the next tile is under way beside it.
-  static constexpr bool kSliced = dim_v > 64;
-  static constexpr int kSlice = 64;
+  // P V is made in slices of columns, in the registers of the scores, which are done with by then: so many consumers
+  // fit, or an O of 256 columns.
+  static constexpr int kSlice = 64, kSlices = dim_v / kSlice;
 
   static constexpr ForwardFp8Sm90Layout kLayout = forward_fp8_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
   static constexpr i32 kQSlots = kLayout.q_slots, kLandings = 2;
@@ -92,12 +91,14 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     vt_ring.barriers = smem_q + kLayout.vt_ring;
     v_ring.barriers = smem_q + kLayout.v_ring;
     q_ring.barriers = smem_q + kLayout.q_ring;
+    this->nearly_done = smem_q + kLayout.nearly_done;
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       vt_ring.init(kTransposers, 4 * kConsumers);
       v_ring.init(1, 32 * kTransposers);
       q_ring.init(1, 4);
       work_ring.init(4 * kConsumers + 1 + kTransposers);
+      mbarrier_init(this->nearly_done, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       tma_prefetch(maps.k.map);
@@ -129,14 +130,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       find_place();
       work_ring.release();
       if (tiles.begin == tiles.end) continue;
-#pragma unroll 1
-      for (i32 group = 0; group < kConsumers; ++group) {
-        const i32 stage = q_stage(group);
-        mbarrier_wait(q_ring.empty(stage), q_place.parity ^ 1);
-        ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q,
-                       {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(stage));
-      }
-      q_place.next();
+      if constexpr (kQSlots == 2) fetch_queries();
 #pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         const TmaPlace place = {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};
@@ -146,8 +140,22 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
         v_ring.wait_empty(v_place);
         ask_for<VTile>(smem_v + v_place.stage * VTile::kBytes, maps.v, place, v_ring.full(v_place.stage));
         v_place.next();
+        // The one slot of Q is in use until the tile before is nearly done.
+        if constexpr (kQSlots == 1)
+          if (step == 0) fetch_queries();
+        this->say_if_nearly_done(step);
       }
     }
+  }
+  MICA_DEVICE void fetch_queries() {
+#pragma unroll 1
+    for (i32 group = 0; group < kConsumers; ++group) {
+      const i32 stage = q_stage(group);
+      mbarrier_wait(q_ring.empty(stage), q_place.parity ^ 1);
+      ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q,
+                     {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(stage));
+    }
+    q_place.next();
   }
   template <class Tile>
   static MICA_DEVICE void ask_for(u32 shared, const MappedRows& mapped, const TmaPlace& place, u32 barrier) {
@@ -248,63 +256,18 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
       skip(first);
     }
-    if (first < last) {
-      if constexpr (kSliced)
-        attend_in_slices(out[0], state[0], group, row_begin, first, last);
-      else
-        attend(out[0], state[0], group, row_begin, first, last);
-    }
+    if (first < last) attend(out[0], state[0], group, row_begin, first, last);
     if (count > 0) {
-      arrive_as_warp(q_ring.empty(q_stage(group)));
+      if (first >= last) release_q(group);
       q_place.next();
     }
     skip(count - last);
-    if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin);
+    if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin, band.len_q);
     finish(Result{state, out, tile_warp_row, 0});
   }
-  // S of a tile is under way on the tensor cores while P V of the one before is.
+  // One after the other; the other consumers' products run meanwhile.
   MICA_DEVICE void attend(float (&out)[dim_v / 8][4], SoftmaxState<FloatMath> (&state)[2], i32 group, i32 row_begin,
                           i32 first, i32 last) {
-    Scores scores;
-    float part[dim_v / 8][4];
-    u32 probabilities[tile_k / 32][4];
-    Factors factors = {{1.0f, 1.0f}};
-    k_ring.wait_full(k_place);
-    gemm_qk(scores[0], group);
-    wgmma_wait<0>();
-    wgmma_hold(scores[0]);
-    release_k();
-    softmax(scores, state, row_begin, first);
-    round(probabilities, scores[0]);
-    for (i32 step = first + 1; step < last; ++step) {
-      k_ring.wait_full(k_place);
-      gemm_qk(scores[0], group);
-      vt_ring.wait_full(vt_place);
-      gemm_pv(part, probabilities, 0);
-      wgmma_wait<1>();
-      wgmma_hold(scores[0]);
-      release_k();
-      const Factors next = softmax(scores, state, row_begin, step);
-      wgmma_hold(scores[0]);
-      finish_before_wait(state[0].sum + state[1].sum);
-      wgmma_wait<0>();
-      wgmma_hold(part);
-      release_v();
-      add<0>(out, part, factors);
-      factors = next;
-      round(probabilities, scores[0]);
-    }
-    vt_ring.wait_full(vt_place);
-    gemm_pv(part, probabilities, 0);
-    wgmma_wait<0>();
-    wgmma_hold(part);
-    release_v();
-    add<0>(out, part, factors);
-  }
-  // One after the other; the other consumer's products run meanwhile.
-  MICA_DEVICE void attend_in_slices(float (&out)[dim_v / 8][4], SoftmaxState<FloatMath> (&state)[2], i32 group,
-                                    i32 row_begin, i32 first, i32 last) {
-    constexpr int kSlices = dim_v / kSlice;
     for (i32 step = first; step < last; ++step) {
       Scores scores;
       u32 probabilities[tile_k / 32][4];
@@ -313,12 +276,13 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       wgmma_wait<0>();
       wgmma_hold(scores[0]);
       release_k();
+      if (step + 1 == last) release_q(group);
       const Factors factors = softmax(scores, state, row_begin, step);
       round(probabilities, scores[0]);
       vt_ring.wait_full(vt_place);
       float part[2][kSlice / 8][4];
       gemm_pv(part[0], probabilities, 0);
-      gemm_pv(part[1], probabilities, 1);
+      if constexpr (kSlices > 1) gemm_pv(part[1], probabilities, 1);
       slices<0, kSlices>(out, part, probabilities, factors);
       release_v();
     }
@@ -371,15 +335,6 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
                        kLeast);
   }
 
-  // Rows past the queries in use were made of whatever lies there, and are written as zeros.
-  MICA_DEVICE void clear_unused(float (&out)[dim_v / 8][4], i32 row_begin) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (row_begin + half * 8 + i32(threadIdx.x) % 32 / 4 >= band.len_q)
-#pragma unroll
-        for (int n = 0; n < dim_v / 8; ++n) out[n][2 * half] = out[n][2 * half + 1] = 0.0f;
-  }
-
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
   MICA_DEVICE void skip(i32 num_tiles) {
     for (i32 i = 0; i < num_tiles; ++i) {
@@ -389,6 +344,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       release_v();
     }
   }
+  MICA_DEVICE void release_q(i32 group) const { arrive_as_warp(q_ring.empty(q_stage(group))); }
   MICA_DEVICE void release_k() {
     k_ring.release(k_place);
     k_place.next();
@@ -402,13 +358,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group) const {
     const u64 q = matrix_descriptor(smem_q + q_stage(group) * QTile::kBytes, 16, 1024);
     const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
-    wgmma_hold(scores);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < dim_qk / 32; ++i)
-      Wgmma<E4m3, tile_k>::add(scores, advance(q, i / 4 * QTile::kPanelBytes + i % 4 * 32),
-                               advance(k, i / 4 * KTile::kPanelBytes + i % 4 * 32), i > 0);
-    wgmma_commit();
+    begin_scores<E4m3, QTile, KTile, dim_qk>(scores, q, k);
   }
 
   // part = P V of one key tile, begun: 8 n columns from 8 n * slice on.
@@ -431,22 +381,9 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     Factors factors;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float largest[2] = {-infinity(), -infinity()};
-#pragma unroll
-      for (int n = 0; n < tile_k / 8; ++n)
-        largest[n % 2] = fmaxf(largest[n % 2], fmaxf(scores[0][n][2 * half], scores[0][n][2 * half + 1]));
-      const float tile_max = quad_max(fmaxf(largest[0], largest[1])) * scale_log2;
-      factors.of_row[half] = absorb<FloatMath>(state[half], tile_max);
+      factors.of_row[half] = absorb<FloatMath>(state[half], quad_max(lane_max(scores[0], half)) * scale_log2);
       const float offset = kLargestLog2 - reference_of<FloatMath>(state[half].max);
-      constexpr int kSums = 4;
-      float sum[kSums] = {};
-#pragma unroll
-      for (int i = 0; i < tile_k / 4; ++i) {
-        float& x = scores[0][i / 2][2 * half + i % 2];
-        x = ex2_approx(fmaf(x, scale_log2, offset));
-        sum[i % kSums] += x;
-      }
-      state[half].sum += sum[0] + sum[1] + sum[2] + sum[3];
+      state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, scale_log2, offset); });
     }
     return factors;
   }

@@ -18,6 +18,7 @@
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
+#include "kernels/parts/consumer_sm90.cuh"
 #include "kernels/parts/forward_work_sm90.cuh"
 #include "kernels/parts/key_rows_sm90.cuh"
 
@@ -386,7 +387,7 @@ struct ForwardSm90
       statistics(result, scale);
     }
     skip(count - last, group);
-    if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin);
+    if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin, band.len_q);
     finish(group, result, scale);
   }
 
@@ -464,15 +465,6 @@ struct ForwardSm90
     }
   }
 
-  // Rows past the queries in use were made of whatever lies there, and are written as zeros.
-  MICA_DEVICE void clear_unused(float (&out)[dim_v / 8][4], i32 row_begin) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (row_begin + half * 8 + i32(threadIdx.x) % 32 / 4 >= band.len_q)
-#pragma unroll
-        for (int n = 0; n < dim_v / 8; ++n) out[n][2 * half] = out[n][2 * half + 1] = 0.0f;
-  }
-
   // Consumers in ping-pong: once for each key tile of the block, also for those that a consumer skips: all of them have
   // as many.
   static MICA_DEVICE void pingpong_wait(i32 group) {
@@ -508,13 +500,7 @@ struct ForwardSm90
   MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group) const {
     const u64 q = matrix_descriptor(smem_q + q_stage(group) * QTile::kBytes, 16, 1024);
     const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
-    wgmma_hold(scores);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < dim_qk / 16; ++i)
-      Wgmma<Element, tile_k>::add(scores, advance(q, i / 4 * QTile::kPanelBytes + i % 4 * 32),
-                                  advance(k, i / 4 * KTile::kPanelBytes + i % 4 * 32), i > 0);
-    wgmma_commit();
+    begin_scores<Element, QTile, KTile, dim_qk * 2>(scores, q, k);
   }
 
   // out += P V of one key tile, begun; the first one is not added to anything.
@@ -622,11 +608,7 @@ struct ForwardSm90
     Factors factors;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float largest[2] = {-infinity(), -infinity()};
-#pragma unroll
-      for (int n = 0; n < tile_k / 8; ++n)
-        largest[n % 2] = fmaxf(largest[n % 2], fmaxf(scores[0][n][2 * half], scores[0][n][2 * half + 1]));
-      const float tile_max = quad_max(fmaf(fmaxf(largest[0], largest[1]), units.scale, units.of_row[half]));
+      const float tile_max = quad_max(fmaf(lane_max(scores[0], half), units.scale, units.of_row[half]));
       factors.of_row[half] = absorb_lazily<FloatMath>(state[half], tile_max);
       const float offset = units.of_row[half] - reference_of<FloatMath>(state[half].max);
       state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, units.scale, offset); });
@@ -696,22 +678,6 @@ struct ForwardSm90
       }
     }
     __syncwarp();
-  }
-  // exp2(exponent(x)) of one row in place; returns this lane's part of their sum. Several sums, since each addition
-  // waits for the one before.
-  template <class Exponent>
-  static MICA_DEVICE float exponentials(float (&scores)[tile_k / 8][4], int half, Exponent exponent) {
-    constexpr int kSums = 4;
-    float sum[kSums] = {}, total = 0;
-#pragma unroll
-    for (int i = 0; i < tile_k / 4; ++i) {
-      float& x = scores[i / 2][2 * half + i % 2];
-      x = ex2_approx(exponent(x));
-      sum[i % kSums] += x;
-    }
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) total += sum[i];
-    return total;
   }
   // Waits for O += P V, after all that `sum` is made of, and multiplies.
   static MICA_DEVICE void wait_and_rescale(float (&out)[dim_v / 8][4], const Factors& factors, float sum) {

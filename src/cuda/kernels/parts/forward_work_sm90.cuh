@@ -8,8 +8,7 @@
 
 namespace mica {
 
-// draws_late: a warp says when this tile is nearly done, and only then is the next one drawn.
-template <class Block, int tile_q, int tile_k, bool draws_late = true>
+template <class Block, int tile_q, int tile_k>
 struct ForwardWorkSm90 : Block {
   using Block::band;
   using Block::batch_index;
@@ -78,7 +77,7 @@ struct ForwardWorkSm90 : Block {
   MICA_DEVICE void say_if_nearly_done(i32 step) const {
     if (is_long() && step == tiles.end - tiles.begin - 1 - kDrawnAhead) arrive_as_warp(nearly_done);
   }
-  MICA_DEVICE bool is_long() const { return draws_late && tiles.end - tiles.begin > kDrawnAhead; }
+  MICA_DEVICE bool is_long() const { return tiles.end - tiles.begin > kDrawnAhead; }
   // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE TileRange own_tiles(i32 row) const {
     const i32 row_end = min_of(row + 64, band.len_q);

@@ -58,7 +58,7 @@ MICA_HD constexpr ForwardSm90Layout forward_sm90_layout(i32 tile_q, i32 tile_k, 
 // V^T, of V and of Q. An element is a byte.
 struct ForwardFp8Sm90Layout {
   i32 q_slots;
-  i32 k, v, vt, work, k_ring, vt_ring, v_ring, q_ring, bytes;
+  i32 k, v, vt, work, k_ring, vt_ring, v_ring, q_ring, nearly_done, bytes;
 };
 MICA_HD constexpr ForwardFp8Sm90Layout forward_fp8_sm90_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v,
                                                                i32 stages) {
@@ -72,7 +72,8 @@ MICA_HD constexpr ForwardFp8Sm90Layout forward_fp8_sm90_layout(i32 tile_q, i32 t
   at.vt_ring = at.k_ring + ring_bytes(stages);
   at.v_ring = at.vt_ring + ring_bytes(stages);
   at.q_ring = at.v_ring + ring_bytes(2);
-  at.bytes = at.q_ring + ring_bytes(tile_q / 64 * at.q_slots);
+  at.nearly_done = at.q_ring + ring_bytes(tile_q / 64 * at.q_slots);
+  at.bytes = at.nearly_done + kBarrierBytes;
   return at;
 }
 
