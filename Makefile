@@ -38,7 +38,7 @@ test-all: ## also the long ones, every kernel and all sanitizers; writes docs/ev
 
 fuzz: ## libFuzzer over every parser of the doctor, SECONDS_EACH (60) each; what it finds new stays in out/fuzz
 	@$(BOOTSTRAP) build test
-	@cmake --preset asan --log-level=WARNING -DMICA_BUILD_TESTS=ON >/dev/null
+	@cmake --preset asan --log-level=WARNING -DMICA_BUILD_TESTS=ON -DMICA_SANITIZED_OPTIMIZATION=-O1 >/dev/null
 	@cmake --build --preset asan --parallel $(JOBS) --target $(addsuffix _fuzz,$(PARSERS))
 	@for parser in $(PARSERS); do \
 	  mkdir -p out/fuzz/$$parser && echo "fuzz: $$parser" && \

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,22 @@ const std::vector<CaseInfo>& cases();
 // it); all for "". Throws std::invalid_argument, saying what is wrong with the expression.
 std::vector<size_t> select_cases(const std::string& regex);
 
-// Forward, and backward if the case has gradients, on the device of this memory.
+// A case with its inputs and its reference, which are made once and take most of its time: it can be run on several
+// devices, by several instruction sets, with any number of threads.
+class Case {
+ public:
+  explicit Case(size_t index);
+  ~Case();
+
+  // Forward, and backward if the case has gradients, on the device of this memory.
+  Outcome run(Memory& memory);
+
+ private:
+  struct Prepared;
+  std::unique_ptr<Prepared> prepared_;
+};
+
+// A case that is run once.
 Outcome run_case(size_t index, Memory& memory);
 
 }  // namespace mica::conformance

@@ -29,6 +29,22 @@ void put(Expected& e, const HostTensor& t, const int64_t (&at)[4], double value,
   e.want[index] = want;
 }
 
+// In double the order of the sum is free, and four sums that do not wait for each other take a third of the time.
+double dot(const double* a, const double* b, int64_t count) {
+  double sum[4] = {};
+  int64_t n = 0;
+  for (; n + 4 <= count; n += 4)
+    for (int64_t lane = 0; lane < 4; ++lane) sum[lane] += a[n + lane] * b[n + lane];
+  for (; n < count; ++n) sum[0] += a[n] * b[n];
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+// The textbook's: one after the other.
+float dot(const float* a, const float* b, int64_t count) {
+  float sum = 0;
+  for (int64_t n = 0; n < count; ++n) sum += a[n] * b[n];
+  return sum;
+}
+
 // An element of mask or bias; axes of size 1 broadcast. False: outside the shape.
 bool read_pair(const HostTensor& t, int64_t b, int64_t h, int64_t i, int64_t j, double& value) {
   const int64_t* n = t.description.shape;
@@ -212,8 +228,7 @@ void Attention<T>::scores(int64_t b, int64_t h) {
     Matrix precise(size_t(keys), T(-kInfinity));
     for (int64_t j = 0; j < keys; ++j) {
       if (!is_visible(b, h, i, j)) continue;
-      T product = 0;
-      for (int64_t d = 0; d < o_.dim; ++d) product += q_[size_t(i * o_.dim + d)] * k[j * o_.dim + d];
+      const T product = dot(&q_[size_t(i * o_.dim)], k + j * o_.dim, o_.dim);
       double added = 0;
       if (x_.bias.present()) read_pair(x_.bias, b, h, i, j, added);
       const T offset = T(added) - slope * T(std::abs(i + diagonal - j));
@@ -308,8 +323,7 @@ void Attention<T>::backward_head(int64_t b, int64_t h) {
       const auto at = size_t(i * keys + j);
       d_p[size_t(j)] = 0;
       if (score_[at] == T(-kInfinity) || !kept_[at]) continue;
-      T product = 0;
-      for (int64_t d = 0; d < dim_v; ++d) product += d_o[size_t(d)] * v[j * dim_v + d];
+      const T product = dot(d_o.data(), v + j * dim_v, dim_v);
       d_p[size_t(j)] = rounded(rounded(product) * keep_scale);
       delta += p_[at] * d_p[size_t(j)];
       delta_terms += std::fabs(double(p_[at] * d_p[size_t(j)]));

@@ -16,7 +16,22 @@ except Exception as error:
 print("mica-kernel-answer:" + json.dumps(answer), flush=True)
 )py";
 
-const char* const kStartProgram = R"py(
+namespace {
+
+// What both programs that start a kernel do at their end, whatever happened before.
+const char* const kStopKernel = R"py(
+def stop(client, manager):
+    try:
+        if client is not None:
+            client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    except Exception:
+        pass
+)py";
+
+}  // namespace
+
+const std::string kStartProgram = std::string(kStopKernel) + R"py(
 import json, os, sys, time
 
 MARK = "mica-kernel-answer:"
@@ -82,12 +97,7 @@ def main(kernels, name, seconds):
         except Exception as error:
             answer["error"] = "%s: %s" % (type(error).__name__, error)
         finally:
-            try:
-                if client is not None:
-                    client.stop_channels()
-                manager.shutdown_kernel(now=True)
-            except Exception:
-                pass
+            stop(client, manager)
         words.seek(0)
         answer["words"] = [line for line in words.read()[-20000:].splitlines() if line.strip()][-20:]
     return answer
@@ -97,7 +107,7 @@ answer = main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
 print("\n" + MARK + json.dumps(answer), flush=True)
 )py";
 
-const char* const kNotebookProgram = R"py(
+const std::string kNotebookProgram = std::string(kStopKernel) + R"py(
 import json, os, re, sys, time
 
 def main(path, name, seconds):
@@ -153,12 +163,7 @@ def main(path, name, seconds):
             answer["error"] = "%s: %s" % (type(error).__name__, error)
             answer["failed_cell"] = number or 1
         finally:
-            try:
-                if client is not None:
-                    client.stop_channels()
-                manager.shutdown_kernel(now=True)
-            except Exception:
-                pass
+            stop(client, manager)
         words.seek(0)
         if answer["failed_cell"]:
             plain = re.sub(r"\x1b\[[0-9;]*m", "", "".join(said))

@@ -33,7 +33,7 @@ run() {
     --test-output-size-passed 1000000 --output-junit "$results/$step.xml" "$@" || failed=1
 }
 
-# The Python tests, on the wheel that this build makes, installed into a folder of its own.
+# The Python tests, on the wheel that this build makes, installed into a folder of its own. They use one core.
 python_tests() {
   local python=.venv/bin/python site=$PWD/out/test-site project
   say "build: wheel"
@@ -64,6 +64,7 @@ fi
 # PyTorch is large: it comes while the library is compiled.
 tools/build/bootstrap.sh python &
 packages=$!
+python_job=
 
 if build release all "${kernels[@]}"; then
   run release build "${labels[@]}" -LE torch
@@ -71,9 +72,10 @@ if build release all "${kernels[@]}"; then
   run builder build "${labels[@]}" -L torch
   if ! .venv/bin/python -c 'import pytest, scikit_build_core' 2>/dev/null; then
     skip python "pytest or scikit-build-core is not in .venv (pip could not be reached)"
-  elif ! python_tests; then
-    failed=1
-    [ -e "$results/python.xml" ] || echo "no wheel of this build could be made and installed" >"$results/python.failed"
+  else
+    say "test: python, beside what follows"
+    python_tests >"$results/python.log" 2>&1 &
+    python_job=$!
   fi
 fi
 
@@ -104,6 +106,14 @@ else
   build "cross-$other" "$cross_target" -DMICA_CUDA=OFF && run "cross-$other" "build-$other" -L "$cross_label"
 fi
 
+if [ -n "$python_job" ]; then
+  say "waiting for the Python tests"
+  if ! wait $python_job; then
+    failed=1
+    [ -e "$results/python.xml" ] || echo "no wheel of this build could be made and installed" >"$results/python.failed"
+  fi
+  cat "$results/python.log"
+fi
 wait
 python3 tools/check/summary.py "$results" --level "$level" --seconds "$SECONDS" || failed=1
 exit "$failed"

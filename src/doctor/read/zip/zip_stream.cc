@@ -25,6 +25,7 @@ struct ZipStream::Inflater {
     stream.avail_in = 0;
   }
   ~Inflater() { inflateEnd(&stream); }
+  uint64_t unused() const { return stream.avail_in; }  // bytes that were read, and not unpacked yet
   Inflater& operator=(const Inflater&) = delete;
 };
 
@@ -59,23 +60,12 @@ std::size_t ZipStream::expand(std::span<uint8_t> out) {
   return got;
 }
 
-ZipStream::ZipStream(const ZipStream& other, int)
-    : source_(other.source_),
-      entry_(other.entry_),
-      read_(other.read_),
-      given_(other.given_),
-      check_(false),
-      ended_(other.ended_),
-      error_(other.error_) {
-  if (!other.inflater_) return;
-  read_ -= other.inflater_->stream.avail_in;
-  inflater_ = std::make_unique<Inflater>(*other.inflater_);
-}
-
 #else
 
 // Without zlib, stored entries can be read; nothing checks them.
-struct ZipStream::Inflater {};
+struct ZipStream::Inflater {
+  uint64_t unused() const { return 0; }
+};
 namespace {
 uint32_t checksum(uint32_t, std::span<const uint8_t>) { return 0; }
 }  // namespace
@@ -83,14 +73,6 @@ std::size_t ZipStream::expand(std::span<uint8_t>) {
   fail("is compressed, and this build of mica has no zlib");
   return 0;
 }
-ZipStream::ZipStream(const ZipStream& other, int)
-    : source_(other.source_),
-      entry_(other.entry_),
-      read_(other.read_),
-      given_(other.given_),
-      check_(false),
-      ended_(other.ended_),
-      error_(other.error_) {}
 
 #endif
 
@@ -102,6 +84,18 @@ ZipStream::~ZipStream() = default;
 ZipStream::ZipStream(ZipStream&&) noexcept = default;
 ZipStream& ZipStream::operator=(ZipStream&&) noexcept = default;
 
+ZipStream::ZipStream(const ZipStream& other, int)
+    : source_(other.source_),
+      entry_(other.entry_),
+      read_(other.read_),
+      given_(other.given_),
+      check_(false),
+      ended_(other.ended_),
+      error_(other.error_) {
+  if (!other.inflater_) return;
+  read_ -= other.inflater_->unused();
+  inflater_ = std::make_unique<Inflater>(*other.inflater_);
+}
 ZipStream ZipStream::fork() const { return ZipStream(*this, 0); }
 
 void ZipStream::fail(std::string text) {

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# mica_static_library(<name> <library> <root> <header> [<header>...]): mica_<name> links a static library of the system, or of
+# the folder <root> where that is given, and includes its headers; MICA_<NAME>_FOUND says whether library and first header are
+# there.
+function(mica_static_library name file root header)
+  string(TOUPPER ${name} NAME)
+  add_library(mica_${name} INTERFACE)
+  if(root)
+    file(GLOB_RECURSE library ${root}/${file})
+    file(GLOB_RECURSE found ${root}/${header})
+    if(found)
+      get_filename_component(folder ${found} DIRECTORY)
+    endif()
+  else()
+    find_library(library ${file} NO_CACHE)
+    find_path(folder ${header} NO_CACHE)
+  endif()
+  set(MICA_${NAME}_FOUND OFF PARENT_SCOPE)
+  if(NOT library OR NOT folder)
+    return()
+  endif()
+  set(MICA_${NAME}_FOUND ON PARENT_SCOPE)
+  mica_check_pin(${header} ${folder}/${header})
+  mica_check_pin(${file}-${CMAKE_SYSTEM_PROCESSOR} ${library})
+  # Links, as for the header-only libraries: the folder may be the host's /usr/include.
+  foreach(each IN ITEMS ${header} ${ARGN})
+    file(CREATE_LINK ${folder}/${each} ${PROJECT_BINARY_DIR}/third_party/${each} SYMBOLIC)
+  endforeach()
+  target_include_directories(mica_${name} SYSTEM INTERFACE ${PROJECT_BINARY_DIR}/third_party)
+  target_link_libraries(mica_${name} INTERFACE ${library})
+endfunction()
