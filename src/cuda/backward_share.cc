@@ -58,6 +58,14 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device) 
   return ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
 }
 
+i32 last_heads(const KernelRow& row, const Problem& p, const Device& device) {
+  // A head after the other keeps Q, dO and dQ in L2; only the last waves decide when the last block ends.
+  constexpr i64 kWaves = 2;
+  if (p.deterministic || p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
+  const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
+  return i32(min_of<i64>(i64(p.batch) * p.heads_k, ceil_div<i64>(kWaves * device.num_sms, tiles_k)));
+}
+
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kMostKeys = 1024;
   // dQ's sums by way of the workspace, which blocks with single key tiles need, cost a quarter of their time.

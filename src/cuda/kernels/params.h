@@ -161,8 +161,9 @@ struct BackwardParams {
   i32 dim_qk, dim_v;
   i32 tiles_q;  // per sequence slot; packed: of the whole
   i32 tiles_k;  // per head, likewise
-  // Blocks take the first key tiles of so many heads, then the second ones and so on, before the next heads.
-  i32 section_heads;
+  // Blocks take the first key tiles of so many heads, then the second ones and so on, before the next heads; of the
+  // last heads all together, since under a causal mask the first key tiles have the most work.
+  i32 section_heads, last_heads;
   i32 packed_q, packed_k;
   u32 features;  // Feature
   BandArg band;

@@ -44,7 +44,10 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const BackwardShare share =
       whole_heads ? share_heads(row, p, choice.device) : share_key_tiles(row, p, choice.device, key_blocks);
   const i32 parts = share.parts();
-  if (!whole_heads) params.section_heads = section_heads(row, p, choice.device);
+  if (!whole_heads) {
+    params.section_heads = section_heads(row, p, choice.device);
+    params.last_heads = last_heads(row, p, choice.device);
+  }
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
   // Persistent blocks fetch further key tiles while the last one is stored. In a fixed order a block may wait only for
   // blocks before it.

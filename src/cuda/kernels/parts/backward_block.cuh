@@ -30,11 +30,17 @@ struct BackwardBlock {
   // Finds the block's keys: `index` counts the first key tiles of a section's heads, then the second ones and so on,
   // then sections; heads are key heads of a sequence, then of the next. False if there are none.
   MICA_DEVICE bool locate(i32 index) {
-    const i32 heads = p.packed_k ? p.heads_k : p.heads_k * p.batch, section = index / (p.section_heads * p.tiles_k);
-    const i32 first_head = section * p.section_heads, heads_here = min_of(p.section_heads, heads - first_head);
-    index -= first_head * p.tiles_k;
-    const i32 tile = index / heads_here;
-    return locate(first_head + index - tile * heads_here, is_last_first() ? p.tiles_k - 1 - tile : tile);
+    const i32 heads = p.packed_k ? p.heads_k : p.heads_k * p.batch, first_of_last = heads - p.last_heads;
+    i32 head_of_all = index / p.tiles_k, tile = index - head_of_all * p.tiles_k;
+    const bool is_last = head_of_all >= first_of_last;
+    if (is_last || p.section_heads > 1) {
+      const i32 first_head = is_last ? first_of_last : head_of_all / p.section_heads * p.section_heads;
+      const i32 heads_here = is_last ? p.last_heads : min_of(p.section_heads, first_of_last - first_head);
+      index -= first_head * p.tiles_k;
+      tile = index / heads_here;
+      head_of_all = first_head + index - tile * heads_here;
+    }
+    return locate(head_of_all, is_last_first() ? p.tiles_k - 1 - tile : tile);
   }
   MICA_DEVICE bool locate(i32 head_of_all, i32 tile) {
     head_k = head_of_all % p.heads_k;

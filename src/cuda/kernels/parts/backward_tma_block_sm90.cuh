@@ -51,24 +51,24 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
   static constexpr bool kPersistent = course != Course::ONE_TILE, kWholeHeads = course == Course::HEADS;
-  // Whether the product dQ of a tile is left for the next one's exponentials. With 64 columns the registers that takes
-  // cost more than the wait.
-  static constexpr bool kDefersDq = !kPersistent && dim_qk > 64;
+  // Consumers of a block with one key tile are loosely coupled: dQ of a query tile is left for the next step, so that
+  // one may make exponentials while the other has its products.
+  static constexpr bool kLoose = !kPersistent;
+  static constexpr int kTurnBarrier = kConsumerBarrier + 1;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
-  static constexpr int kProducerRegisters = kTransposed ? 24 : 40, kConsumerRegisters = kTransposed ? 240 : 232;
+  static constexpr int kProducerRegisters = kTransposed || (kLoose && tile_q == 128) ? 24 : 40,
+                       kConsumerRegisters = kTransposed || (kLoose && tile_q == 128) ? 240 : 232;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers && !kWholeHeads : kRowsEach || tile_q == 64);
   static constexpr int kColumnsDQ = kTransposed ? tile_q
                                     : kRowsEach ? kPaddedQk
                                                 : kPaddedQk / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
   static constexpr BackwardTmaSm90Layout kLayout = backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
-  static_assert(kLayout.tiles.dq - kLayout.tiles.ds == 2 * DsTile::kBytes &&
-                kLayout.tiles.ring - kLayout.tiles.dq == kBytesDQ);
-
-  static_assert(!kPersistent ||
-                128 * kConsumers / 32 * 16 * max_of(kPaddedQk, kPaddedV) * 2 <= 2 * DsTile::kBytes);  // for dK and dV
+  static_assert(kLayout.dq - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
+  static_assert(kLoose || stages == 2);
 
   u32 smem_dq, keys_full, keys_empty, dq_settled, landed;
+  Ring<2> do_ring, ds_ring, dq_rings;  // of loose consumers; the last has a stage for each
 
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
@@ -79,37 +79,50 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     }
     room = smem;
     smem_k = shared_address(smem);
-    smem_v = smem_k + kLayout.tiles.v;
-    smem_q = smem_k + kLayout.tiles.q;
-    smem_do = smem_k + kLayout.tiles.d_o;
-    smem_ds = smem_k + kLayout.tiles.ds;
-    smem_dq = smem_k + kLayout.tiles.dq;
-    ring.barriers = smem_k + kLayout.tiles.ring;
-    dq_ring.barriers = smem_k + kLayout.tiles.dq_ring;
+    smem_v = smem_k + kLayout.v;
+    smem_q = smem_k + kLayout.q;
+    smem_do = smem_k + kLayout.d_o;
+    smem_ds = smem_k + kLayout.ds;
+    smem_dq = smem_k + kLayout.dq;
+    ring.barriers = smem_k + kLayout.ring;
+    do_ring.barriers = smem_k + kLayout.do_ring;
+    ds_ring.barriers = smem_k + kLayout.ds_ring;
+    dq_rings.barriers = smem_k + kLayout.dq_ring;
+    dq_ring.barriers = smem_k + kLayout.dq_ring;
     keys_full = smem_k + kLayout.keys_full;
     keys_empty = smem_k + kLayout.keys_empty;
     dq_settled = smem_k + kLayout.dq_settled;
     landed = smem_k + kLayout.landed;
     stats = reinterpret_cast<float*>(smem + kLayout.stats);
     if (threadIdx.x == 0) {
-      ring.init(1 + 32, 128 * kConsumers);
-      dq_ring.init(4 * kConsumers, 1);
+      if constexpr (kLoose) {
+        ring.init(1, 4 * kConsumers);
+        do_ring.init(1 + 32, 128 * kConsumers);
+        ds_ring.init(4 * kConsumers, 4 * kConsumers);
+        dq_rings.init(4, 1);
+      } else {
+        ring.init(1 + 32, 128 * kConsumers);
+        dq_ring.init(4 * kConsumers, 1);
+      }
       mbarrier_init(keys_full, 1);
       mbarrier_init(keys_empty, 1);
       mbarrier_init(dq_settled, 1);
-      for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(landed + stage * 8, 1);
+      for (i32 stage = 0; stage < stages + 2; ++stage) mbarrier_init(landed + stage * 8, 1);
       fence_for_wgmma();
       if (!kPersistent && this->num_steps() > 0) this->ask_keys(keys_full);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
-      if (threadIdx.x == 0)
-        fetch();
-      else if (threadIdx.x / 32 == 1)
-        bring_stats();
-      else if (threadIdx.x == 64 && p.dq_accumulator)
-        kWholeHeads ? keep_dq() : add_dq();
+      if (threadIdx.x == 0) {
+        kLoose ? fetch_q() : fetch();
+      } else if (threadIdx.x / 32 == 1) {
+        kLoose ? bring_loosely() : bring_stats();
+      } else if (threadIdx.x == 64 && p.dq_accumulator) {
+        kWholeHeads ? keep_dq() : kLoose ? add_halves() : add_dq();
+      } else if (threadIdx.x == 96 && kLoose) {
+        fetch_do();
+      }
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
@@ -127,6 +140,42 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
           [&](i32) { mbarrier_arrive(dq_ring.empty(0)); }, steps);
       steps += count;
     });
+  }
+
+  // The same of loose consumers, whose halves of a tile come one after the other.
+  MICA_DEVICE void add_halves() {
+    griddepcontrol_wait();
+    const i32 count = this->num_steps();
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query)) {
+      this->head = query.head;
+      const i64 block = this->dq_tile(query.tile);
+      float* where = p.dq_accumulator + block * (tile_q * dim_qk);
+      if (p.dq_semaphores) this->spin_on_semaphore(query.tile, block);
+      for (i32 group = 0; group < kConsumers; ++group) {
+        dq_rings.wait_full({group, u32(step % 2)});
+        add_half(where, group);
+        bulk_commit();
+        bulk_wait_read();
+        mbarrier_arrive(dq_rings.empty(group));
+      }
+      if (!p.dq_semaphores) continue;
+      bulk_wait();
+      add_release(p.dq_semaphores + block, 1);
+    }
+    bulk_wait();
+  }
+  MICA_DEVICE void add_half(float* where, i32 group) const {
+    if constexpr (kTransposed || kRowsEach) {
+      bulk_reduce_add(where + group * (kBytesDQ / 8), smem_dq + group * (kBytesDQ / 2), kBytesDQ / 2);
+    } else {
+      constexpr int kFirst = kColumnsDQ * 64,
+                    kRowBlock = dim_qk * 64;  // bytes of 16 rows: of the first consumer, of all
+      for (i32 block = 0; block < tile_q / 16; ++block) {
+        const i32 from = block * kRowBlock + group * kFirst;
+        bulk_reduce_add(where + from / 4, smem_dq + from, group == 0 ? kFirst : kRowBlock - kFirst);
+      }
+    }
   }
 
   // Whole heads: whether there are query tiles that a later key tile goes on with. They follow those that none does.
@@ -189,14 +238,40 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     ring.wait_empty(place);
     mbarrier_arrive_expecting(barrier, QTile::kBytes + OTile::kBytes);
     const u32 to_q = smem_q + place.stage * QTile::kBytes, to_do = smem_do + place.stage * OTile::kBytes;
-    if constexpr (kDefersDq) {
-      this->template ask_kept<QTile>(to_q, maps.q, from, query.head, sequence.q_slot, barrier);
-      this->template ask_kept<OTile>(to_do, maps.d_o, from, query.head, sequence.q_slot, barrier);
-    } else {
-      this->template ask<QTile>(to_q, maps.q, from, query.head, sequence.q_slot, barrier);
-      this->template ask<OTile>(to_do, maps.d_o, from, query.head, sequence.q_slot, barrier);
-    }
+    this->template ask<QTile>(to_q, maps.q, from, query.head, sequence.q_slot, barrier);
+    this->template ask<OTile>(to_do, maps.d_o, from, query.head, sequence.q_slot, barrier);
     if (ragged) mbarrier_arrive(full);
+  }
+
+  // One lane each: Q and dO of loose consumers.
+  MICA_DEVICE void fetch_q() const {
+    const i32 count = this->num_steps();
+    Place place;
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+      const i32 row = query.tile * tile_q;
+      const u32 barrier = this->is_ragged(row) ? landed + place.stage * 8 : ring.full(place.stage);
+      ring.wait_empty(place);
+      mbarrier_arrive_expecting(barrier, QTile::kBytes);
+      this->template ask_kept<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, i32(sequence.q_begin) + row,
+                                     query.head, sequence.q_slot, barrier);
+    }
+  }
+  MICA_DEVICE void fetch_do() const {
+    const i32 count = this->num_steps();
+    RingPlace<2> place;
+    auto query = this->first_query_tile();
+    griddepcontrol_wait();  // dO may have been converted
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+      const i32 row = query.tile * tile_q;
+      const bool ragged = this->is_ragged(row);
+      const u32 full = do_ring.full(place.stage), barrier = ragged ? landed + (stages + place.stage) * 8 : full;
+      do_ring.wait_empty(place);
+      mbarrier_arrive_expecting(barrier, OTile::kBytes);
+      this->template ask_kept<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, i32(sequence.q_begin) + row,
+                                     query.head, sequence.q_slot, barrier);
+      if (ragged) mbarrier_arrive(full);
+    }
   }
 
   // One warp: the row statistics, and zeros in the place of rows past the sequence.
@@ -218,6 +293,35 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
         mbarrier_arrive(ring.full(place.stage));
       }
     });
+  }
+
+  // The same for loose consumers, whose Q comes with none.
+  MICA_DEVICE void bring_loosely() {
+    u32 parities = 0;
+    griddepcontrol_wait();
+    Place q_place;
+    RingPlace<2> place;
+    const i32 count = this->num_steps();
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
+      const bool ragged = this->is_ragged(query.tile * tile_q);
+      const auto await_landed = [&](i32 stage) {
+        mbarrier_wait(landed + stage * 8, parities >> stage & 1);
+        parities ^= 1u << stage;
+      };
+      if (ragged) {
+        await_landed(q_place.stage);
+        this->template clear_queries<QTile>(smem_q + q_place.stage * QTile::kBytes, query.tile);
+        __syncwarp();
+        arrive_as_warp(ring.full(q_place.stage));
+      }
+      this->bring_stats_of(query, place.stage, [&] { do_ring.wait_empty(place); });
+      if (ragged) {
+        await_landed(stages + place.stage);
+        this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, query.tile);
+      }
+      mbarrier_arrive(do_ring.full(place.stage));
+    }
   }
 
   MICA_DEVICE void consume() {
@@ -244,8 +348,8 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     if (count > 0) {
       this->wait_for_keys(keys_full, keys_parity);
       keys_parity ^= 1;
-      if constexpr (kDefersDq) {
-        loop_over_tiles(dk, dv, place, count, group, warp);
+      if constexpr (kLoose) {
+        loop_loosely(dk, dv, count, group, warp);
       } else {
         Scores s;
         ring.wait_full(place);
@@ -311,10 +415,24 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
         else
           steps += count;
       }
-      barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K, V and dS are done with
-      if (kPersistent && threadIdx.x == 128) mbarrier_arrive(keys_empty);
+      if constexpr (kPersistent) {
+        barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K, V and dS are done with
+        if (threadIdx.x == 128) mbarrier_arrive(keys_empty);
+      }
     }
     if (kWholeHeads && key_begin == 0) clear_unseen();
+    if constexpr (kLoose) {
+      // The last dQ waits for the other consumer's dS: meanwhile dK and dV are stored.
+      leave_keys(dk, dv, count, consumer);
+      if (count > 0) finish_loosely(count, group, warp);
+    } else {
+      leave_keys(dk, dv, count, consumer);
+      barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
+    }
+  }
+  // dK and dV, to their sums or into their place.
+  MICA_DEVICE void leave_keys(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], i32 count,
+                              i32 consumer) const {
     if (maps.parts > 1) {
       if (count == 0) return;
       if constexpr (!kPersistent) this->wait_key_semaphore();
@@ -323,77 +441,94 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       if constexpr (!kPersistent) this->release_key_semaphore();
       return;
     }
-    if (p.dk.data) {
-      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
-      store<KTile>(smem_k, p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
-    }
     if (p.dv.data) {
       if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
-      store<VTile>(smem_v, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
+      store(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
     }
-    if (kPersistent) barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
+    if (p.dk.data) {
+      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
+      store(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
+    }
   }
-  // The query tiles of a block that adds dQ to its accumulator. Its product of one tile is under way in the first
-  // exponentials of the next, that of dP in the others; before the first tile it is of nothing, and not used.
-  MICA_DEVICE void loop_over_tiles(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Place& place, i32 count,
-                                   i32 group, i32 warp) const {
-    constexpr int kHalf = tile_q / 16 / 2;
+  // Loose consumers make exponentials in turns, the first one first: left alone they fall into step, and nobody has
+  // products while both compute.
+  MICA_DEVICE void await_turn_of(i32 group) const { barrier_sync(kTurnBarrier + group, 128 * kConsumers); }
+  MICA_DEVICE void pass_turn_to(i32 group) const { barrier_arrive(kTurnBarrier + group, 128 * kConsumers); }
+  // The query tiles of loose consumers. The product dQ of a tile comes after dK of the next one; in the first step it
+  // is of nothing, and not used.
+  MICA_DEVICE void loop_loosely(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], i32 count, i32 group,
+                                i32 warp) const {
     const i32 first_row = group * 64 + warp * 16;
+    Place place;
     Scores s;
+    if (group == 1) pass_turn_to(0);
     ring.wait_full(place);
     this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
                                                    smem_q + place.stage * QTile::kBytes);
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query)) {
-      const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
-      const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
-      const float* row_stats = stats + place.stage * 2 * tile_q;
+      const RingPlace<2> now = RingPlace<2>::of_step(step);
+      const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + now.stage * OTile::kBytes;
+      const u32 ds = smem_ds + now.stage * DsTile::kBytes;
+      const float* row_stats = stats + now.stage * 2 * tile_q;
       Operand probability, gradient;  // P^T and dS^T, rounded
-      float dq[kColumnsDQ / 8][4];
       wgmma_wait<0>();
       wgmma_hold(s[0]);
-      gemm_dq(dq, smem_ds + (step + 1) % 2 * DsTile::kBytes, group);
-      if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
-        this->mask(s, key_begin + first_row, query.tile * tile_q);
-      this->template probabilities<0, 2 * kHalf>(s[0], row_stats);
-      this->template round<0, kHalf>(probability, s[0]);
-      this->template gemm_operand<dim_v, OTile, 0, kHalf>(dv[0], probability, d_o);
-      wgmma_wait<1>();
-      wgmma_hold(dq);
-      if (step > 0 && p.dq_accumulator) hand_over(dq, step - 1, group, warp);
+      await_turn_of(group);
+      do_ring.wait_full(now);
       Scores dp;
       this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
-      this->template probabilities<2 * kHalf>(s[0], row_stats);
-      this->template round<kHalf>(probability, s[0]);
-      this->template gemm_operand<dim_v, OTile, kHalf>(dv[0], probability, d_o);
+      if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
+        this->mask(s, key_begin + first_row, query.tile * tile_q);
+      this->probabilities(s[0], row_stats);
+      this->round(probability, s[0]);
+      this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
+      if (group == 0 || step + 1 < count) pass_turn_to(group ^ 1);
       wgmma_wait<1>();
       wgmma_hold(dp[0]);
       this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
       this->round(gradient, dp[0]);
+      ds_ring.wait_empty(now);
       share(ds, first_row, gradient);
       fence_for_wgmma();
+      __syncwarp();
+      arrive_as_warp(ds_ring.full(now.stage));
       this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
+      float dq[kColumnsDQ / 8][4];
+      if (step > 0) ds_ring.wait_full(RingPlace<2>::of_step(step - 1));
+      gemm_dq(dq, step > 0 ? smem_ds + (now.stage ^ 1) * DsTile::kBytes : smem_k, group);
+      wgmma_wait<1>();
+      wgmma_hold(dv[0]);
+      wgmma_hold(dk[0]);
+      do_ring.release_by_thread(now);
       // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
       // from leaving products under way.
       const Place old = place;
       const bool is_last = step + 1 == count;
       if (!is_last) place.next();
       ring.wait_full(place);
-      wgmma_wait<1>();
-      wgmma_hold(dv[0]);
       this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
                                                      smem_q + place.stage * QTile::kBytes);
+      if (!is_last) ring.release(old);
       wgmma_wait<1>();
-      wgmma_hold(dk[0]);
-      ring.release_by_thread(old);
-      barrier_sync(kConsumerBarrier, 128 * kConsumers);
+      wgmma_hold(dq);
+      if (step > 0) {
+        arrive_as_warp(ds_ring.empty(now.stage ^ 1));
+        if (p.dq_accumulator) hand_over_half(dq, step - 1, group, warp);
+      }
     }
-    float dq[kColumnsDQ / 8][4];
-    gemm_dq(dq, smem_ds + (count + 1) % 2 * DsTile::kBytes, group);
     wgmma_wait<0>();
     wgmma_hold(s[0]);
+  }
+  // dQ of a loose consumer's last tile.
+  MICA_DEVICE void finish_loosely(i32 count, i32 group, i32 warp) const {
+    const RingPlace<2> last = RingPlace<2>::of_step(count - 1);
+    float dq[kColumnsDQ / 8][4];
+    ds_ring.wait_full(last);
+    gemm_dq(dq, smem_ds + last.stage * DsTile::kBytes, group);
+    wgmma_wait<0>();
     wgmma_hold(dq);
-    if (p.dq_accumulator) hand_over(dq, count - 1, group, warp);
+    if (p.dq_accumulator) hand_over_half(dq, count - 1, group, warp);
   }
   // 16 rows of dK or dV to their sums, where other blocks have the group's other heads. null: not wanted.
   template <int dim>
@@ -404,18 +539,19 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[0][n]);
   }
-  // 16 rows of dK or dV by their warp: through the room of K or V; where the next ones are on their way, of dS.
-  template <class Tile, int n_blocks>
-  MICA_DEVICE void store(u32 tile, const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
+  // 16 rows of dK or dV by their warp, through rows that nobody else reads: of V, or, where the next ones are on their
+  // way, of dS.
+  template <int n_blocks>
+  MICA_DEVICE void store(const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
                          i32 consumer) const {
-    if constexpr (kPersistent) {
-      __syncwarp();
-      using Room = PanelTile<Tile::kPanels * 64, 16>;
+    static_assert(kPaddedQk == kPaddedV);
+    __syncwarp();
+    using Room = PanelTile<kPaddedV, 16>;
+    if constexpr (kPersistent)
       this->template store_rows<Room>(smem_ds - smem_k + consumer * Room::kBytes, t, dtype, dim, x, scale,
                                       consumer * 16, 0, 0);
-    } else {
-      this->template store_rows<Tile>(tile - smem_k, t, dtype, dim, x, scale, consumer * 16, 0, consumer * 16);
-    }
+    else
+      this->template store_rows<VTile>(smem_v - smem_k, t, dtype, dim, x, scale, consumer * 16, 0, consumer * 16);
   }
 
   static MICA_DEVICE void share(u32 ds, i32 first_row, const Operand& gradient) {
@@ -445,21 +581,28 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     wgmma_commit();
   }
 
-  // dQ to the thread that adds it.
+  // dQ to the thread that adds it; of loose consumers.
   MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 step, i32 group, i32 warp) const {
+    hand_over(dq, group, warp, dq_ring, RingPlace<1>::of_step(step));
+  }
+  MICA_DEVICE void hand_over_half(const float (&dq)[kColumnsDQ / 8][4], i32 step, i32 group, i32 warp) const {
+    hand_over(dq, group, warp, dq_rings, RingPlace<2>{group, u32(step % 2)});
+  }
+  template <int rings>
+  MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 group, i32 warp, const Ring<rings>& to_ring,
+                             RingPlace<rings> place) const {
     constexpr int kDim = kTransposed ? tile_q : dim_qk;
     const i32 lane = threadIdx.x % 32;
     const i32 row_block = kTransposed || kRowsEach ? group * 4 + warp : warp;
     const i32 column_block = kTransposed || kRowsEach ? 0 : group * (kColumnsDQ / 8);
-    const RingPlace<1> place = RingPlace<1>::of_step(step);
     const u32 to = smem_dq + dq_accumulator_index(kDim, row_block, column_block, lane) * 4;
-    dq_ring.wait_empty(place);
+    to_ring.wait_empty(place);
 #pragma unroll
     for (int n = 0; n < kColumnsDQ / 8; ++n)
       if (has_columns(group, warp, n)) store_shared_floats(to + n * 512, dq[n]);
     fence_for_wgmma();
     __syncwarp();
-    arrive_as_warp(dq_ring.full(place.stage));
+    arrive_as_warp(to_ring.full(place.stage));
   }
   // Whether block n of a group's dQ has columns that exist: the second group's last ones are the rest of a panel.
   static MICA_DEVICE bool has_columns(i32 group, i32 warp, int n) {

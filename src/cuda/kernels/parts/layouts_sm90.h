@@ -149,21 +149,32 @@ MICA_HD constexpr BackwardSm90Layout backward_sm90_layout(i32 tile_q, i32 tile_k
   return at;
 }
 
-// The same tiles and rings; then barriers for K and V there and free, for dQ settled and for each stage landed; the
-// statistics.
+// K, V; `stages` of Q; two of dO and its statistics; two tiles of dS; dQ; the rings of Q, dO, dS and dQ (a stage for
+// each consumer); then barriers for K and V there and free, for dQ settled, and for each stage of Q and dO landed.
 struct BackwardTmaSm90Layout {
-  BackwardSm90Layout tiles;
-  i32 keys_full, keys_empty, dq_settled, landed, stats, bytes;
+  i32 v, q, d_o, ds, dq, ring, do_ring, ds_ring, dq_ring, keys_full, keys_empty, dq_settled, landed, do_landed, stats,
+      bytes;
 };
 MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v,
                                                                  i32 stages) {
-  BackwardTmaSm90Layout at = {.tiles = backward_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, 0)};
-  at.keys_full = at.tiles.dq_ring + ring_bytes(1);
+  const i32 panels_qk = round_up(dim_qk, 64), panels_v = round_up(dim_v, 64);
+  BackwardTmaSm90Layout at = {};
+  at.v = tile_k * panels_qk * 2;
+  at.q = at.v + tile_k * panels_v * 2;
+  at.d_o = at.q + stages * tile_q * panels_qk * 2;
+  at.ds = at.d_o + 2 * tile_q * panels_v * 2;
+  at.dq = at.ds + 2 * tile_q * tile_k * 2;
+  at.ring = at.dq + tile_q * dim_qk * 4;
+  at.do_ring = at.ring + ring_bytes(stages);
+  at.ds_ring = at.do_ring + ring_bytes(2);
+  at.dq_ring = at.ds_ring + ring_bytes(2);
+  at.keys_full = at.dq_ring + ring_bytes(2);
   at.keys_empty = at.keys_full + kBarrierBytes;
   at.dq_settled = at.keys_empty + kBarrierBytes;
   at.landed = at.dq_settled + kBarrierBytes;
-  at.stats = at.landed + stages * kBarrierBytes;
-  at.bytes = at.stats + stages * 2 * tile_q * 4;
+  at.do_landed = at.landed + stages * kBarrierBytes;
+  at.stats = at.do_landed + 2 * kBarrierBytes;
+  at.bytes = at.stats + 2 * 2 * tile_q * 4;
   return at;
 }
 // Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
