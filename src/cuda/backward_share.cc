@@ -22,6 +22,11 @@ i64 steps_of_heads(const KernelRow& row, const Problem& p, const Device& device,
          (p.group * ceil_div<i64>(tiles_q, query_parts) + (query_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
 }
 
+// What a key tile reads and adds to of a query: Q, dO and the sums of dQ.
+i64 bytes_of_query_row(const KernelRow& row, const Problem& p) {
+  return row.dim_qk * i64(sizeof(float)) + i64(p.dim_qk + p.dim_v) * dtype_bytes(p.dtype);
+}
+
 }  // namespace
 
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
@@ -58,12 +63,15 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device) 
   return ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
 }
 
-i32 last_heads(const KernelRow& row, const Problem& p, const Device& device) {
-  // A head after the other keeps Q, dO and dQ in L2; only the last waves decide when the last block ends.
+i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32 parts) {
+  // A head after the other keeps Q, dO and dQ in L2; only the last waves decide when the last block ends. As many heads
+  // as fit L2, one of the group in each part.
   constexpr i64 kWaves = 2;
   if (p.deterministic || p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
   const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
-  return i32(min_of<i64>(i64(p.batch) * p.heads_k, ceil_div<i64>(kWaves * device.num_sms, tiles_k)));
+  const i64 in_waves = ceil_div<i64>(kWaves * device.num_sms, tiles_k * parts);
+  const i64 in_l2 = device.l2_bytes / 5 * 4 / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
+  return i32(min_of<i64>(i64(p.batch) * p.heads_k, min_of(in_waves, in_l2)));
 }
 
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {
@@ -78,8 +86,7 @@ const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const De
   const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
   // Each key tile reads Q and dO of its head again, and adds to its dQ. Single key tiles of one head run side by side;
   // here every SM has a head of its own, and all of them must stay in L2.
-  const i64 bytes_of_row = row.dim_qk * i64(sizeof(float)) + i64(p.dim_qk + p.dim_v) * dtype_bytes(p.dtype);
-  if (tiles_k > 1 && device.num_sms * p.group * p.max_len_q * bytes_of_row > device.l2_bytes / 5 * 4)
+  if (tiles_k > 1 && device.num_sms * p.group * p.max_len_q * bytes_of_query_row(row, p) > device.l2_bytes / 5 * 4)
     return "the heads that its blocks take at once do not fit L2";
   const i64 by_tiles = ceil_div<i64>(i64(p.batch) * p.heads_k * tiles_k, device.num_sms) * (p.group * tiles_q + 2);
   const i64 by_heads = steps_of_heads(row, p, device, share_heads(row, p, device).query_parts);

@@ -19,7 +19,7 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, cons
 // Heads whose key tiles such blocks take together (BackwardParams::section_heads).
 i32 section_heads(const KernelRow& row, const Problem& problem, const Device& device);
 // Heads at the end whose key tiles are taken the longest first (BackwardParams::last_heads).
-i32 last_heads(const KernelRow& row, const Problem& problem, const Device& device);
+i32 last_heads(const KernelRow& row, const Problem& problem, const Device& device, i32 parts);
 
 // Of a kernel whose blocks take whole heads.
 BackwardShare share_heads(const KernelRow& row, const Problem& problem, const Device& device);

@@ -46,7 +46,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i32 parts = share.parts();
   if (!whole_heads) {
     params.section_heads = section_heads(row, p, choice.device);
-    params.last_heads = last_heads(row, p, choice.device);
+    params.last_heads = last_heads(row, p, choice.device, parts);
   }
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
   // Persistent blocks fetch further key tiles while the last one is stored. In a fixed order a block may wait only for

@@ -54,7 +54,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
   // Consumers of a block with one key tile are loosely coupled: dQ of a query tile is left for the next step, so that
   // one may make exponentials while the other has its products.
   static constexpr bool kLoose = !kPersistent;
-  static constexpr int kTurnBarrier = kConsumerBarrier + 1;  // and the next: of each consumer's exponentials
+  static constexpr int kPingPongBarrier = kConsumerBarrier + 1;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr int kProducerRegisters = kTransposed || (kLoose && tile_q == 128) ? 24 : 40,
                        kConsumerRegisters = kTransposed || (kLoose && tile_q == 128) ? 240 : 232;
@@ -450,10 +450,10 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       store(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
     }
   }
-  // Loose consumers make exponentials in turns, the first one first: left alone they fall into step, and nobody has
+  // Loose consumers make exponentials in turn (ping-pong): left alone they fall into step, and nobody has
   // products while both compute.
-  MICA_DEVICE void await_turn_of(i32 group) const { barrier_sync(kTurnBarrier + group, 128 * kConsumers); }
-  MICA_DEVICE void pass_turn_to(i32 group) const { barrier_arrive(kTurnBarrier + group, 128 * kConsumers); }
+  MICA_DEVICE void ping_pong_wait(i32 group) const { barrier_sync(kPingPongBarrier + group, 128 * kConsumers); }
+  MICA_DEVICE void ping_pong_pass(i32 group) const { barrier_arrive(kPingPongBarrier + group, 128 * kConsumers); }
   // The query tiles of loose consumers. The product dQ of a tile comes after dK of the next one; in the first step it
   // is of nothing, and not used.
   MICA_DEVICE void loop_loosely(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], i32 count, i32 group,
@@ -461,7 +461,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
     const i32 first_row = group * 64 + warp * 16;
     Place place;
     Scores s;
-    if (group == 1) pass_turn_to(0);
+    if (group == 1) ping_pong_pass(0);
     ring.wait_full(place);
     this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
                                                    smem_q + place.stage * QTile::kBytes);
@@ -474,7 +474,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       Operand probability, gradient;  // P^T and dS^T, rounded
       wgmma_wait<0>();
       wgmma_hold(s[0]);
-      await_turn_of(group);
+      ping_pong_wait(group);
       do_ring.wait_full(now);
       Scores dp;
       this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
@@ -483,7 +483,7 @@ struct BackwardTmaSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, wa
       this->probabilities(s[0], row_stats);
       this->round(probability, s[0]);
       this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
-      if (group == 0 || step + 1 < count) pass_turn_to(group ^ 1);
+      if (group == 0 || step + 1 < count) ping_pong_pass(group ^ 1);
       wgmma_wait<1>();
       wgmma_hold(dp[0]);
       this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
