@@ -35,7 +35,7 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
   // Wide heads have more products to make for each sum.
   constexpr i32 kShortKeys = 1024, kWideHeads = 129;
   const i64 short_waves = row.course == Course::ONE_TILE ? 3 : 1;
-  const i64 waves = row.dim_qk >= kWideHeads ? 10 : p.hint_len_k <= kShortKeys ? short_waves : 4;
+  const i64 waves = row.dim_qk >= kWideHeads ? 10 : p.hint_len_k <= kShortKeys ? short_waves : 8;
   const i64 wanted = waves * device.num_sms;
   BackwardShare share = {p.group, 1, 1};
   if (!can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0 || key_blocks >= wanted) return share;

@@ -281,10 +281,12 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
 }
 
 // Few keys are for kernels whose blocks deal them out among themselves by a fixed stride. Under a mask some take longer
-// than others, and a group's heads make that worse: there the GPU deals them out better.
+// than others, and a group's heads make that worse: there the GPU deals them out better. Without one every block is long
+// enough for costlier beginnings.
 i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
   const bool by_gpu = p.deterministic || (p.group > 1 && is_cut);
+  if (row.traits.least_keys == kLongKeys && !is_cut) return kMiddleKeys;
   return row.traits.least_keys == kMiddleKeys && by_gpu ? 0 : row.traits.least_keys;
 }
 
