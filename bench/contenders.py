@@ -149,7 +149,9 @@ class MicaContender:
         self._wants_lse = case.is_backward or device.torch_device.type != "cpu"  # mica.attention alone asks for none
         if self._wants_lse:
             a.lse, x.lse = describe_tensor(self._lse), self._lse.data_ptr()
+        begin = time.perf_counter()
         self._forward = library.plan(a, mica.FORWARD)
+        self.plan_seconds = time.perf_counter() - begin
         self.plan = self._forward
         if case.is_backward:
             g = a.gradients
@@ -160,7 +162,9 @@ class MicaContender:
             if inputs.sinks is not None:
                 g.d_sinks = a.score.sinks
             a.control.num_splits = 0
+            begin = time.perf_counter()
             self.plan = library.plan(a, mica.BACKWARD)
+            self.plan_seconds = time.perf_counter() - begin
         size = max(self._forward.workspace_bytes, self.plan.workspace_bytes, 1)
         self._workspace = torch.empty(size + 256, dtype=torch.uint8, device=device.torch_device)
         x.workspace = -(-self._workspace.data_ptr() // 256) * 256

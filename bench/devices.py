@@ -42,6 +42,10 @@ class CpuDevice:
         return (time.perf_counter() - begin) / repetitions
 
     @staticmethod
+    def wait():
+        """For all that was asked of the device."""
+
+    @staticmethod
     def settle(function):
         """Between two contenders: the other one's idle threads stop spinning, then this one's wake up."""
         time.sleep(0.02)
@@ -88,6 +92,10 @@ class CudaDevice:
         self._end.record()
         self._end.synchronize()
         return self._start.elapsed_time(self._end) * 1e-3 / repetitions
+
+    @staticmethod
+    def wait():
+        torch.cuda.synchronize()
 
     @staticmethod
     def settle(function):
