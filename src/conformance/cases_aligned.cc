@@ -70,6 +70,20 @@ void add_aligned_cases(CaseTable& table) {
     add("_large_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 40, .len_k = 300, .amplitude = 4.0});
     // So much that exponentials relative to it are infinite.
     add("_huge_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0});
+    if (dim <= 128) {
+      add("_huge_scores_alibi", {.batch = 1,
+                                 .heads_q = 1,
+                                 .heads_k = 1,
+                                 .len_q = 80,
+                                 .len_k = 500,
+                                 .amplitude = 16.0,
+                                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                 .has_alibi = true});
+      add("_huge_scores_softcap",
+          {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0, .softcap = 400.0f});
+      add("_huge_scores_dropout",
+          {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0, .dropout = 0.3f});
+    }
     add("_seqused", {.batch = 3,
                      .heads_q = 1,
                      .heads_k = 1,

@@ -27,6 +27,7 @@ constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
   const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
                           : r.tile_q == 256                    ? Lengths::SHORT
+                          : r.tile_q == 128 && r.blocks == 2   ? Lengths::ONE_TILE
                           : r.tile_q == 128 && r.dim_qk == 128 ? Lengths::MIDDLE
                                                                : Lengths::ANY;
   return {.smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
@@ -157,6 +158,7 @@ const char* feature_name(u32 feature) {
     case kFeatureDropout: return "dropout";
     case kFeatureNegativeScale: return "a negative scale";
     case kFeaturePaged: return "pages";
+    case kFeatureSmallPages: return "pages of other sizes than multiples of 64 rows, or behind left padding";
     case kFeaturePageFactors: return "factors that go by pages";
     case kFeatureE4m3Queries: return "queries of e4m3";
     case kFeatureFp16Output: return "fp16 output";
@@ -241,27 +243,40 @@ struct ShortCost {
   i32 tile_q, tile_k;
   i32 of_key, end_keys;  // the cost of a key, in any unit; what beginning and end cost, in keys
 };
-i64 short_cost(const ShortCost& cost, const Problem& p, i32 num_sms) {
+constexpr i32 kMostShortKeys = 1024;
+constexpr ShortCost kTallCost = {256, 64, 142, 177}, kTallWideCost = {256, 48, 193, 166};
+constexpr ShortCost kUsualCost = {kUsualTile, 128, 98, 256}, kUsualWideCost = {kUsualTile, 96, 111, 405};
+constexpr ShortCost kSmallCost = {64, 80, 116, 208};  // of the narrow row with three blocks an SM
+i64 tiles_of(const ShortCost& cost, const Problem& p) {
+  return i64(p.batch) * p.heads_q * ceil_div(max_of(p.hint_len_q, 1), cost.tile_q);
+}
+// at_once: tiles that are under way together.
+i64 short_cost(const ShortCost& cost, const Problem& p, i32 at_once) {
   constexpr i32 kGroup = 64;
   const i32 len_q = max_of(p.hint_len_q, 1);
-  const i64 tiles_of_head = ceil_div(len_q, cost.tile_q), groups = tiles_of_head * (cost.tile_q / kGroup);
-  const i64 tiles = i64(p.batch) * p.heads_q * tiles_of_head;
+  const i64 groups = i64(ceil_div(len_q, cost.tile_q)) * (cost.tile_q / kGroup);
   const i32 keys = p.causal ? (p.hint_len_k + cost.tile_q) / 2 : p.hint_len_k;
-  const i64 full = (tiles + num_sms - 1) / num_sms * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
+  const i64 rounds = (tiles_of(cost, p) + at_once - 1) / at_once;
+  const i64 full = rounds * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
   return full * (groups + ceil_div(len_q, kGroup)) / (2 * groups);
 }
-// Whether 256 queries a tile pay: up to kMostKeys, and beside the row with 192.
+// Whether 256 queries a tile pay beside the row with 192.
 bool suits_short(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kMostKeys = 1024;
   const bool narrow = row.dim_qk <= kNarrow;
-  const ShortCost tall = {row.tile_q, row.tile_k, narrow ? 142 : 193, narrow ? 177 : 166};
-  const ShortCost usual = {kUsualTile, narrow ? 128 : 96, narrow ? 98 : 111, narrow ? 256 : 405};
-  return p.hint_len_k <= kMostKeys && narrow == (p.dim_qk <= kNarrow && p.dim_v <= kNarrow) &&
-         short_cost(tall, p, num_sms) <= short_cost(usual, p, num_sms);
+  return p.hint_len_k <= kMostShortKeys && narrow == (p.dim_qk <= kNarrow && p.dim_v <= kNarrow) &&
+         short_cost(narrow ? kTallCost : kTallWideCost, p, num_sms) <=
+             short_cost(narrow ? kUsualCost : kUsualWideCost, p, num_sms);
+}
+// Whether small blocks, three an SM, beat both where there are more keys than one of their tiles has.
+bool suits_small(const KernelRow& row, const Problem& p, i32 num_sms) {
+  const i32 at_once = num_sms * row.blocks;
+  return row.dim_qk <= kNarrow && p.hint_len_k <= kMostShortKeys && tiles_of(kSmallCost, p) >= at_once &&
+         short_cost(kSmallCost, p, at_once) <
+             min_of(short_cost(kTallCost, p, num_sms), short_cost(kUsualCost, p, num_sms));
 }
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kLeastKeysUnderMask = 6145, kMostShortKeys = 256;
+  constexpr i32 kLeastKeysUnderMask = 6145, kFewKeys = 80;
   // Head dimensions up to kHasOwnRow have a narrower row than the middle one, with key tiles as narrow as this.
   constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
   const bool is_cut = is_banded(p);
@@ -273,9 +288,10 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
         return (is_cut && p.hint_len_k >= kLeastKeysUnderMask) || has_cheaper_rounds(p, row.tile_q, num_sms);
       return p.dim_qk > kNarrow && ((p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
                                     (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q)));
-    case Lengths::FEW_KEYS:
-      return p.hint_len_k <= row.tile_k || (row.blocks > 2 && p.hint_len_k > 128 && p.hint_len_k <= kMostShortKeys &&
-                                            is_wasteful(p.hint_len_q, row.tile_q));
+    case Lengths::FEW_KEYS: return p.hint_len_k <= row.tile_k || suits_small(row, p, num_sms);
+    case Lengths::ONE_TILE:
+      return p.hint_len_q > row.tile_q / 2 && p.hint_len_q <= row.tile_q && p.hint_len_k > kFewKeys &&
+             p.hint_len_k <= row.tile_q;
   }
   return false;
 }
@@ -391,10 +407,13 @@ bool rows_are_aligned(const Tensor& t) {
   return aligned;
 }
 
-bool fetches_rows(const Problem& p, const KernelRow& row) {
+namespace {
+bool has_small_pages(const Problem& p) {
   constexpr i32 kLeastBox = 64;  // rows, below which lanes are faster (docs/design/tuning.md)
-  return p.page_size > 0 && !row.traits.v_in_k && (p.page_size % kLeastBox != 0 || (p.vectors & MICA_CACHE_LEFTPAD));
+  return p.page_size > 0 && (p.page_size % kLeastBox != 0 || (p.vectors & MICA_CACHE_LEFTPAD));
 }
+}  // namespace
+bool fetches_rows(const Problem& p, const KernelRow& row) { return has_small_pages(p) && !row.traits.v_in_k; }
 
 bool v_can_lie_in_k(const Problem& p) {
   bool same = p.dim_v < p.dim_qk;
@@ -413,6 +432,7 @@ u32 features_of(const Problem& p) {
   if (p.dropout > 0 && !keeps_cells(p.dropout_place)) features |= kFeatureApartCells;
   if (p.scale < 0) features |= kFeatureNegativeScale;
   if (p.page_size > 0) features |= kFeaturePaged;
+  if (has_small_pages(p)) features |= kFeatureSmallPages;
   if (p.descale_per_page) features |= kFeaturePageFactors;
   if (p.chunk > 0) features |= kFeatureChunk;
   if (p.mask_last_keys > 0) features |= kFeatureLastKeys;

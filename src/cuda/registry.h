@@ -30,7 +30,8 @@ enum class Role : i32 {
 enum class Lengths {
   ANY,
   MIDDLE,    // many keys under a causal mask or window, where tiles are cut; queries that 192 a tile would waste
-  FEW_KEYS,  // one or two small key tiles, several small blocks an SM
+  FEW_KEYS,  // a small key tile, or some where that costs less: several small blocks an SM
+  ONE_TILE,  // queries of one tile and as few keys: two blocks an SM, so that one loads while the other computes
   SHORT,     // up to about a thousand keys: four consumers hide the beginning and the end of a tile
 };
 

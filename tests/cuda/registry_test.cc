@@ -30,16 +30,22 @@ Problem problem_of(const KernelRow& row) {
   p.pass = is_principal(row.role, MICA_BACKWARD) ? MICA_BACKWARD : MICA_FORWARD;
   p.dtype = dtype;
   const bool is_short = row.traits.lengths == Lengths::SHORT;  // pays where every SM gets several query tiles
+  const bool is_one_tile = row.traits.lengths == Lengths::ONE_TILE;
   p.batch = is_short ? 64 : 2;
   p.heads_q = p.heads_k = 4;
   p.group = 1;
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
-  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1 : is_short ? 256 : 1000, row.traits.least_queries);
+  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1
+                                      : is_short               ? 256
+                                      : is_one_tile            ? 128
+                                                               : 1000,
+                                      row.traits.least_queries);
   p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70
                                : row.course == Course::HEADS           ? 100
                                : row.traits.lengths == Lengths::MIDDLE ? 2000
                                : is_short                              ? 256
+                               : is_one_tile                           ? 128
                                                                        : max_of(5000, row.traits.least_keys);
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
@@ -201,6 +207,32 @@ TEST(KernelTable, SaysWhyNot) {
   }
 }
 
+// Sequences of encoders and vision towers, as many as fill a large GPU: which row of 64 columns suits their length.
+TEST(KernelTable, ShortSequencesTakeTheRowOfTheirLength) {
+  const struct {
+    i32 rows, batch, heads;
+    const char* row;
+  } cases[] = {{77, 64, 12, "_short"},  {128, 64, 12, "_twin"}, {160, 64, 12, "_short"},
+               {197, 64, 12, "_tall"},  {256, 64, 12, "_tall"}, {257, 32, 16, "_short"},
+               {320, 32, 12, "_short"}, {512, 32, 12, "_tall"}, {2048, 8, 16, "_d64"}};
+  for (const auto& c : cases)
+    for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+      const KernelRow& row = kernel_table().rows[i];
+      const std::string name = row.name;
+      if (name.find("forward_sm90_bf16_d64") != 0 || row.served != serves::PLAIN) continue;
+      Problem p = problem_of(row);
+      p.batch = c.batch;
+      p.heads_q = p.heads_k = c.heads;
+      p.max_len_q = p.hint_len_q = p.max_len_k = p.hint_len_k = c.rows;
+      const bool suits = reason(i, p, 90).find("another tile suits them better") == std::string::npos;
+      if (name.ends_with(c.row)) {
+        EXPECT_TRUE(suits) << name << " at " << c.rows << ": " << reason(i, p, 90);
+        break;  // the first that suits is taken
+      }
+      EXPECT_FALSE(suits) << name << " at " << c.rows;
+    }
+}
+
 TEST(KernelTable, FeaturesOfAProblem) {
   KernelRow row = {};
   row.dtype = MICA_BF16;
@@ -215,12 +247,17 @@ TEST(KernelTable, FeaturesOfAProblem) {
   p.k.alignment = 16;
   p.o.dtype = MICA_FP32;
   EXPECT_EQ(features_of(p), u32(kFeatureFp32Output));
+  p.page_size = 128;
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged));
+  p.vectors = MICA_CACHE_LEFTPAD;
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged | kFeatureSmallPages));
+  p.vectors = 0;
   p.page_size = 16;
   p.dropout = 0.5f;
   p.dropout_place = {.row_first = 32, .row_step = 1, .key_first = 64, .key_step = 1, .head_first = 0, .heads = 1};
-  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged | kFeatureDropout));
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | serves::PAGED | kFeatureDropout));
   p.dropout_place.key_first = 48;
-  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged | kFeatureDropout | kFeatureApartCells));
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | serves::PAGED | kFeatureDropout | kFeatureApartCells));
 }
 
 }  // namespace

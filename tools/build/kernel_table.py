@@ -29,7 +29,7 @@ FIELDS = {
 }
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3, "FP8_E4M3": 6}  # mica_dtype
 COURSES = ("ONE_TILE", "ORDERED", "TILES", "HEADS")
-SERVED = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "CHUNK", "FULL")
+SERVED = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "LARGE_PAGES", "CHUNK", "FULL")
 
 
 class Row:

@@ -52,7 +52,12 @@ struct ForwardSm90
   // What a thread begins with, in the steps of 8 that setmaxnreg takes; consumers get what the producer gives up.
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
   static constexpr bool kPaged = (served & kFeaturePaged) != 0;
-  static constexpr int kProducerRegisters = kPaged ? (kConsumers > 2 ? 64 : 56) : kConsumers > 2 ? 32 : 24;
+  static constexpr bool kHasSmallPages = (served & kFeatureSmallPages) != 0;
+  static constexpr int kProducerRegisters = kHasSmallPages   ? (kConsumers > 2 ? 80
+                                                                : dim_v > 128  ? 56
+                                                                               : 88)
+                                            : kConsumers > 2 ? 32
+                                                             : 24;
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
 
@@ -73,12 +78,18 @@ struct ForwardSm90
   static_assert(!(served & kFeatureDropout) || tile_k % 32 == 0);
 
   // Most tiles need no maximum: all keys are seen, every row has a maximum from the tiles before, and what is relative
-  // to that one is right as long as nothing overflows. So the exponentials begin at once.
-  static constexpr bool kFollowsOn = dim_v < 256 && (served & ~(kFeaturePaged | kFeatureChunk)) == 0;
+  // to that one is right as long as nothing overflows. So the exponentials begin at once. Masks and biases are read
+  // once, so that scores could not be made again.
+  static constexpr bool kFollowsOn = dim_v < 256 && !(served & serves::PAIRS);
+
+  // Small blocks whose registers do not hold the scores, the probabilities and the output at once take one product
+  // after the other, while other blocks of the SM compute.
+  static constexpr bool kInOrder = blocks > 1 && kConsumerRegisters < tile_k / 2 + tile_k / 4 + dim_v / 2 + 28;
 
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
-  // fourth; two or three fall into such an order by themselves.
-  static constexpr bool kOrdersConsumers = kConsumers > 3;
+  // fourth. Three fall into such an order by themselves; two of wide tiles do not always, and then stay out of it for
+  // as long as their keys last.
+  static constexpr bool kOrdersConsumers = kConsumers > 3 || (kConsumers == 2 && blocks == 1 && dim_qk <= 128);
   static constexpr i32 kPingpongBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
   static_assert(!kOrdersConsumers || kPingpongBarrier + kConsumers <= 16);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
@@ -173,15 +184,10 @@ struct ForwardSm90
         fetch_rows<KTile, true>(p.k, p.dim_qk, smem_k, k_ring, k_place);
         continue;
       }
-      Boxes ahead = find_boxes(maps.k, 0);
+      Boxes boxes = find_boxes(maps.k, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
-        const Boxes boxes = ahead;
-        ahead = find_boxes(maps.k, step + 1);
-        const u32 full = k_ring.full(k_place.stage);
-        k_ring.wait_empty(k_place);
-        if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(full, KTile::kBytes);
-        ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, boxes, full);
-        k_place.next();
+        fetch_k(step, boxes);
+        boxes = find_boxes(maps.k, step + 1);
         say_if_nearly_done(step);
       }
     }
@@ -194,22 +200,21 @@ struct ForwardSm90
         fetch_rows<VTile, false>(p.v, p.dim_v, smem_v, v_ring, v_place);
         continue;
       }
-      Boxes ahead = find_boxes(maps.v, 0);
+      Boxes boxes = find_boxes(maps.v, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
-        const Boxes boxes = ahead;
-        ahead = find_boxes(maps.v, step + 1);
         fetch_v(step, boxes);
+        boxes = find_boxes(maps.v, step + 1);
       }
     }
   }
   // Small pages have no map: the copy engine would be asked for box after small box, and the lanes are faster.
-  MICA_DEVICE bool fetches_rows() const { return kPaged && maps.k.box_rows == 0; }
+  MICA_DEVICE bool fetches_rows() const { return kHasSmallPages && maps.k.box_rows == 0; }
   // The warp's lanes fetch the tiles' rows, 16 bytes at a time. A tile is announced when it has landed: while the next
   // one is under way, or before the warp waits for room.
   template <class KeyTile, bool is_k>
   MICA_DEVICE void fetch_rows(const RowsArg& tensor, i32 dim, u32 smem, const Ring<stages>& ring,
                               RingPlace<stages>& place) const {
-    if constexpr (kPaged) {
+    if constexpr (kHasSmallPages) {
       using Keys = KeyRows<tile_k>;
       const i32 count = tiles.end - tiles.begin;
       if (count == 0) return;
@@ -226,8 +231,8 @@ struct ForwardSm90
           landing = -1;
           ring.wait_empty(place);
         }
-        Keys::template fetch<KeyTile::kPanels>(smem + place.stage * KeyTile::kBytes, first, offsets, columns,
-                                               sequence.len_k - key_begin(step), dim);
+        Keys::template fetch<KeyTile::kPanels, true>(smem + place.stage * KeyTile::kBytes, first, offsets, columns,
+                                                     sequence.len_k - key_begin(step), dim);
         cp_async_commit();
         announce_landed<1>(ring, landing);
         landing = place.stage;
@@ -283,6 +288,13 @@ struct ForwardSm90
       tma_load(shared + panel * Tile::kPanelBytes, mapped.map,
                {panel * 64, place.row, place.head * mapped.head_step, place.slot * mapped.slot_step}, barrier);
   }
+  MICA_DEVICE void fetch_k(i32 step, const Boxes& boxes) {
+    const u32 full = k_ring.full(k_place.stage);
+    k_ring.wait_empty(k_place);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(full, KTile::kBytes);
+    ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, boxes, full);
+    k_place.next();
+  }
   // Rows past the sequence's last key may be anything, NaN too, and their probability of 0 does not make that 0: they
   // are cleared before the tile is announced. Past the tensor's last row the copy engine brings zeros itself.
   MICA_DEVICE void fetch_v(i32 step, const Boxes& boxes) {
@@ -324,7 +336,7 @@ struct ForwardSm90
     const i32 row_begin = tile_row + tile_warp_row;
     const i32 count = tiles.end - tiles.begin;
     own = uniform(work_ring.template load<TileRange>(kOwn + group * sizeof(TileRange)));
-    if constexpr ((served & ~(kFeaturePaged | kFeatureChunk)) != 0) find_place();
+    if constexpr ((served & ~(serves::PAGED | kFeatureChunk)) != 0) find_place();
     // In steps, as the block comes through its tiles from the last to the first.
     const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
     SoftmaxState<FloatMath> state[1][2];
@@ -352,6 +364,10 @@ struct ForwardSm90
       round(probabilities, scores[0]);
       if constexpr (kQSlots == 2) release_other_slot(group);
       for (i32 step = first + 1; step < last; ++step) {
+        if constexpr (kInOrder) {
+          attend_in_order(scores, probabilities, state[0], out[0], group, row_begin, step, step > first + 1);
+          continue;
+        }
         k_ring.wait_full(k_place);
         pingpong_wait(group);
         gemm_qk(scores[0], group);
@@ -362,7 +378,7 @@ struct ForwardSm90
         wgmma_hold(scores[0]);
         Factors factors = {{1.0f, 1.0f}};
         bool is_done = follows_on(state[0], step);
-        if (is_done) is_done = follow_on(scores, state[0], group, factors);
+        if (is_done) is_done = follow_on(scores, state[0], group, row_begin, step, factors);
         release_k();
         if (!is_done) factors = softmax(scores, state[0], row_begin, step);
         drop(scores, row_begin, step);
@@ -389,6 +405,27 @@ struct ForwardSm90
     skip(count - last, group);
     if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin, band.len_q);
     finish(group, result, scale);
+  }
+
+  // O takes the values of the last tile, then come the scores of this one: with fewer registers than both at once,
+  // since other blocks of the SM compute meanwhile.
+  MICA_DEVICE void attend_in_order(Scores& scores, u32 (&probabilities)[tile_k / 16][4],
+                                   SoftmaxState<FloatMath> (&state)[2], float (&out)[dim_v / 8][4], i32 group,
+                                   i32 row_begin, i32 step, bool adds) {
+    v_ring.wait_full(v_place);
+    gemm_pv(out, probabilities, adds);
+    wgmma_wait<0>();
+    wgmma_hold(out);
+    release_v();
+    k_ring.wait_full(k_place);
+    gemm_qk(scores[0], group);
+    wgmma_wait<0>();
+    wgmma_hold(scores[0]);
+    release_k();
+    const Factors factors = softmax(scores, state, row_begin, step);
+    drop(scores, row_begin, step);
+    rescale(out, factors);
+    round(probabilities, scores[0]);
   }
 
   // Writes LSE and says by what O is to be multiplied.
@@ -616,18 +653,20 @@ struct ForwardSm90
     return factors;
   }
   MICA_DEVICE bool follows_on(const SoftmaxState<FloatMath> (&state)[2], i32 step) const {
-    return kFollowsOn && !is_partly_hidden(tiles.end - 1 - step) &&
+    return kFollowsOn && !is_bounded() && !is_partly_hidden(tiles.end - 1 - step) &&
            __all_sync(0xffffffffu, fminf(state[0].max, state[1].max) > -infinity());
   }
   // A lane's part of a row's sum: above the first limit the row gets a new maximum, above the second one the numbers
   // may be infinite, and their scores are made again.
   static constexpr float kLargeSum = 8192.0f, kLostSum = 0x1p100f;
-  MICA_DEVICE bool follow_on(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 group, Factors& factors) const {
+  MICA_DEVICE bool follow_on(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 group, i32 row_begin, i32 step,
+                             Factors& factors) {
+    const Units units = score(scores, row_begin, step);
     float sum[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float offset = -state[half].max;
-      sum[half] = exponentials(scores[0], half, [&](float x) { return fmaf(x, p.score.scale_log2, offset); });
+      const float offset = served & serves::SCORE ? units.of_row[half] - state[half].max : -state[half].max;
+      sum[half] = exponentials(scores[0], half, [&](float x) { return fmaf(x, units.scale, offset); });
     }
     if (!__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > kLargeSum)) {
       state[0].sum += sum[0];
@@ -684,6 +723,9 @@ struct ForwardSm90
     finish_before_wait(sum);
     wgmma_wait<0>();
     wgmma_hold(out);
+    rescale(out, factors);
+  }
+  static MICA_DEVICE void rescale(float (&out)[dim_v / 8][4], const Factors& factors) {
     if (__any_sync(0xffffffffu, factors.of_row[0] != 1.0f || factors.of_row[1] != 1.0f)) {
 #pragma unroll
       for (int n = 0; n < dim_v / 8; ++n)

@@ -59,7 +59,8 @@ enum Feature : u32 {
   kFeatureDropout = 16,
   kFeatureNegativeScale = 32,  // the largest product is not the largest score
   kFeaturePaged = 64,
-  kFeatureUnaligned = 128,  // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
+  kFeatureSmallPages = 65536,  // pages that no box of 64 rows fits, or whose sequences do not begin with a page's
+  kFeatureUnaligned = 128,     // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
   kFeatureFp32Output = 256,
   kFeatureManyPairs = 512,      // a bias in fp32, or a bias beside a mask
   kFeatureApartCells = 1024,    // dropout at a place in a larger call that does not keep cells together (keeps_cells)
@@ -78,7 +79,8 @@ constexpr u32 ALIBI = kFeatureAlibi;
 constexpr u32 SCORE = SOFTCAP | ALIBI;  // either, or both
 constexpr u32 PAIRS = kFeatureBias | kFeatureBoolean;
 constexpr u32 DROPOUT = kFeatureDropout;
-constexpr u32 PAGED = kFeaturePaged;
+constexpr u32 LARGE_PAGES = kFeaturePaged;
+constexpr u32 PAGED = kFeaturePaged | kFeatureSmallPages;
 constexpr u32 CHUNK = kFeatureChunk;
 constexpr u32 FULL = 0xffffffffu;
 }  // namespace serves

@@ -42,12 +42,19 @@ struct KeyRows {
   }
 
   // Sends for `count` panels, which begin in global memory at the columns `column`. Keys past valid_keys and columns
-  // past valid_dim arrive as zeros.
-  template <int count>
+  // past valid_dim arrive as zeros. quick: whole tiles by code of their own, which takes registers.
+  template <int count, bool quick = false>
   static MICA_DEVICE void fetch(u32 shared, const u16* head, const Offsets& offsets, const i32 (&column)[count],
                                 i32 valid_keys, i32 valid_dim) {
     using Panel = PanelTile<64, tile_k>;
     const i32 lane = threadIdx.x % 32, chunk = lane % 8;
+    bool is_whole = quick && valid_keys >= tile_k;
+#pragma unroll
+    for (int c = 0; c < count; ++c) is_whole = is_whole && column[c] + 64 <= valid_dim;
+    if (is_whole) {
+      fetch_whole<count>(shared, head + chunk * 8, offsets, column);
+      return;
+    }
     i32 bytes[count];
 #pragma unroll
     for (int c = 0; c < count; ++c) bytes[c] = column[c] + chunk * 8 < valid_dim ? 16 : 0;
@@ -62,6 +69,26 @@ struct KeyRows {
           const i32 wanted = key < valid_keys ? bytes[c] : 0;
           cp_async_16(shared + c * Panel::kBytes + Panel::offset(key, chunk), wanted ? row + column[c] : head, wanted);
         }
+      }
+  }
+
+ private:
+  // The same of a tile without an end: four keys cost a shuffle, an addition and the copies. The swizzle comes again
+  // after eight keys.
+  template <int count>
+  static MICA_DEVICE void fetch_whole(u32 shared, const u16* lane_column, const Offsets& offsets,
+                                      const i32 (&column)[count]) {
+    using Panel = PanelTile<64, tile_k>;
+    const i32 lane = threadIdx.x % 32;
+    const u32 to[2] = {shared + Panel::offset(lane / 8, lane % 8), shared + Panel::offset(4 + lane / 8, lane % 8)};
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const u16* row = lane_column + __shfl_sync(0xffffffffu, offsets.of[i], j * 4 + lane / 8);
+#pragma unroll
+        for (int c = 0; c < count; ++c)
+          cp_async_16(to[j % 2] + c * Panel::kBytes + (i * 32 + j / 2 * 8) * 128, row + column[c]);
       }
   }
 };
