@@ -64,6 +64,13 @@ void add_aligned_cases(CaseTable& table) {
                     .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
                     .window_left = 70,
                     .window_right = 9});
+    // Sequences of one query tile, as encoders have them: with all keys, and with as many as each has.
+    if (dim == 64) {
+      add("_encoder", {.batch = 2, .len_q = 128, .len_k = 128});
+      add("_encoder_used", {.batch = 3, .len_q = 120, .len_k = 110, .used_q = {120, 70, 0}, .used_k = {110, 3, 64}});
+      add("_encoder_causal", {.batch = 1, .len_q = 100, .len_k = 127, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+      add("_encoder_packed", {.batch = 4, .packed_q = {128, 1, 90, 64}, .packed_k = {128, 100, 0, 81}});
+    }
     add("_varlen",
         {.batch = 4, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 3, 140}, .packed_k = {150, 12, 0, 140}});
     // Scores that outgrow the first tiles' maximum again and again.
