@@ -129,7 +129,9 @@ def _seed_of(seed: Any) -> Tuple[int, int]:
         import numpy
         seed, offset = (int(value) for value in numpy.random.randint(0, 2**62, 2))
         return seed, offset
-    if hasattr(seed, "__index__"):
+    if hasattr(seed, "__index__") and not getattr(seed, "shape", ()):
+        if not -2**63 <= int(seed) < 2**64:
+            raise InvalidArgument(f"seed is {int(seed)}, want an int of 64 bits")
         return int(seed) & (2**64 - 1), 0
     if isinstance(seed, str) or not hasattr(seed, "__getitem__") or len(seed) != 2:
         raise InvalidArgument(f"seed is a {type(seed).__name__}, want an int or an array (seed, offset)")
@@ -193,6 +195,9 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                          max_seqlen_k: Optional[int], tree: Any, k_prefix: Any, v_prefix: Any) -> Any:
     if k_prefix is not None or v_prefix is not None:
         raise InvalidArgument("k_prefix is given, want torch tensors: other arrays have no shared prefix")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache is None:
+            raise TypeError(f"{name} is None, want a NumPy array, a torch tensor or anything with __dlpack__")
     of_tree = None if tree is None else tree_mask(tree, mask)
     options = numbers(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                       rotary_interleaved, None, max_seqlen_k, 0 if of_tree is None else of_tree.shape[-1])
@@ -213,5 +218,7 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             if is_numpy(cache) and not cache.flags.writeable:
                 raise InvalidArgument(f"{name} is read-only, want an array that can be written")
+            if is_numpy(cache) and not cache.dtype.isnative:
+                raise InvalidArgument(f"{name} is big-endian, want this machine's byte order: a copy would be written")
         optional.update(k_new=_dense(k), v_new=_dense(v))
     return _forward(q, k_cache, v_cache, optional, options, return_lse, out)

@@ -23,7 +23,7 @@ import torch
 
 from . import _abi
 from ._allocate import filled, maker, workspace_maker
-from ._describe import BINDINGS, ROW_ALIGNMENT, ROWS, Options, View, dense_strides, describe, view_of
+from ._describe import BINDINGS, CALLED, ROW_ALIGNMENT, ROWS, Options, View, dense_strides, describe, view_of
 from ._library import Plan, load
 from .errors import InvalidArgument, NoDevice, NotDense
 
@@ -98,8 +98,7 @@ def device_of(names: Sequence[str], tensors: Sequence[torch.Tensor], is_traced: 
     device = tensors[0].device
     for name, tensor in zip(names, tensors):
         if tensor.device != device:
-            name = {"boolean_mask": "mask"}.get(name, name)
-            raise InvalidArgument(f"{name} is on {tensor.device}, want {device} ({names[0]}'s)")
+            raise InvalidArgument(f"{CALLED.get(name, name)} is on {tensor.device}, want {device} ({names[0]}'s)")
     if device.type not in ("cpu", "cuda") and not is_traced:
         raise NoDevice(f"{names[0]} is on {device}, want cpu or cuda")
     return device

@@ -79,7 +79,8 @@ BINDINGS = tuple(name for name, *_ in _abi.Bindings._fields_[2:] if not name.sta
 # Kernels read and write the rows of these in pieces of 16 bytes, where all of them promise it.
 ROWS = frozenset(("q", "k", "v", "o", "k_new", "v_new", "d_o", "dq", "dk", "dv"))
 ROW_ALIGNMENT = 16
-
+CALLED = {"boolean_mask": "mask", "o": "out"}  # bindings that callers know by another name
+ONE_DTYPE = {"boolean_mask": "bool", "alibi": "float32"}  # what may have only this
 
 LONGEST = 1 << 29  # MICA_MAX_SEQLEN
 
@@ -93,7 +94,7 @@ def lift(name: str, side: str, shape: Tuple[int, ...], stride: Tuple[int, ...]) 
     """Shape and stride with four axes."""
     missing = 4 - len(shape)
     if missing < 0:
-        raise InvalidArgument(f"{name} has {len(shape)} axes, want at most 4")
+        raise InvalidArgument(f"{CALLED.get(name, name)} has {len(shape)} axes, want at most 4")
     left = {"left": missing, "right": 0, "rows": max(0, missing - 1), "heads": max(0, missing - 2)}[side]
     ones, zeros = (1,) * left, (0,) * left
     return (ones + tuple(shape) + (1,) * (missing - left), zeros + tuple(stride) + (0,) * (missing - left))
@@ -173,10 +174,10 @@ def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
 def view_of(name: str, dtype: Optional[int], shape: Tuple[int, ...], stride: Tuple[int, ...], rows_aligned: bool,
             dtype_name: object) -> View:
     """A View; an unknown dtype is refused by name. Only row tensors promise more than their element's alignment."""
-    called = {"boolean_mask": "mask", "o": "out"}.get(name, name)
+    called = CALLED.get(name, name)
     if dtype is None or (name in VECTORS and dtype != _abi.INT32):
         is_int = name in VECTORS or name == "block_table"
-        wanted = "int32" if is_int else "bool" if name == "boolean_mask" else "float32, float16 or bfloat16"
+        wanted = "int32" if is_int else ONE_DTYPE.get(name, "float32, float16 or bfloat16")
         raise InvalidArgument(f"{called}.dtype is {dtype_name}, want {wanted}")
     if 0 in shape:
         stride = dense_strides(shape)  # no element, so any strides are right; a library may have left zeros

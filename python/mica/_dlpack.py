@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 from . import _abi
 from ._arguments import integer
-from ._describe import dense_strides
+from ._describe import CALLED, dense_strides
 from .errors import InvalidArgument, NoDevice
 
 
@@ -102,11 +102,10 @@ def _locate_dlpack(name: str, array: Any, is_written: bool) -> Located:
 
 
 WRITTEN = frozenset(("o", "lse"))
-_NAMES = {"o": "out", "boolean_mask": "mask"}  # bindings that callers know by another name
 
 
 def locate(name: str, array: Any) -> Located:
-    called = _NAMES.get(name, name)
+    called = CALLED.get(name, name)
     if is_numpy(array):
         return _locate_numpy(called, array)
     if hasattr(array, "__dlpack__"):
@@ -124,6 +123,8 @@ def locate_lengths(name: str, values: Any) -> Any:
         return locate_int32([_int32(f"{name}[{i}]", value) for i, value in enumerate(values)])
     if is_numpy(values) and values.dtype.kind in "iu" and values.dtype.name != "int32" and values.ndim == 1:
         return locate_int32([_int32(f"{name}[{i}]", value) for i, value in enumerate(values.tolist())])
+    if not hasattr(values, "__dlpack__"):
+        raise TypeError(f"{name} is a {type(values).__name__}, want integers: a list of them, or an array")
     return values
 
 

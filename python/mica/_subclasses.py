@@ -28,7 +28,10 @@ def _nested(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Any], options: 
     from .functions import attention_varlen
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not tensor.is_nested or tensor.layout != torch.jagged or tensor.dim() != 4 or tensor._ragged_idx != 1:
-            raise InvalidArgument(f"{name} is not a jagged nested tensor (batch, rows, heads, dim), want one as q is")
+            what = f"a nested tensor whose ragged axis is {tensor._ragged_idx}" if tensor.is_nested and tensor.layout == torch.jagged \
+                else "no jagged nested tensor"
+            raise InvalidArgument(f"{name} is {what}, want a jagged one of (batch, rows, heads, dim) for all of q, k and v, of which "
+                                  "the rows are ragged")
         if tensor.lengths() is not None:
             raise InvalidArgument(f"{name} is a jagged nested tensor with holes between its sequences, want "
                                   f"{name}.contiguous()")

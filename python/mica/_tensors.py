@@ -62,6 +62,11 @@ def new_rng_state(device: torch.device) -> Tensor:
     return torch.randint(0, 2**62, (2,), dtype=torch.int64, device=device)
 
 
+def autocast_to(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """As autocast does: float64 and what is no floating point stay what they are, to be refused."""
+    return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype is not torch.float64 else tensor
+
+
 def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
     """Dropout's {seed, offset} in the device's memory: drawn, made of an int, or what was given."""
     if seed is None:
@@ -74,6 +79,8 @@ def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
         if seed.dtype is not torch.int64 or seed.shape != (2,):
             raise InvalidArgument(f"seed is {seed.dtype} of {tuple(seed.shape)}, want an int or int64 of (2,)")
         return seed
+    if not -2**63 <= seed < 2**64:
+        raise InvalidArgument(f"seed is {seed}, want an int of 64 bits")
     state = torch.zeros(2, dtype=torch.int64, device=device)
     state[:1].fill_((seed + 2**63) % 2**64 - 2**63)  # no copy from the host, which would wait and cannot be captured
     return state

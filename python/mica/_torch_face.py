@@ -18,7 +18,7 @@ from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
 from ._describe import Options
-from ._dlpack import refuse_masked
+from ._dlpack import native, refuse_masked
 from ._recent import Recent, recent_calls, remember
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
@@ -46,7 +46,7 @@ def autocast(*tensors: Tensor) -> Tuple[Tensor, ...]:
         enabled, dtype = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype()
     else:
         enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
-    return tuple(t.to(dtype) for t in tensors) if enabled else tensors
+    return tuple(_tensors.autocast_to(dtype, t) for t in tensors) if enabled else tensors
 
 
 def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
         return value
     if hasattr(value, "__dlpack__"):
         refuse_masked(name, value)
-        return torch.from_dlpack(value)
+        return torch.from_dlpack(native(name, value))
     name = {"boolean_mask": "mask", "k_new": "k", "v_new": "v"}.get(name, name)
     raise TypeError(f"{name} is a {type(value).__name__}, want a torch.Tensor (as q is)")
 
@@ -85,6 +85,8 @@ def cache_lengths_of(cache_seqlens: Any, q: Tensor) -> Any:
         if isinstance(length, int) and not -2**31 <= length < 2**31:
             raise InvalidArgument(f"cache_seqlens is {length}, want an int of 32 bits")
         return torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
+    if isinstance(cache_seqlens, (float, str)):
+        raise InvalidArgument(f"cache_seqlens is {cache_seqlens!r}, want an int, or integers (batch,)")
     return lengths_of("cache_seqlens", cache_seqlens, q)
 
 
@@ -120,9 +122,11 @@ def _refuse_flag(return_lse: Any) -> None:
 
 
 def _refuse_layouts(**tensors: Any) -> None:
-    """What has no memory of its own that could be read: sparse tensors, those of other libraries within torch."""
+    """What has no memory of its own that could be read: sparse tensors, those of other libraries within torch, None."""
     _refuse_nested(**tensors)
     for name, tensor in tensors.items():
+        if tensor is None:
+            raise TypeError(f"{name} is None, want a torch.Tensor (as q is)")
         if isinstance(tensor, Tensor) and tensor.layout is not torch.strided:
             raise InvalidArgument(f"{name} is {tensor.layout}, want torch.strided: {name}.to_dense()")
 
@@ -345,7 +349,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         check_pairs_of(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
         if k_cache.element_size() > 1:  # beside a cache of e4m3 they stay what they are
-            q, k, v = (None if t is None else t.to(k_cache.dtype) for t in (q, k, v))
+            q, k, v = (None if t is None else _tensors.autocast_to(k_cache.dtype, t) for t in (q, k, v))
     options = numbers(*arguments)
     try:
         made = run_forward(_CACHED, options, q, k_cache, v_cache,

@@ -43,12 +43,16 @@ def has_forward_mode() -> bool:
     return level >= 0
 
 
+def _refuse_tangents(*_: Any) -> Any:
+    raise Unsupported("forward-mode differentiation (torch.func.jvp, jacfwd, forward_ad) has no formula here, want "
+                      "torch.func.vjp, jacrev or backward()")
+
+
 def refuse_forward_mode(*tensors: Optional[Tensor]) -> None:
     """There is no formula for it here, and it must not be silently 0."""
     if any(isinstance(t, Tensor) and t.is_floating_point() and forward_ad.unpack_dual(t).tangent is not None
            for t in tensors):
-        raise Unsupported("forward-mode differentiation (torch.func.jvp, jacfwd, forward_ad) has no formula here, want "
-                          "torch.func.vjp, jacrev or backward()")
+        _refuse_tangents()
 
 
 def refuse_gradient(**tensors: Optional[Tensor]) -> None:
@@ -82,6 +86,8 @@ class TransformedBackward(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise Unsupported("attention has no second derivative")
 
+    jvp = staticmethod(_refuse_tangents)
+
 
 class Transformed(torch.autograd.Function):
     """The op for torch.func.*: its arguments are the op's."""
@@ -96,6 +102,8 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_o: Any, d_lse: Any) -> Any:
         return _torch_ops.differentiate(ctx, d_o, d_lse, TransformedBackward.apply)
+
+    jvp = staticmethod(_refuse_tangents)
 
 
 def _check_out(out: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -135,7 +143,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         # A cache keeps its type, and the others follow it, unless it is e4m3.
         dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
         if dtype.itemsize > 1:
-            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+            q, k, v = (_tensors.autocast_to(dtype, t) for t in (q, k, v))
     if out is not None:
         _check_out(out, q, k, v)
     if is_cached and optional["k_new"] is not None:

@@ -804,6 +804,10 @@ mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t w
       return invalid("bindings.k_new overlaps bindings.k, want memory of its own");
     if (may_overlap(x.v_new, p.v_new, x.v, p.v))
       return invalid("bindings.v_new overlaps bindings.v, want memory of its own");
+    // Values that are a part of the keys are written twice, with the same bits only if the new ones are so too.
+    const bool is_part = x.v == x.k && x.v_new == x.k_new && p.rotary_cos.dtype == MICA_NONE;
+    if (!is_part && may_overlap(x.k, p.k, x.v, p.v))
+      return invalid("bindings.v overlaps bindings.k, want memory of its own where new keys and values are written");
   }
   struct Vector {
     const char* name;

@@ -302,6 +302,12 @@ TEST(BindingsOverlap, NewKeysDoNotLieInTheCache) {
   x.k_new = k_new.data(), x.v_new = v.data() + 16;
   EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
   EXPECT_STREQ(mica_last_error(), "bindings.v_new overlaps bindings.v, want memory of its own");
+  x.v_new = v_new.data(), x.v = k.data();  // the new values would be written over the new keys
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(),
+               "bindings.v overlaps bindings.k, want memory of its own where new keys and values are written");
+  x.v_new = k_new.data();  // the same bits twice
+  EXPECT_EQ(mica_execute(plan, &x), MICA_OK) << mica_last_error();
   mica_plan_destroy(plan);
 }
 

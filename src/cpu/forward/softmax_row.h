@@ -67,6 +67,16 @@ HWY_INLINE float exponentials(const float* row, float scale, float reference, El
   return reduce_sum(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
 }
 
+HWY_INLINE void scale_row(float* row, float factor, i64 count) {
+  const Vector f = set(factor);
+  for (i64 c = 0; c < count; c += kLanes) store(hn::Mul(load(row + c), f), row + c);
+}
+
+// Far beyond it, product * scale - reference in one rounding is off by more than the exponential bears: the reference was
+// rounded by itself. Below, the error is the same for all keys of a row and cancels.
+constexpr float kLargeScore = 1 << 20;
+HWY_INLINE bool is_large(float score) { return !(score < kLargeScore && score > -kLargeScore); }
+
 // products: with room for a multiple of kLanes. Writes probabilities * exp2(maximum) to `probabilities`, zero-padded
 // to ld, and returns the factor by which what was accumulated before shrinks.
 template <class Element>
@@ -86,7 +96,8 @@ inline float softmax_row(const CpuCall& call, const Scoring& scoring, const RowP
     keep_scores(call, row, keys_of_row(scoring.band, row.i), products, keys.begin, keys.count);
 
   // Lower than it is where probabilities are raised: a state says the same with any maximum.
-  const float tile_max = max_of_row(products, count) * scale - kRaisedLog2<Element>;
+  float tile_max = max_of_row(products, count) * scale;
+  if (!is_large(tile_max)) tile_max -= kRaisedLog2<Element>;
   // A tile that does not raise the maximum has factor 1, and the first tile has nothing to shrink: absorb would say the
   // same, more slowly.
   float factor = 1;
@@ -95,6 +106,10 @@ inline float softmax_row(const CpuCall& call, const Scoring& scoring, const RowP
   else if (!(tile_max <= state.max))
     factor = absorb<ScalarMath>(state, tile_max);
   const float reference = reference_of<ScalarMath>(state.max);
+  if (scale != 1 && is_large(reference)) {
+    scale_row(products, scale, count);
+    scale = 1;
+  }
   i32 c = count;
   if (p.dropout == 0) {
     state.sum += exponentials(products, scale, reference, probabilities, count);
@@ -105,11 +120,6 @@ inline float softmax_row(const CpuCall& call, const Scoring& scoring, const RowP
   }
   for (; c < ld; ++c) probabilities[c] = 0;
   return factor;
-}
-
-HWY_INLINE void scale_row(float* row, float factor, i64 count) {
-  const Vector f = set(factor);
-  for (i64 c = 0; c < count; c += kLanes) store(hn::Mul(load(row + c), f), row + c);
 }
 
 }  // namespace MICA_NS

@@ -38,6 +38,8 @@ def torch_too(*arrays):
     (dict(causal="bottom_right"), r"causal is 'bottom_right', want .*; did you mean 'bottom-right'\?"),
     (dict(diagonal="topleft", window=(1, 1)), r"diagonal is 'topleft', want .*; did you mean 'top-left'\?"),
     (dict(dropout=0.5, seed="7"), r"seed is a str, want"),
+    (dict(dropout=0.5, seed=2**64), r"seed is 18446744073709551616, want an int of 64 bits"),
+    (dict(dropout=0.5, seed=-2**63 - 1), r"seed is -9223372036854775809, want an int of 64 bits"),
     (dict(causal=True, diagonal="top-left"), r"diagonal is 'top-left' and causal is True, want diagonal=None"),
 ])
 def test_numbers_that_cannot_be_meant(kind, options, match):
@@ -68,6 +70,32 @@ def test_big_endian_arrays_are_converted():
     np.testing.assert_array_equal(mica.attention(Q.astype(">f4"), K.astype(">f4"), K.astype(">f4")), want)
     with pytest.raises(ValueError, match="out is big-endian"):
         mica.attention(Q, K, K, out=np.empty_like(Q).astype(">f4"))
+
+
+def test_a_big_endian_cache_is_refused_where_it_is_written():
+    """Its copy would be written, and the caller's stay what it was."""
+    caches = [K.astype(">f4"), K.copy()]
+    new = np.ones_like(K[:, :1])
+    mica.attention_with_cache(Q[:, :1], *caches, cache_seqlens=3)
+    for k_cache, v_cache, name in ((caches[0], caches[1], "k_cache"), (caches[1], caches[0], "v_cache")):
+        with pytest.raises(ValueError, match=f"^{name} is big-endian, want"):
+            mica.attention_with_cache(Q[:, :1], k_cache, v_cache, k=new, v=new, cache_seqlens=3)
+
+
+def test_a_seed_of_two_numbers():
+    first = mica.attention(Q, K, K, dropout=0.5, seed=np.array([3, 4]))
+    np.testing.assert_array_equal(first, mica.attention(Q, K, K, dropout=0.5, seed=(3, 4)))
+    assert (first != mica.attention(Q, K, K, dropout=0.5, seed=(3, 5))).any()
+
+
+def test_big_endian_arrays_beside_tensors_are_converted():
+    q, k, packed = torch_too(Q, K, PACKED)
+    bias = np.linspace(-1, 1, 6 * 9, dtype=np.float32).reshape(6, 9)
+    want = mica.attention(q, k, k, bias=torch_too(bias)[0])
+    np.testing.assert_array_equal(mica.attention(q, k, K.astype(">f4"), bias=bias.astype(">f4")), want)
+    want = mica.attention_varlen(packed, packed, packed, [0, 5, 12], [0, 5, 12])
+    cu = np.array([0, 5, 12], ">i4")
+    np.testing.assert_array_equal(mica.attention_varlen(packed, packed, packed, cu, cu), want)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
@@ -112,6 +140,8 @@ def test_lengths_beyond_32_bits(kind):
 def test_arguments_of_torch_tensors_that_are_none():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     q, k = torch_too(Q, K)
+    with pytest.raises(ValueError, match="alibi.dtype is torch.float64, want float32$"):
+        mica.attention(q, k, k, alibi=torch.ones(4, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"seed is torch.int32 of \(2,\), want an int or int64 of \(2,\)"):
         mica.attention(q, k, k, dropout=0.5, seed=torch.tensor([1, 2], dtype=torch.int32))
     for call in (lambda lse: mica.attention(q, k, k, return_lse=lse), lambda lse: mica.attention_with_cache(q, k, k, return_lse=lse),
@@ -141,6 +171,7 @@ def test_messages_name_the_callers_arguments(kind):
         (r"^bias.shape", lambda: mica.attention(q, k, k, bias=q[:, :, :3])),
         (r"^num_splits is 300, want", lambda: mica.attention(q, k, k, num_splits=300)),
         (r"^out.shape\[3\] is 4, want 8", lambda: mica.attention(q, k, k, out=q[..., :4])),
+        (r"^mask has 5 axes, want at most 4", lambda: mica.attention(q, k, k, mask=(q > 0)[None])),
     ]:
         with pytest.raises(ValueError, match=match):
             call()
@@ -150,6 +181,13 @@ def test_messages_name_the_callers_arguments(kind):
         mica.attention([1.0], k, k)
     with pytest.raises(TypeError, match="^mask is a list, want"):
         mica.attention(q, k, k, mask=[True])
+    for name, call in [("k", lambda: mica.attention(q, None, k)), ("v", lambda: mica.attention(q, k, None)),
+                       ("v", lambda: mica.attention_varlen(packed, packed, None, [0, 12], [0, 12])),
+                       ("v_cache", lambda: mica.attention_with_cache(q, k, None))]:
+        with pytest.raises(TypeError, match=f"^{name} is (a )?None(Type)?, want"):
+            call()
+    with pytest.raises((TypeError, ValueError), match="^cache_seqlens is (5.5|a float), want (an int|integers)"):
+        mica.attention_with_cache(q, k, k, cache_seqlens=5.5)
 
 
 class ReadOnly:

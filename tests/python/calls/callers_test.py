@@ -138,6 +138,17 @@ def test_autocast():
     assert all(t.grad.dtype == torch.float32 for t in ours)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_autocast_leaves_what_sdpa_leaves(dtype):
+    """Which is then refused, as without autocast, not rounded to bf16."""
+    q, k, v = (t.to(dtype) for t in qkv())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for call in (mica.attention, lambda q, k, v: packed(q[0], k[0], v[0]),
+                     torch.compile(mica.attention, fullgraph=True, backend="aot_eager")):
+            with pytest.raises(Exception, match=f"dtype is (torch.)?{str(dtype)[6:]}, want"):
+                call(q, k, v)
+
+
 def test_inference_tensors():
     with torch.inference_mode():
         q, k, v = qkv()

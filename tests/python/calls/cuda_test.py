@@ -184,3 +184,18 @@ def test_gradients_repeat_where_torch_wants_it(deterministic):
     for run in runs[1:]:
         for one, other in zip(run, runs[0]):
             assert torch.equal(one, other) if deterministic else torch.allclose(one, other, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("odd, meant", [((0, 30, 110), (0, 30, 100)), ((0, 50, 30), (0, 50, 50)), ((-7, 50, 100), (0, 50, 100))])
+def test_odd_cu_seqlens_are_cut_to_the_tensor(odd, meant):
+    """They are not waited for, so not refused: what lies outside is cut off, and rows of no sequence are 0."""
+    q, k, v = (half(100, 2, 64).requires_grad_() for _ in range(3))
+    grad = half(100, 2, 64)
+    results = []
+    for cu in (int32(*odd), int32(*meant)):
+        o, lse = mica.attention_varlen(q, k, v, cu, cu, max_seqlen_q=100, max_seqlen_k=100, return_lse=True)
+        results.append((o, lse, *torch.autograd.grad(o, (q, k, v), grad)))
+    for name, got, want in zip(("o", "lse", "dq", "dk", "dv"), *results):
+        assert torch.equal(got, want), name
+    o, _, *grads = results[0]
+    assert all((t[meant[-1]:] == 0).all() and not t.isnan().any() for t in (o, *grads))

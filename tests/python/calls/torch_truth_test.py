@@ -81,17 +81,19 @@ def test_meta_tensors_give_meta_tensors():
         mica.attention(qkv()[0], k, v)
 
 
-@pytest.mark.parametrize("how", ["jvp", "jacfwd", "forward_ad"])
+@pytest.mark.parametrize("how", ["jvp", "jacfwd", "hessian", "forward_ad"])
 @pytest.mark.parametrize("with_grad", [False, True])
 def test_forward_mode_is_refused(how, with_grad):
     q, k, v = qkv(requires_grad=with_grad)
     for _ in range(3):
         mica.attention(q, k, v)
-    with pytest.raises(NotImplementedError, match="[Ff]orward"):
+    with pytest.raises(NotImplementedError, match="forward-mode differentiation .* has no formula here, want"):
         if how == "jvp":
             torch.func.jvp(lambda x: mica.attention(x, k, v), (q,), (torch.ones_like(q),))
         elif how == "jacfwd":
             torch.func.jacfwd(lambda x: mica.attention(x, k, v).sum())(q)
+        elif how == "hessian":  # forward over reverse
+            torch.func.hessian(lambda x: mica.attention(x, k, v).sum())(q)
         else:
             with torch.autograd.forward_ad.dual_level():
                 mica.attention(q, torch.autograd.forward_ad.make_dual(k, torch.ones_like(k)), v)
@@ -196,8 +198,9 @@ def test_packed_rows_outside_every_sequence_are_zero(compiled):
                                        ([-1, 5, 9], r"cu_seqlens_q\[0\] is -1, want 0"),
                                        ([], r"cu_seqlens_q.*0.*want 1 or more")])
 def test_odd_cu_seqlens_are_refused(cu, match):
-    x = torch.randn(9, 2, 8)
-    cu = torch.tensor(cu, dtype=torch.int32)
+    """On a CPU; a GPU's are cut to the tensor: cuda_test.py."""
+    x = torch.randn(9, 2, 8, device="cpu")
+    cu = torch.tensor(cu, dtype=torch.int32, device="cpu")
     with pytest.raises(ValueError, match=match):
         mica.attention_varlen(x, x, x, cu, cu)
 
@@ -253,6 +256,30 @@ def test_new_keys_that_lie_in_the_cache_are_refused():
         mica.attention_with_cache(q[:, :1], k, v, k=k[:, 1:3], v=v[:, 1:3].clone(), cache_seqlens=2)
     with pytest.raises(ValueError, match="^v overlaps v_cache, want memory of its own"):
         mica.attention_with_cache(q[:, :1], k, v, k=k[:, 1:3].clone(), v=v[:, 1:3], cache_seqlens=2)
+
+
+def test_two_caches_in_one_memory_are_refused_where_it_is_written():
+    """The new values would be written over the new keys; keys that are the values too (MLA) are written with the same bits."""
+    q, k, _ = qkv(key_heads=4)
+    new = torch.randn_like(k[:, :1])
+    with pytest.raises(ValueError, match="^v_cache overlaps k_cache, want memory of its own where new keys and values are written"):
+        mica.attention_with_cache(q[:, :1], k, k, k=new, v=torch.randn_like(new), cache_seqlens=2)
+    both = k.clone()
+    got = mica.attention_with_cache(q[:, :1], both, both, k=new, v=new, cache_seqlens=2)
+    torch.testing.assert_close(got, mica.attention_with_cache(q[:, :1], k.clone(), k.clone(), k=new, v=new, cache_seqlens=2))
+    assert torch.equal(both[:, 2:3], new)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows, keys, dim", [(5, 9, 16), (70, 300, 64), (1, 900, 128)])
+def test_large_scores(dtype, rows, keys, dim):
+    """Softmax of what is large is that of differences, which fp32 still has."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randint(-3, 4, (1, n, 2, dim)).to(dtype) for n in (rows, keys, keys))  # whole scores: no ties by rounding
+    scores = torch.einsum("bihd,bjhd->bhij", q.double(), k.double())
+    for power in (10, 21, 24, 29, 34, 60, 90):
+        want = torch.einsum("bhij,bjhd->bihd", torch.softmax(scores * 2.0**power, -1), v.double())
+        torch.testing.assert_close(mica.attention(q, k, v, scale=2.0**power).double(), want, atol=2e-2, rtol=1e-2)
 
 
 def test_out_is_looked_at_where_something_looks_on():
