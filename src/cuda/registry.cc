@@ -34,6 +34,7 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
           .persistent = true,
           .lengths = lengths,
           .uses_maps = true,
+          .wants_pages = (r.served & kFeaturePaged) != 0,
           .also_serves = kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
@@ -297,8 +298,8 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
 }
 
 // Few keys are for kernels whose blocks deal them out among themselves by a fixed stride. Under a mask some take longer
-// than others, and a group's heads make that worse: there the GPU deals them out better. Without one every block is long
-// enough for costlier beginnings.
+// than others, and a group's heads make that worse: there the GPU deals them out better. Without one every block is
+// long enough for costlier beginnings.
 i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
   const bool by_gpu = p.deterministic || (p.group > 1 && is_cut);
@@ -339,6 +340,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
          q.ask(suits(row, p, num_sms), "%d queries and %d keys: another tile suits them better", p.hint_len_q,
                p.hint_len_k) &&
          q.ask(row.traits.fixed_order || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
+         q.ask(!row.traits.wants_pages || p.page_size > 0, "it reads keys from pages, and there is no block table") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));
 }
 

@@ -49,6 +49,7 @@ struct KernelTraits {
   i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
   bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
+  bool wants_pages = false;    // finds every key by a block table
   u32 also_serves = 0;         // Feature bits that every row of the file has
 };
 

@@ -53,6 +53,7 @@ Problem problem_of(const KernelRow& row) {
   p.window_left = p.window_right = MICA_MAX_SEQLEN;
   if (row.traits.lengths == Lengths::MIDDLE) p.window_right = 0;
   p.scale = 0.125f;
+  if (row.traits.wants_pages) p.page_size = 64;
   const i32 keys_dtype = row.keys == MICA_NONE ? dtype : row.keys;
   const auto tensor = [&](i32 rows, i32 dim, i32 dtype) {
     return Tensor{dtype, 16, {p.batch, rows, 4, dim}, {i64(rows) * 4 * dim, 4 * dim, dim, 1}};
@@ -163,6 +164,11 @@ TEST(KernelTable, SaysWhyNot) {
     if (!(row.served & kFeatureSoftcap)) {
       p.softcap = 30;
       EXPECT_NE(reason(i, p, 90).find("without softcap"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
+    if (row.traits.wants_pages) {
+      p.page_size = 0;
+      EXPECT_NE(reason(i, p, 90).find("no block table"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
     if (row.traits.least_queries) {
