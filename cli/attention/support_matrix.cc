@@ -111,9 +111,7 @@ std::vector<Row> rows() {
        {spec([](S& s) { s.mask = true; }), description([](const S& s, D& d) {
           d.mask.boolean = mica::layout(MICA_BOOL, {s.batch, s.heads_q, s.seqlen_q, s.keys()});
         })}},
-      {"tree masks",
-       "about the last keys of each sequence; for speculation",
-       {description([](const S& s, D& d) {
+      {"tree masks", "about the last keys of each sequence; for speculation", {description([](const S& s, D& d) {
          d.mask.boolean = mica::layout(MICA_BOOL, {s.batch, 1, s.seqlen_q, 5});
          d.mask_last_keys = 5;
        })}},

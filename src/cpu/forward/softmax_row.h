@@ -72,8 +72,8 @@ HWY_INLINE void scale_row(float* row, float factor, i64 count) {
   for (i64 c = 0; c < count; c += kLanes) store(hn::Mul(load(row + c), f), row + c);
 }
 
-// Far beyond it, product * scale - reference in one rounding is off by more than the exponential bears: the reference was
-// rounded by itself. Below, the error is the same for all keys of a row and cancels.
+// Far beyond it, product * scale - reference in one rounding is off by more than the exponential bears: the reference
+// was rounded by itself. Below, the error is the same for all keys of a row and cancels.
 constexpr float kLargeScore = 1 << 20;
 HWY_INLINE bool is_large(float score) { return !(score < kLargeScore && score > -kLargeScore); }
 
