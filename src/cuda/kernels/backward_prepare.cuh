@@ -48,19 +48,20 @@ MICA_DEVICE void convert_8(const BackwardPrepareParams& p, i64 d_o, i64 slot, i6
 struct StatRow {
   i32 head, row, slot;
 };
-MICA_DEVICE StatRow stat_row(const BackwardPrepareParams& p, i64 item) {
-  const i64 row = item / p.heads_q;
-  const i32 slot = i32(row / p.rows_per_batch);
-  return {i32(item - row * p.heads_q), i32(row - i64(slot) * p.rows_per_batch), slot};
+// Counts heads, then rows (or blocks of rows) of a slot, then slots.
+MICA_DEVICE StatRow stat_row(i64 item, i32 heads, i32 rows) {
+  const i64 row = item / heads;
+  const i32 slot = i32(row / rows);
+  return {i32(item - row * heads), i32(row - i64(slot) * rows), slot};
 }
-// The row `step` items further on: digits with carries, since divisions would take longer than the sums.
-MICA_DEVICE StatRow advance(const BackwardPrepareParams& p, const StatRow& at, const StatRow& step) {
+// `step` further on: digits with carries, since divisions would take longer than the sums.
+MICA_DEVICE StatRow advance(const StatRow& at, const StatRow& step, i32 heads, i32 rows) {
   StatRow next = {at.head + step.head, at.row + step.row, at.slot + step.slot};
-  const bool next_row = next.head >= p.heads_q;
-  next.head -= next_row ? p.heads_q : 0;
+  const bool next_row = next.head >= heads;
+  next.head -= next_row ? heads : 0;
   next.row += next_row;
-  const bool next_slot = next.row >= p.rows_per_batch;
-  next.row -= next_slot ? p.rows_per_batch : 0;
+  const bool next_slot = next.row >= rows;
+  next.row -= next_slot ? rows : 0;
   next.slot += next_slot;
   return next;
 }
@@ -92,7 +93,7 @@ MICA_DEVICE void prepare_any(const BackwardPrepareParams& p, i64 thread, i64 thr
   const i32 lane = threadIdx.x % kLanes;
   for (i64 item = thread / kLanes; item < round_up<i64>(items, 2); item += threads / kLanes) {
     const bool inside = item < items;
-    const StatRow at = stat_row(p, inside ? item : 0);
+    const StatRow at = stat_row(inside ? item : 0, p.heads_q, p.rows_per_batch);
     const i64 o = offset_of(p.o, at), d_o = offset_of(p.d_o, at);
     float delta = 0.0f;
 #pragma unroll 1
@@ -118,43 +119,41 @@ struct Zeros {
   }
 };
 
-// Rows of at most 8 * lanes columns that can be read 16 bytes at a time: four a group of lanes, so that their loads are
-// under way together, and zeros are written meanwhile: of as many columns of dQ as there are of O.
+// Rows of at most 8 * lanes columns that can be read 16 bytes at a time: a warp takes neighbouring rows of a head,
+// whose statistics lie beside each other, four a group of lanes, so that their loads are under way together, and zeros
+// are written meanwhile: of as many columns of dQ as there are of O.
 template <int lanes>
 MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 threads, Zeros& zeros) {
-  constexpr int kRows = 4, kZeros = 2 * kRows;
-  const i64 items = p.stat_rows * p.heads_q, groups = threads / lanes;
-  const i32 lane = threadIdx.x % lanes;
-  const StatRow step = stat_row(p, groups);
-  StatRow next = stat_row(p, thread / lanes);
-  // The lanes of a warp go on together.
-  for (i64 item = thread / lanes, of_warp = thread / 32 * (32 / lanes); of_warp < items;
-       item += kRows * groups, of_warp += kRows * groups) {
+  constexpr int kRows = 4, kZeros = 2 * kRows, kGroups = 32 / lanes, kBlock = kRows * kGroups;
+  if (p.stat_rows == 0) return;
+  const i32 blocks = ceil_div(p.rows_per_batch, kBlock), group = i32(thread % 32) / lanes, lane = i32(thread) % lanes;
+  const i64 units = p.stat_rows / p.rows_per_batch * blocks * p.heads_q, warps = threads / 32;
+  const StatRow step = stat_row(warps, p.heads_q, blocks);
+  StatRow block = stat_row(thread / 32, p.heads_q, blocks);
+  for (i64 unit = thread / 32; unit < units; unit += warps, block = advance(block, step, p.heads_q, blocks)) {
+    const i32 first = block.row * kBlock + group;  // row i is first + i * kGroups
     uint4 o[kRows], d_o[kRows];
-    StatRow own = next;  // lane i writes what belongs to row i
-    float own_lse = 0.0f, own_delta = 0.0f;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const bool inside = item + i * groups < items;
+      const StatRow at = {block.head, first + i * kGroups, block.slot};
       o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
-      if (inside && lane * 8 < p.dim_v) {
-        o[i] = load_8(p.o, offset_of(p.o, next) + lane * 8);
-        d_o[i] = load_8(p.d_o, offset_of(p.d_o, next) + lane * 8);
+      if (at.row < p.rows_per_batch && lane * 8 < p.dim_v) {
+        o[i] = load_8(p.o, offset_of(p.o, at) + lane * 8);
+        d_o[i] = load_8(p.d_o, offset_of(p.d_o, at) + lane * 8);
       }
-      if (inside && lane == i) {
-        own = next;
-        own_lse = lse_of(p, next);
-      }
-      next = advance(p, next, step);
     }
+    const StatRow own = {block.head, first + lane * kGroups, block.slot};  // lane i writes what belongs to row i
+    const bool writes = lane < kRows && own.row < p.rows_per_batch;
+    const float own_lse = writes ? lse_of(p, own) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kZeros; ++i) zeros.store_one();
+    float own_delta = 0.0f;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const float delta = sum_of_lanes<lanes>(dot_8(p, o[i], d_o[i]));
       if (lane == i) own_delta = delta;
     }
-    if (lane < kRows && item + lane * groups < items) store_stats(p, own, own_lse, own_delta);
+    if (writes) store_stats(p, own, own_lse, own_delta);
   }
 }
 
