@@ -9,7 +9,7 @@ import torch
 from flash_attn._autograd import attention as _with_options
 from flash_attn._numbers import chunk_of, window_of
 from flash_attn_3._combine import combine
-from flash_attn_3._fp8 import factors_of
+from flash_attn_3._fp8 import factors_of, forward_only
 from flash_attn_3._native import Deterministic, forward, joined, scale_of
 from mica import fp8
 from torch import Tensor
@@ -57,9 +57,9 @@ def flash_attn_func(
     attention_chunk = chunk_of(attention_chunk)
     factors = factors_of(q, k, q_descale, k_descale, v_descale, qv=qv)
     if factors is not None:
-        return fp8.attention(
-            q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
-            softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs, **factors,
+        return forward_only(
+            fp8.attention, q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk,
+            scale=softmax_scale, softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs, **factors,
         )
     scale = scale_of(q, qv, softmax_scale)
     q, k = joined(q, k, v, qv)
@@ -130,10 +130,10 @@ def flash_attn_varlen_func(
     attention_chunk = chunk_of(attention_chunk)
     factors = factors_of(q, k, q_descale, k_descale, v_descale, qv=qv)
     if factors is not None:
-        return fp8.attention_varlen(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, causal=bool(causal), window=_window(window_size), chunk=attention_chunk,
-            scale=softmax_scale, softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs,
-            seqused_q=seqused_q, seqused_k=seqused_k, **factors,
+        return forward_only(
+            fp8.attention_varlen, q, k, v, cu_seqlens_q, cu_seqlens_k, causal=bool(causal),
+            window=_window(window_size), chunk=attention_chunk, scale=softmax_scale, softcap=softcap,
+            num_splits=num_splits, return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, **factors,
         )
     scale = scale_of(q, qv, softmax_scale)
     q, k = joined(q, k, v, qv)

@@ -83,7 +83,7 @@ void add_aligned_cases(CaseTable& table) {
                                  .heads_k = 1,
                                  .len_q = 80,
                                  .len_k = 500,
-                                 .amplitude = 16.0,
+                                 .amplitude = 13.0,
                                  .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                                  .has_alibi = true});
       add("_huge_scores_softcap",

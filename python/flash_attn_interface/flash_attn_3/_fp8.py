@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """e4m3 for the functions of flash_attn_interface."""
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch
+from mica.errors import Unsupported
 from torch import Tensor
 
 E4M3 = getattr(torch, "float8_e4m3fn", None)
@@ -22,3 +23,24 @@ def factors_of(q: Tensor, k: Tensor, q_descale: Any, k_descale: Any, v_descale: 
 def as_bytes(x: Tensor) -> Tensor:
     """e4m3 as uint8, which PyTorch indexes; another tensor as it is."""
     return x.view(torch.uint8) if x.dtype is E4M3 else x
+
+
+class _ForwardOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, *inputs: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise Unsupported("q, k or v requires a gradient, and e4m3 has none; want mica.attention to train")
+
+
+def forward_only(call: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *others: Any, **options: Any) -> Any:
+    """call(q, k, v, ...), which has no gradient. Upstream takes tensors that require one, and fails in backward: so does
+    this."""
+    made = call(q.detach(), k.detach(), v.detach(), *others, **options)
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))):
+        return made
+    if isinstance(made, tuple):
+        return (_ForwardOnly.apply(made[0], q, k, v), *made[1:])
+    return _ForwardOnly.apply(made, q, k, v)

@@ -141,6 +141,20 @@ def test_e4m3(device):
         fa3.flash_attn_func(*small, qv=small[0])
 
 
+def test_e4m3_that_requires_a_gradient(device):
+    """As upstream: forward runs, backward says that there is none."""
+    q, k, v = (torch.randn(2, 9, 4, 64, device=device).to(torch.float8_e4m3fn) for _ in range(3))
+    want = fa3.flash_attn_func(q, k, v)
+    out = fa3.flash_attn_func(q.requires_grad_(), k, v)
+    assert torch.equal(out, want) and out.requires_grad
+    with pytest.raises(RuntimeError, match="e4m3 has none"):
+        out.float().sum().backward()
+    out, lse = fa3.flash_attn_func(q, k, v, return_attn_probs=True)
+    assert out.requires_grad and not lse.requires_grad
+    with torch.no_grad():
+        assert not fa3.flash_attn_func(q, k, v).requires_grad
+
+
 @pytest.mark.parametrize("packed", (False, True))
 @pytest.mark.parametrize("turned", (False, True))
 def test_e4m3_cache_with_new_rows(device, packed, turned):
