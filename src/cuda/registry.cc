@@ -261,8 +261,8 @@ i64 short_cost(const ShortCost& cost, const Problem& p, i32 at_once) {
   const i64 full = rounds * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
   return full * (groups + ceil_div(len_q, kGroup)) / (2 * groups);
 }
-// Whether 256 queries a tile pay beside the row with 192.
-bool suits_short(const KernelRow& row, const Problem& p, i32 num_sms) {
+// Whether 256 queries a tile pay beside the row with 192, for a row as wide as this.
+bool suits_tall(const KernelRow& row, const Problem& p, i32 num_sms) {
   const bool narrow = row.dim_qk <= kNarrow;
   return p.hint_len_k <= kMostShortKeys && narrow == (p.dim_qk <= kNarrow && p.dim_v <= kNarrow) &&
          short_cost(narrow ? kTallCost : kTallWideCost, p, num_sms) <=
@@ -277,19 +277,23 @@ bool suits_small(const KernelRow& row, const Problem& p, i32 num_sms) {
 }
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kLeastKeysUnderMask = 6145, kFewKeys = 80;
+  constexpr i32 kLeastKeysUnderMask = 6145, kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
   // Head dimensions up to kHasOwnRow have a narrower row than the middle one, with key tiles as narrow as this.
   constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
   const bool is_cut = is_banded(p);
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
-    case Lengths::SHORT: return suits_short(row, p, num_sms);
+    case Lengths::SHORT: return suits_tall(row, p, num_sms);
     case Lengths::MIDDLE:
       if (p.dim_qk > kHasOwnRow)
         return (is_cut && p.hint_len_k >= kLeastKeysUnderMask) || has_cheaper_rounds(p, row.tile_q, num_sms);
       return p.dim_qk > kNarrow && ((p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
                                     (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q)));
-    case Lengths::FEW_KEYS: return p.hint_len_k <= row.tile_k || suits_small(row, p, num_sms);
+    case Lengths::FEW_KEYS:
+      // Where columns are few, many queries are better off with few tiles of 256, each of which reads the keys once.
+      if (p.hint_len_k <= row.tile_k)
+        return p.dim_v >= kLeastColumns || p.hint_len_q <= kMostQueries || !suits_tall(row, p, num_sms);
+      return suits_small(row, p, num_sms);
     case Lengths::ONE_TILE:
       return p.hint_len_q > row.tile_q / 2 && p.hint_len_q <= row.tile_q && p.hint_len_k > kFewKeys &&
              p.hint_len_k <= row.tile_q;

@@ -239,6 +239,24 @@ TEST(KernelTable, ShortSequencesTakeTheRowOfTheirLength) {
     }
 }
 
+// Text of 77 tokens under an image's queries: small blocks, but where columns are few tiles of 256 queries.
+TEST(KernelTable, CrossAttentionTakesTheRowOfItsColumns) {
+  for (const i32 dim : {40, 64})
+    for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+      const KernelRow& row = kernel_table().rows[i];
+      const std::string name = row.name;
+      if (name != "forward_sm90_bf16_d64_short" && name != "forward_sm90_bf16_d64_tall") continue;
+      Problem p = problem_of(row);
+      p.batch = 4;
+      p.heads_q = p.heads_k = 8;
+      p.dim_qk = p.dim_v = dim;
+      p.max_len_q = p.hint_len_q = 4096;
+      p.max_len_k = p.hint_len_k = 77;
+      const bool suits = reason(i, p, 90).find("another tile suits them better") == std::string::npos;
+      EXPECT_EQ(suits, name.ends_with("_tall") || dim == 64) << name << " at " << dim << " columns";
+    }
+}
+
 TEST(KernelTable, FeaturesOfAProblem) {
   KernelRow row = {};
   row.dtype = MICA_BF16;
