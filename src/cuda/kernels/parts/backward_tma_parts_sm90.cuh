@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both kinds of blocks of backward by the copy engine share: their tiles, dS and the product dQ, and where dQ, dK
+// and dV go.
+//
+// dS lies by queries, so that dQ is a product of rows: of 64 queries and the group's columns, or of the group's 64
+// queries and all columns, or, where a tile is no multiple of 64 queries, transposed: dQ^T = K^T dS^T of its columns.
+#pragma once
+
+#include "kernels/parts/backward_maps_sm90.cuh"
+
+namespace mica {
+
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
+  using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+  using Base::batch_index;
+  using Base::head_k;
+  using Base::kConsumers;
+  using Base::key_begin;
+  using Base::kPaddedQk;
+  using Base::kPaddedV;
+  using Base::maps;
+  using Base::p;
+  using Base::ring;
+  using Base::room;
+  using Base::smem_do;
+  using Base::smem_ds;
+  using Base::smem_k;
+  using Base::smem_q;
+  using Base::smem_v;
+  using Base::stats;
+  using typename Base::KTile;
+  using typename Base::Operand;
+  using typename Base::VTile;
+  using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
+  static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
+  static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
+  static_assert(kTransposed ? kPaddedQk == 64 * kConsumers : kRowsEach || tile_q == 64);
+  static constexpr int kColumnsDQ = kTransposed ? tile_q
+                                    : kRowsEach ? kPaddedQk
+                                                : kPaddedQk / kConsumers;  // of a product
+  static constexpr int kBytesDQ = tile_q * dim_qk * 4;
+  static constexpr BackwardTmaSm90Layout kLayout = backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static_assert(kLayout.dq - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
+
+  u32 smem_dq, keys_full, landed;
+
+  MICA_DEVICE void place_tiles(u8* smem) {
+    room = smem;
+    smem_k = shared_address(smem);
+    smem_v = smem_k + kLayout.v;
+    smem_q = smem_k + kLayout.q;
+    smem_do = smem_k + kLayout.d_o;
+    smem_ds = smem_k + kLayout.ds;
+    smem_dq = smem_k + kLayout.dq;
+    ring.barriers = smem_k + kLayout.ring;
+    keys_full = smem_k + kLayout.keys_full;
+    landed = smem_k + kLayout.landed;
+    stats = reinterpret_cast<float*>(smem + kLayout.stats);
+  }
+
+  // dK and dV, to their sums or into their place.
+  template <bool persistent>
+  MICA_DEVICE void leave_keys(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], i32 count,
+                              i32 consumer) const {
+    if (maps.parts > 1) {
+      if (count == 0) return;
+      if constexpr (!persistent) this->wait_key_semaphore();
+      add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
+      add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
+      if constexpr (!persistent) this->release_key_semaphore();
+      return;
+    }
+    if (p.dv.data) {
+      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
+      store<persistent>(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
+    }
+    if (p.dk.data) {
+      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
+      store<persistent>(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
+    }
+  }
+  // 16 rows of dK or dV to their sums, where other blocks have the group's other heads. null: not wanted.
+  template <int dim>
+  MICA_DEVICE void add_keys(float* accumulator, const float (&x)[1][dim / 8][4], i32 consumer) const {
+    if (!accumulator) return;
+    const i64 block = (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
+    float* to = accumulator + block * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, threadIdx.x % 32);
+#pragma unroll
+    for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[0][n]);
+  }
+  // 16 rows of dK or dV by their warp, through rows that nobody else reads: of V, or, where the next ones are on their
+  // way, of dS.
+  template <bool persistent, int n_blocks>
+  MICA_DEVICE void store(const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
+                         i32 consumer) const {
+    static_assert(kPaddedQk == kPaddedV);
+    __syncwarp();
+    using Room = PanelTile<kPaddedV, 16>;
+    if constexpr (persistent)
+      this->template store_rows<Room>(smem_ds - smem_k + consumer * Room::kBytes, t, dtype, dim, x, scale,
+                                      consumer * 16, 0, 0);
+    else
+      this->template store_rows<VTile>(smem_v - smem_k, t, dtype, dim, x, scale, consumer * 16, 0, consumer * 16);
+  }
+
+  static MICA_DEVICE void share(u32 ds, i32 first_row, const Operand& gradient) {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < tile_q / 16; ++i)
+      stmatrix_x4_trans(ds + DsTile::offset(i * 16 + lane / 16 * 8 + lane % 8, first_row / 8 + lane / 8 % 2),
+                        gradient[i]);
+  }
+
+  // dQ of the group over all keys of the block, begun. adds: to what dq has.
+  template <bool adds = false>
+  MICA_DEVICE void gemm_dq(float (&dq)[kColumnsDQ / 8][4], u32 ds, i32 group) const {
+    const u64 from_ds = matrix_descriptor(ds + (kRowsEach ? group * 64 * 128 : 0), 16, 1024);
+    const i32 first_column = kRowsEach ? 0 : group * (kPaddedQk / kConsumers);
+    const u64 from_k = matrix_descriptor(smem_k + first_column / 64 * KTile::kPanelBytes + first_column % 64 * 2,
+                                         KTile::kPanelBytes, 1024);
+    wgmma_hold(dq);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < tile_k / 16; ++i) {
+      const u64 rows = advance(from_ds, i / 4 * DsTile::kPanelBytes + i % 4 * 32), k = advance(from_k, i * 16 * 128);
+      if constexpr (kTransposed)
+        Wgmma<Element, kColumnsDQ>::add_a_transposed(dq, k, rows, i > 0);
+      else
+        Wgmma<Element, kColumnsDQ>::add_b_transposed(dq, rows, k, adds || i > 0);
+    }
+    wgmma_commit();
+  }
+
+  // dQ to the thread that adds it.
+  template <int rings>
+  MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 group, i32 warp, const Ring<rings>& to_ring,
+                             RingPlace<rings> place) const {
+    constexpr int kDim = kTransposed ? tile_q : dim_qk;
+    const i32 lane = threadIdx.x % 32;
+    const i32 row_block = kTransposed || kRowsEach ? group * 4 + warp : warp;
+    const i32 column_block = kTransposed || kRowsEach ? 0 : group * (kColumnsDQ / 8);
+    const u32 to = smem_dq + dq_accumulator_index(kDim, row_block, column_block, lane) * 4;
+    to_ring.wait_empty(place);
+#pragma unroll
+    for (int n = 0; n < kColumnsDQ / 8; ++n)
+      if (has_columns(group, warp, n)) store_shared_floats(to + n * 512, dq[n]);
+    fence_for_wgmma();
+    __syncwarp();
+    arrive_as_warp(to_ring.full(place.stage));
+  }
+  // Whether block n of a group's dQ has columns that exist: the second group's last ones are the rest of a panel.
+  static MICA_DEVICE bool has_columns(i32 group, i32 warp, int n) {
+    if constexpr (dim_qk % 64 == 0) return true;
+    if constexpr (kTransposed) return group * 64 + warp * 16 < dim_qk;
+    return (kRowsEach ? 0 : group * kColumnsDQ) + n * 8 < dim_qk;
+  }
+};
+
+}  // namespace mica
