@@ -30,8 +30,9 @@ def _backward(d_o: Tensor, d_lse: Any, q: Tensor, k: Tensor, v: Tensor, o: Tenso
 
 def register_flops(forward: Any, backward: Any) -> None:
     try:
-        from torch.utils.flop_counter import register_flop_formula
+        from torch.utils.flop_counter import flop_registry, register_flop_formula
     except ImportError:
         return
-    register_flop_formula(forward, get_raw=True)(_forward)
-    register_flop_formula(backward, get_raw=True)(_backward)
+    for op, formula in ((forward, _forward), (backward, _backward)):
+        register_flop_formula(op, get_raw=True)(formula)
+        flop_registry.setdefault(op, formula)  # PyTorch 2.4 notes its overloads, and then asks for the op

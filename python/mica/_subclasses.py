@@ -12,8 +12,11 @@ from .errors import InvalidArgument, Unsupported
 
 
 def _dtensor() -> Optional[type]:
-    module = sys.modules.get("torch.distributed.tensor")
-    return getattr(module, "DTensor", None)
+    """Its class, once something has imported it; before PyTorch 2.5 from a private module."""
+    kind: Optional[type] = None
+    for name in ("torch.distributed.tensor", "torch.distributed._tensor"):
+        kind = kind or getattr(sys.modules.get(name), "DTensor", None)
+    return kind
 
 
 def _refuse(optional: Dict[str, Any], what: str) -> None:
@@ -64,7 +67,10 @@ def _round(q: Tensor, k: Tensor, v: Tensor, group: Any, seqlen: int, seqlen_k: i
 def _distributed(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Dict[str, Any], return_lse: bool) -> Any:
     """Batch and heads are divided as they lie: every rank attends to what it has. Rows that are divided along one
     dimension of the mesh go round it."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    try:
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+    except ImportError:  # before PyTorch 2.5
+        from torch.distributed._tensor import DTensor, Replicate, Shard
 
     from .functions import attention
     for name, tensor in (("q", q), ("k", k), ("v", v)):

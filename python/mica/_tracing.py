@@ -160,7 +160,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         if needs_gradient and out is not None:
             raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
         call = torch.ops.mica.attention
-        if _transforms() and not _is_compiling():
+        if not _is_compiling() and _transforms():
             call, needs_gradient = Transformed.apply, True
         o, lse = call(q, k, v, *tensors, *[values[name] for name in _torch_ops.NUMBER_NAMES],
                       return_lse or needs_gradient)

@@ -215,6 +215,8 @@ def start(model_type):
             theirs.send(dict(model=model_type, left_out=first_line(error), cases={}))
         except BaseException as error:  # noqa: BLE001
             theirs.send(dict(model=model_type, wrong="".join(traceback.format_exception_only(error))[-300:], cases={}))
+        theirs.close()
+        os._exit(0)  # the end of an interpreter with torch takes longer than most models, and is waited for
 
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()

@@ -204,7 +204,7 @@ def mask(
         allow_is_causal_skip=False,
         config=config,
         **positions,
-        **kwargs,
+        **{"allow_torch_fix": False, **kwargs},  # as eager asks for: rows that see nothing stay so before PyTorch 2.5 too
     )
     if made is not None and is_native and attention_mask is None and not _is_tracing():
         # With cu_seq_lens the kernel needs no mask for this.
@@ -302,6 +302,9 @@ def attention(
         return mica.attention(q, k, v, window=(seen, seen), mask=attention_mask.to(torch.bool) if has_padding else None,
                               **options), None
     if attention_mask is not None and attention_mask.dim() == 2:
+        if attention_mask.shape[1] < keys:
+            raise Unsupported(f"attention_mask has {attention_mask.shape[1]} entries for {keys} keys, which attn_implementation="
+                              f"'{NAME}' will not ignore; want one for each key")
         attention_mask = attention_mask[:, None, None, :].to(_PADDING)
     if attention_mask is not None and attention_mask.dim() != 4:
         raise Unsupported(f"attention_mask has {attention_mask.dim()} axes, want 2 or 4")

@@ -15,6 +15,8 @@ import mica  # noqa: E402
 import reference  # noqa: E402
 from mica import _caller  # noqa: E402
 
+OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5)
+
 
 def qkv(rows=7, keys=7, heads=4, key_heads=2, dim=8, requires_grad=False, batch=2):
     torch.manual_seed(0)
@@ -362,6 +364,7 @@ def test_modes_see_the_op_on_the_fast_path():
     assert "mica::attention" in [event.key for event in profiler.key_averages()]
 
 
+@pytest.mark.skipif(OLD, reason="PyTorch has selective checkpointing by a policy since 2.5")
 def test_selective_checkpointing_keeps_the_result():
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
     q, k, v = qkv(requires_grad=True)
@@ -434,6 +437,7 @@ def test_jit_trace_and_fx():
     torch.testing.assert_close(torch.fx.symbolic_trace(Layer())(*other), want)
 
 
+@pytest.mark.skipif(OLD, reason="the compiled autograd of PyTorch 2.4 ends with an AssertionError of its own here")
 def test_compiled_autograd():
     torch._dynamo.reset()
     q, k, v = qkv(requires_grad=True)
@@ -484,7 +488,10 @@ def test_nested_tensors_that_are_no_packed_rows():
 def test_dtensor_batch_and_head_sharding(tmp_path):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    if OLD:
+        from torch.distributed._tensor import Replicate, Shard, distribute_tensor
+    else:
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))

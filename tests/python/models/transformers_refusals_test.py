@@ -65,6 +65,9 @@ def test_position_bias_is_a_bias_with_a_gradient(kind, side):
         torch.testing.assert_close(grads[1][name], want, rtol=2e-3, atol=2e-5, msg=lambda text: f"{name}: {text}")
 
 
+OLD_MASKS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
+
+
 def packed(lengths=(15, 9, 3)):
     torch.manual_seed(1)
     ids = torch.randint(3, 97, (1, sum(lengths)))
@@ -75,6 +78,8 @@ def packed(lengths=(15, 9, 3)):
 @pytest.mark.parametrize("name", ["phimoe: a window that only the mask names", "llama4: chunks"])
 @pytest.mark.parametrize("with_positions", [True, False])
 def test_a_window_that_only_the_mask_names_holds_in_packed_rows(name, with_positions):
+    if with_positions and OLD_MASKS:
+        pytest.skip("eager's masks do not know packed rows before PyTorch 2.6")
     ids, positions, cu, lengths = packed()
     eager, model = build(CAUSAL[name], "eager"), build(CAUSAL[name], "mica")
     with torch.no_grad():
@@ -199,6 +204,7 @@ def test_a_causal_mask_of_modules_that_call_themselves_bidirectional():
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(OLD_MASKS, reason="Transformers' Doge needs the flex attention of a later PyTorch, with eager too")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_model_that_joins_the_mask_with_its_own_gets_all_of_it(side):
     """Doge takes what is not 0 in a mask for hidden, unless it is one of booleans: the short form would be turned over."""

@@ -268,6 +268,7 @@ def test_a_window_that_only_the_mask_names_is_in_the_mask():
     assert attention_masks(model, batch_with_padding("none")[0]) == [(3, 1, 14, 14)]
 
 
+@pytest.mark.skipif(torch.__version__ < "2.5", reason="Transformers' masks are not for the torch.compile of PyTorch 2.4")
 def test_a_model_compiles_as_one_graph():
     torch._dynamo.reset()
     ids, mask = batch_with_padding("left")
