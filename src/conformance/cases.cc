@@ -11,14 +11,21 @@ void CaseTable::add_one(const std::string& name, Options options) {
   options_.push_back(std::move(options));
 }
 
+void CaseTable::add_typed(const std::string& name, Options o, int32_t dtype) {
+  o.dtype = dtype;
+  if (o.gradients == kNoGradients && has_gradients(o)) o.gradients = kGradQkv;
+  if (dtype == MICA_FP32 && o.num_splits <= 1) o.want_probs = true;
+  add_one(name + "_" + dtype_name(dtype), o);
+}
+
 void CaseTable::add(const std::string& name, const Options& options) {
-  for (const int32_t dtype : {MICA_FP32, MICA_FP16, MICA_BF16}) {
-    Options o = options;
-    o.dtype = dtype;
-    if (o.gradients == kNoGradients && has_gradients(o)) o.gradients = kGradQkv;
-    if (dtype == MICA_FP32 && o.num_splits <= 1) o.want_probs = true;
-    add_one(name + "_" + dtype_name(dtype), o);
-  }
+  add_typed(name, options, MICA_FP32);
+  add_16_bit(name, options);
+}
+
+void CaseTable::add_16_bit(const std::string& name, const Options& options) {
+  add_typed(name, options, MICA_FP16);
+  add_typed(name, options, MICA_BF16);
 }
 
 bool has_gradients(const Options& o) {

@@ -15,9 +15,11 @@ class CaseTable {
   void add_one(const std::string& name, Options options);
   // The case in fp32, fp16 and bf16, with the gradients of q, k and v where they exist, and probs in fp32.
   void add(const std::string& name, const Options& options);
+  void add_16_bit(const std::string& name, const Options& options);  // without fp32
   std::vector<Options> take() { return std::move(options_); }
 
  private:
+  void add_typed(const std::string& name, Options options, int32_t dtype);
   std::vector<Options> options_;
 };
 
