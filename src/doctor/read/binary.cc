@@ -14,13 +14,14 @@ using namespace support;
 
 namespace {
 
-constexpr uint8_t kFatbinMagic[8] = {0x50, 0xed, 0x55, 0xba, 0x01, 0x00, 0x10, 0x00};
-
 bool starts_as_elf(std::span<const uint8_t> head) {
   return head.size() >= SELFMAG && std::memcmp(head.data(), ELFMAG, SELFMAG) == 0;
 }
 bool starts_as_fatbin(std::span<const uint8_t> head) {
-  return head.size() >= sizeof kFatbinMagic && std::memcmp(head.data(), kFatbinMagic, sizeof kFatbinMagic) == 0;
+  uint64_t word = 0;
+  if (head.size() < sizeof word) return false;
+  std::memcpy(&word, head.data(), sizeof word);
+  return word == kFatbinMagic;
 }
 
 bool is_gpu_section(const ElfSection& section) {

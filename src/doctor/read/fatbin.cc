@@ -12,7 +12,6 @@
 namespace doctor {
 namespace {
 
-constexpr uint64_t kContainerMagic = 0x00100001ba55ed50;  // magic, version 1, 16 bytes of header
 constexpr std::size_t kContainerHeader = 16, kEntryHeader = 64, kMaxEntryHeader = 4096;
 constexpr std::size_t kSmallCubin = 64 << 10;  // opened to see whether it holds any code
 constexpr std::size_t kCubinHead = 512;        // of larger ones, to see which toolkit made them
@@ -121,7 +120,7 @@ bool FatbinScanner::advance() {
       for (; i + kContainerHeader <= have; i += 8) {
         uint64_t word;
         std::memcpy(&word, at + i, sizeof word);
-        if (word != kContainerMagic) continue;
+        if (word != kFatbinMagic) continue;
         used_ += i;
         open_container();
         return true;

@@ -17,6 +17,10 @@ namespace doctor {
 
 using namespace support;
 
+// How a container begins: magic, version 1, 16 bytes of header. A number, compared as one: as bytes among this
+// program's data the doctor would find a container in itself.
+inline constexpr uint64_t kFatbinMagic = 0x00100001ba55ed50;
+
 enum class GpuCode { kPtx, kCubin, kLtoIr, kOther };
 enum class Compression { kNone, kLz4, kZstd, kOther };
 
