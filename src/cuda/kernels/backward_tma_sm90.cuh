@@ -2,8 +2,8 @@
 // Backward attention for Hopper by the copy engine. A block takes what the row's course says: one key tile, or several.
 #pragma once
 
-#include "kernels/parts/backward_tma_persistent_sm90.cuh"
 #include "kernels/parts/backward_tma_loose_sm90.cuh"
+#include "kernels/parts/backward_tma_persistent_sm90.cuh"
 
 #ifndef MICA_COURSE
 #define MICA_COURSE ONE_TILE
