@@ -33,7 +33,7 @@ SOURCE = "kernels/parts/instance.cu"
 INCLUDE_FOLDERS = ("src", "src/cuda", "include")
 # 737: using-declarations that repeat a name of their own namespace, as they do where MICA_NS is mica.
 OPTIONS = ["-std=c++20", "-default-device", "-diag-suppress=737", "--ptxas-options=-v"]
-MAX_DEFLATED_BYTES = 20 << 20
+MAX_DEFLATED_BYTES = 22 << 20
 # Level 9 takes six times as long (0.04 s an image) for 1.5 % less.
 DEFLATE_LEVEL = 7
 # ptxas tells of lost overlap (wgmma serialised) and ignored register requests only by these.
