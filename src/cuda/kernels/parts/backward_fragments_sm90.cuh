@@ -36,14 +36,14 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
                                   advance(from_b, i / 4 * BTile::kPanelBytes + i % 4 * 32), i > 0);
     wgmma_commit();
   }
-  // c (64 keys x columns) += operand (64 keys x tile_q) B of the blocks [begin, end) of 16 queries, begun.
-  template <int columns, class BTile, int begin = 0, int end = tile_q / 16>
+  // c (64 keys x columns) += operand (64 keys x tile_q) B, begun.
+  template <int columns, class BTile>
   static MICA_DEVICE void gemm_operand(float (&c)[columns / 8][4], const Operand& operand, u32 b) {
     const u64 from_b = matrix_descriptor(b, BTile::kPanelBytes, 1024);
-    if constexpr (begin == 0) wgmma_hold(c);  // else it is under way
+    wgmma_hold(c);
     wgmma_fence();
 #pragma unroll
-    for (int i = begin; i < end; ++i)
+    for (int i = 0; i < tile_q / 16; ++i)
       Wgmma<Element, columns>::add_transposed(c, operand[i], advance(from_b, i * 16 * 128));
     wgmma_commit();
   }
@@ -62,11 +62,9 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
     wgmma_commit();
   }
 
-  // Of the blocks [begin, end) of eight queries.
-  template <int begin = 0, int end = tile_q / 8>
   MICA_DEVICE void probabilities(float (&s)[tile_q / 8][4], const float* lse) const {
 #pragma unroll
-    for (int n = begin; n < end; ++n) {
+    for (int n = 0; n < tile_q / 8; ++n) {
       const float2 row = *reinterpret_cast<const float2*>(lse + n * 8 + threadIdx.x % 4 * 2);
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = ex2_approx(fmaf(s[n][e], p.score.scale_log2, -(e % 2 ? row.y : row.x)));
@@ -150,10 +148,9 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
       }
     }
   }
-  template <int begin = 0, int end = tile_q / 16>
   static MICA_DEVICE void round(Operand& operand, const float (&x)[tile_q / 8][4]) {
 #pragma unroll
-    for (int i = begin; i < end; ++i) pack_a<Element>(operand[i], x[2 * i], x[2 * i + 1]);
+    for (int i = 0; i < tile_q / 16; ++i) pack_a<Element>(operand[i], x[2 * i], x[2 * i + 1]);
   }
   // Where a thread keeps two elements of its fragment in a tile of dS^T.
   static MICA_DEVICE u32 place(u32 tile, i32 first_row, int n, int half) {
