@@ -136,7 +136,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
   template <class Tile>
-  MICA_DEVICE void ask_rows(u32 shared, const MappedRows& rows, const typename Base::QueryTile& query, u32 full,
+  MICA_DEVICE void ask_rows(u32 shared, const MappedRows& rows, const typename Base::HeadTile& query, u32 full,
                             u32 landed, bool ragged) const {
     const u32 barrier = ragged ? landed : full;
     mbarrier_arrive_expecting(barrier, Tile::kBytes);

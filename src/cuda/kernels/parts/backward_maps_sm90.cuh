@@ -21,8 +21,8 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base::smem_v;
   using Base::stats;
   using Base::tiles;
+  using typename Base::HeadTile;
   using typename Base::KTile;
-  using typename Base::QueryTile;
   using typename Base::VTile;
 
   const BackwardMapsParams& maps;
@@ -70,7 +70,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
 
   // One warp: the row statistics of a query tile, on their way while the stage is waited for.
   template <class WaitEmpty>
-  MICA_DEVICE void bring_stats_of(const QueryTile& query, i32 stage, WaitEmpty wait_empty) const {
+  MICA_DEVICE void bring_stats_of(const HeadTile& query, i32 stage, WaitEmpty wait_empty) const {
     constexpr int kRows = (tile_q + 31) / 32;
     const i32 lane = threadIdx.x % 32, row = query.tile * tile_q, valid = sequence.len_q - row;
     const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;

@@ -67,16 +67,16 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
   using Place = RingPlace<stages>;
   // The query head and tile of a step: head after head, each with all of its tiles. Consumers count it on; the warps
   // that fetch divide, since they have fewer registers to keep it in.
-  struct QueryTile {
+  struct HeadTile {
     i32 head, tile;
   };
-  MICA_DEVICE QueryTile query_tile_of(i32 step) const {
+  MICA_DEVICE HeadTile query_tile_of(i32 step) const {
     const i32 tiles_each = tiles.end - tiles.begin, index = step % tiles_each;
     return {first_head() + step / tiles_each, tiles.begin + index};
   }
   MICA_DEVICE i32 first_head() const { return head_k * p.group + part * p.part_heads; }
-  MICA_DEVICE QueryTile first_query_tile() const { return {first_head(), tiles.begin}; }
-  MICA_DEVICE void next(QueryTile& query) const {
+  MICA_DEVICE HeadTile first_query_tile() const { return {first_head(), tiles.begin}; }
+  MICA_DEVICE void next(HeadTile& query) const {
     const bool is_last = query.tile == tiles.end - 1;
     query.tile = is_last ? tiles.begin : query.tile + 1;
     query.head += is_last;
@@ -119,7 +119,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
       if (kAhead == 0 && step >= stages) announce<0>(step - 1);
       if (step < count) {
         const Place place = Place::of_step(step);
-        const QueryTile query = query_tile_of(step);
+        const HeadTile query = query_tile_of(step);
         ring.wait_empty(place);
         load_queries(query.head, query.tile * tile_q, place.stage);
       }
@@ -163,7 +163,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
     features.begin(p, batch_index, 0);
     for (i32 step = 0; step < count; ++step) {
       const Place place = Place::of_step(step);
-      const QueryTile query = query_tile_of(step);
+      const HeadTile query = query_tile_of(step);
       head = query.head;
       ring.wait_empty(place);
       if constexpr (kDropout) draw(query.tile * tile_q, place.stage);
@@ -211,7 +211,7 @@ struct BackwardRing : BackwardBlock<Element, tile_q, tile_k, warps, (served & ~k
   MICA_DEVICE void write_dq(i32 count, Add add, Done done, i32 steps_before = 0) {
     for (i32 step = 0; step < count; ++step) {
       const RingPlace<1> place = RingPlace<1>::of_step(steps_before + step);
-      const QueryTile query = query_tile_of(step);
+      const HeadTile query = query_tile_of(step);
       head = query.head;
       const i64 block = this->dq_tile(query.tile);
       if (p.dq_semaphores) this->spin_on_semaphore(query.tile, block);

@@ -45,12 +45,12 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
   using Base::stats;
   using Base::tiles;
   using typename Base::DsTile;
+  using typename Base::HeadTile;
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::OTile;
   using typename Base::Place;
   using typename Base::QTile;
-  using typename Base::QueryTile;
   using typename Base::Scores;
   using typename Base::VTile;
   static constexpr bool kWholeHeads = course == Course::HEADS;
@@ -130,7 +130,7 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
     });
   }
   // Where a query tile's dQ is kept from one key tile to the next.
-  MICA_DEVICE float* kept_dq(const QueryTile& query) const {
+  MICA_DEVICE float* kept_dq(const HeadTile& query) const {
     const i32 head = query.head - head_k * p.group;
     const i32 slot = maps.parts > 1 ? batch_index * p.heads_k + head_k : i32(blockIdx.x);
     return p.dq_accumulator + ((i64(slot) * p.group + head) * p.tiles_q + query.tile) * (tile_q * dim_qk);
@@ -156,7 +156,7 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
       tiles_before += count > 0;
     });
   }
-  MICA_DEVICE void ask_queries(const QueryTile& query, const Place& place) const {
+  MICA_DEVICE void ask_queries(const HeadTile& query, const Place& place) const {
     const i32 row = query.tile * tile_q, from = i32(sequence.q_begin) + row;
     const bool ragged = this->is_ragged(row);
     const u32 full = ring.full(place.stage), barrier = ragged ? landed + place.stage * 8 : full;
@@ -283,7 +283,7 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
   }
 
   // What the key tiles before have added to dQ, or zeros.
-  MICA_DEVICE void take_up(float (&dq)[kColumnsDQ / 8][4], const QueryTile& query, i32 group, i32 warp,
+  MICA_DEVICE void take_up(float (&dq)[kColumnsDQ / 8][4], const HeadTile& query, i32 group, i32 warp,
                            bool is_there) const {
     const float* from =
         kept_dq(query) + dq_accumulator_index(dim_qk, kRowsEach ? group * 4 + warp : warp,
@@ -295,7 +295,7 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
     }
   }
   // dQ in its place: no later key tile is seen.
-  MICA_DEVICE void finish_dq(const float (&dq)[kColumnsDQ / 8][4], const QueryTile& query, i32 group, i32 warp) const {
+  MICA_DEVICE void finish_dq(const float (&dq)[kColumnsDQ / 8][4], const HeadTile& query, i32 group, i32 warp) const {
     if (!maps.dq.data) return;
     const i32 lane = threadIdx.x % 32, first_column = (kRowsEach ? 0 : group * kColumnsDQ) + lane % 4 * 8;
     const i32 first_row = query.tile * tile_q + (kRowsEach ? group * 64 : 0) + warp * 16 + lane / 4;
