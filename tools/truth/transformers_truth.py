@@ -21,6 +21,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -297,25 +298,42 @@ def every_model():
     return named
 
 
+def commit_here():
+    """The tree's commit, with "+" where tracked files differ from it; "" outside of a repository."""
+    found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty=+"],
+                           capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+def count_by(results, field):
+    """[(value, how many results have it)], the most frequent first."""
+    values = [r.get(field) or "unknown" for r in results]
+    return sorted(((value, values.count(value)) for value in set(values)), key=lambda pair: (-pair[1], pair[0]))
+
+
 def write_table(results_by_version, path):
     """One table per Transformers version."""
     lines = ["# Transformers with attn_implementation=\"mica\": what was run", "",
              "Written by `make transformers-truth` (`transformers_truth.py` among the tools): every model type that can",
              "be made small from its configuration, with random weights, on a CPU, against eager attention (or sdpa,",
              "where eager differs from it and Mica does not). What is refused says so in one sentence when the model",
-             "is made or run. Left out: what eager itself cannot run so small, and why.",
+             "is made or run. Part: a configuration without a class of its own, which runs within another row's model.",
+             "Left out: what eager itself cannot run so small, and why.",
              ""]
     for version, results in sorted(results_by_version.items(), reverse=True):
         ordered = sorted(results.values(), key=lambda r: r["model"])
-        rows = [(r["model"].partition(":")[0], r.get("class", ""), *verdict_of(r)) for r in ordered]
+        commits = count_by(ordered, "commit")
+        rows = [(r["model"].partition(":")[0], r.get("class", ""), *verdict_of(r), r.get("commit")) for r in ordered]
         counts = {word: sum(row[2] == word for row in rows) for word in ("works", "refused", "part", "left out", "wrong")}
-        torches = sorted({r["torch"] for r in ordered if "torch" in r})
         lines += [f"## Transformers {version}", "",
-                  ", ".join(f"{count} {word}" for word, count in counts.items()) + f"; PyTorch {' and '.join(torches)}.", "",
+                  ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", "",
+                  *(f"{count} rows are of commit {commit}." for commit, count in commits),
+                  *(f"{count} rows are of PyTorch {torch}." for torch, count in count_by(ordered, "torch")), "",
                   "| model type | class | | what, or why |", "|---|---|---|---|"]
-        for model, kind, word, why in rows:
-            why = re.sub(r"\s+", " ", why).replace("|", "\\|")
-            lines.append(f"| {model} | {kind} | {word} | {why[:240]} |")
+        for model, kind, word, why, commit in rows:
+            why = re.sub(r"\s+", " ", why).replace("|", "\\|")[:240]
+            of = f" ({commit})" if commit and commit != commits[0][0] else ""
+            lines.append(f"| {model} | {kind} | {word} | {why}{of} |")
         lines.append("")
     path.write_text("\n".join(lines))
 
@@ -339,9 +357,9 @@ def main():
         results = kept.setdefault(transformers.__version__, {})
         wanted = [model for model in options.models or every_model() if options.again or model not in results]
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        written = 0.0
+        written, commit = 0.0, commit_here()
         for number, (model, result) in enumerate(in_processes(wanted, options.jobs), 1):
-            results[model] = dict(result, torch=torch.__version__)
+            results[model] = dict(result, torch=torch.__version__, commit=commit)
             word, why = verdict_of(result)
             print(f"{model}: {word}: {why[:150]}", flush=True)
             if number == len(wanted) or time.monotonic() > written + SECONDS_BETWEEN_NOTES:
