@@ -196,6 +196,6 @@ def test_odd_cu_seqlens_are_cut_to_the_tensor(odd, meant):
         o, lse = mica.attention_varlen(q, k, v, cu, cu, max_seqlen_q=100, max_seqlen_k=100, return_lse=True)
         results.append((o, lse, *torch.autograd.grad(o, (q, k, v), grad)))
     for name, got, want in zip(("o", "lse", "dq", "dk", "dv"), *results):
-        assert torch.equal(got, want), name
+        torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}")
     o, _, *grads = results[0]
     assert all((t[meant[-1]:] == 0).all() and not t.isnan().any() for t in (o, *grads))

@@ -35,7 +35,7 @@ def in_a_new_process(text):
 FIRST_CALLS = {
     "fake": """
 with FakeTensorMode():
-    f(*(torch.empty(2, 7, 4, 8) for _ in range(3)))
+    f(*(torch.empty(2, 7, 4, 8, device=device) for _ in range(3)))
 """,
     "make_fx": "make_fx(f)(q, q, q)",
     "export": """
@@ -50,14 +50,15 @@ torch.export.export(M(), (q, q.clone(), q.clone()))
 
 
 @pytest.mark.parametrize("first", FIRST_CALLS)
-def test_a_first_call_under_tracing_breaks_no_later_call(first):
+def test_a_first_call_under_tracing_breaks_no_later_call(first, device):
     out = in_a_new_process(f"""
 import torch, mica
+device = {device!r}
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 f = lambda q, k, v: mica.attention(q, k, v, causal=True)
 torch.manual_seed(0)
-q = torch.randn(2, 7, 4, 8)
+q = torch.randn(2, 7, 4, 8, device=device)
 {FIRST_CALLS[first]}
 want = torch.nn.functional.scaled_dot_product_attention(*(q.transpose(1, 2),) * 3, is_causal=True).transpose(1, 2)
 for _ in range(3):
@@ -66,7 +67,7 @@ for _ in range(3):
 x = q.clone().requires_grad_()
 for _ in range(3):
     mica.attention(x, x, x, num_splits=3).sum().backward()
-cu = torch.tensor([0, 3, 7], dtype=torch.int32)
+cu = torch.tensor([0, 3, 7], dtype=torch.int32, device=device)
 mica.attention_varlen(q[0], q[0], q[0], cu, cu, causal=True)
 print("right")
 """)
