@@ -24,7 +24,7 @@ from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
 from ._prefix import attend_with_prefix, refuse_with_prefix, turn
 from ._subclasses import attend_subclass
-from ._tracing import (has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
+from ._tracing import (dispatch_modes, has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
 from .errors import InvalidArgument, NotDense
 
@@ -209,7 +209,8 @@ def _again(key: Key, q: Tensor, k: Tensor, v: Tensor) -> Any:
     except (KeyError, TypeError, AttributeError):  # what is no number and no tensor is for those who come next
         return None
     if (call.is_same(q, k, v) and forward_ad._current_level < 0 and
-            not profiler._is_profiler_enabled and not _python_dispatch._is_in_torch_dispatch_mode):
+            not profiler._is_profiler_enabled and
+            not (_python_dispatch._is_in_torch_dispatch_mode and dispatch_modes())):  # the flag stays in PyTorch 2.4
         return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
     return None
 

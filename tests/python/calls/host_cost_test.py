@@ -80,6 +80,7 @@ def test_a_call_is_few_steps():
     trained = functions_called(lambda: mica.attention(*leaves, causal=True))
     assert plain.count("data_ptr") <= 5 and trained.count("data_ptr") <= 6  # q, k, v, o and the workspace; also lse
     if _recent._guard_is_right():
+        plain, trained = ([name for name in names if name != "_len_torch_dispatch_stack"] for names in (plain, trained))  # 2.4
         assert len(plain) <= 16 and "find" not in plain and "is_traced" not in plain
         assert len(trained) <= 20 and trained.count("apply") == 1
     else:

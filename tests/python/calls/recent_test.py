@@ -130,6 +130,22 @@ def test_dispatch_modes_and_transforms():
     assert "mica.attention.default" in names.seen
 
 
+def test_a_mode_within_itself_does_not_bar_the_short_way(monkeypatch):
+    """PyTorch 2.4 goes on saying that there is a mode, as after every torch.compile."""
+    from mica import _torch_face
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    mode = FakeTensorMode()
+    with mode, mode:
+        pass
+    tensors = qkv()
+    settle(tensors)
+    looked_up = []
+    plain_call = _torch_face._plain_call
+    monkeypatch.setattr(_torch_face, "_plain_call", lambda *given: looked_up.append(1) or plain_call(*given))
+    mica.attention(*tensors)
+    assert bool(looked_up) != _recent._guard_is_right()
+
+
 def test_options_and_window_are_part_of_it(device):
     tensors = qkv(device, rows=9)
     settle(tensors, window=(3, 0))

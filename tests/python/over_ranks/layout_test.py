@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -156,7 +157,9 @@ def test_joining_is_the_softmax_of_all():
 
 def test_kernel_that_joins():
     """Triton's interpreter runs it on a CPU."""
-    pytest.importorskip("triton", reason="Triton is not installed")
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    if triton.__version__ < "3.1" and numpy.__version__ >= "2":
+        pytest.skip("the interpreter of Triton 3.0 was compiled for NumPy 1: with NumPy 2 no kernel's store arrives")
     made = subprocess.run([sys.executable, joining.__file__], capture_output=True, text=True, timeout=300,
                           env=dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join(sys.path)))
     assert made.returncode == 0 and made.stdout == "ok\n", made.stdout + made.stderr
