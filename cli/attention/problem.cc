@@ -93,7 +93,7 @@ void check_numbers(const ProblemSpec& s) {
                    {"keys", s.varlen.empty() ? s.keys() : longest}});
 }
 
-// One list of the fields: the flags, the JSON reader and the writer all walk it. f(name, field, help).
+// One list of the fields: the flags, the JSON reader and the writer all go through it. f(name, field, help).
 template <class Spec, class F>
 void for_each_field(Spec& s, F f) {
   f("pass", s.pass, "forward or backward");

@@ -17,7 +17,6 @@ mica_status fail(mica_status status, const char* format, ...) {
   return status;
 }
 
-void clear_error() { message[0] = 0; }
 const char* last_error() { return message; }
 
 }  // namespace mica

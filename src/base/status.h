@@ -9,7 +9,6 @@ namespace mica {
 // Records the message (printf style) and returns the status, so that a caller can `return fail(...)`.
 mica_status fail(mica_status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-void clear_error();
 const char* last_error();
 
 }  // namespace mica

@@ -110,14 +110,4 @@ HWY_INLINE void pack_a(Element* dst, i64 ld_a, const RowAt& row_at, i32 dtype, i
   }
 }
 
-// A (rows x depth) from the transpose of a scratch matrix of floats (depth x rows): dS^T, P^T.
-template <class Element>
-HWY_INLINE void pack_a_transposed(Element* dst, i64 ld_a, const float* src, i64 ld_src, i32 rows, i32 depth) {
-  for (i32 r = 0; r < rows; ++r) {
-    i32 c = 0;
-    for (; c < depth; ++c) store_element(dst + r * ld_a + c, src[c * ld_src + r]);
-    for (; c < ld_a; ++c) dst[r * ld_a + c] = 0;
-  }
-}
-
 }  // namespace MICA_NS

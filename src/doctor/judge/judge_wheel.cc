@@ -356,8 +356,8 @@ void judge_torch_range(const Wheel& wheel, const TorchFacts& torch, std::vector<
          .message = printable(normalised_package(wheel.metadata.first("Name"))) + " " +
                     printable(wheel.metadata.first("Version")) + " has requirement torch" + printable(range) +
                     ", but you have torch " + printable(torch.version) + ".",
-         .cause = "METADATA excludes this torch: the package may ask for what it has not, and an installer "
-                  "replaces it.",
+         .cause = "METADATA excludes this torch: the package may need what this torch lacks, and an installer "
+                  "would replace it.",
          .fix = "take a release of the package that allows torch " + here.text() +
                 ", or a new environment with pip install 'torch" + printable(range) + "'",
          .evidence = {"Requires-Dist: " + printable(requirement)}}));

@@ -62,8 +62,6 @@ bool holds_word(std::string_view list, std::string_view word) {
 
 }  // namespace
 
-std::span<const TorchSignature> torch_signatures() { return kSignatures; }
-
 const TorchSignature* find_torch_signature(std::string_view symbol) {
   for (const TorchSignature& row : kSignatures)
     if (matches(row.pattern, symbol)) return &row;

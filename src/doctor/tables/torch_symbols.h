@@ -2,7 +2,6 @@
 // Symbols of torch that came, went or changed: from a name to the releases that have it.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,7 +18,6 @@ struct TorchSignature {
   const char* what;     // in plain words
 };
 
-std::span<const TorchSignature> torch_signatures();
 // The row that a symbol matches; nullptr if there is none.
 const TorchSignature* find_torch_signature(std::string_view symbol);
 // "torch 2.8 and later", "torch up to 2.9"
