@@ -296,14 +296,19 @@ class Truth:
                    errors[0] if errors else "builds")])
 
     def bring_torch(self, torch: str) -> Optional[List[pathlib.Path]]:
-        """PyTorch, and what it requires of CUDA's libraries and Triton."""
+        """PyTorch, what it requires of CUDA's libraries and Triton, and what those require of each other."""
         found = self.download_all([f"torch=={torch}"])
         if not found:
             return None
-        wanted = [r for r in requirements(found[0]) if name_of(r).startswith(("nvidia", "triton", "cuda"))]
-        added = []
-        for wheel in found + self.download_all(wanted):
-            added += self.unpack(wheel)
+        added: List[pathlib.Path] = []
+        wanted, seen = found, {"torch"}
+        while wanted:
+            for wheel in wanted:
+                added += self.unpack(wheel)
+            required = {name_of(r): r for wheel in wanted for r in requirements(wheel)
+                        if name_of(r).startswith(("nvidia", "triton", "cuda")) and name_of(r) not in seen}
+            seen |= set(required)
+            wanted = self.download_all(list(required.values()))
         return added
 
     def run_target(self, torch: Optional[str], numpy: str) -> None:

@@ -31,7 +31,7 @@ void explain_symbol(const std::string& symbol, const Environment* target, Verdic
   verdict.fix =
       "{pip} uninstall -y PACKAGE, then install the wheel that fits: for flash-attn, mica pick names it; for "
       "torchvision and the like, {pip} install -U torch torchvision torchaudio in one command; what has no wheel: mica "
-      "build PACKAGE";
+      "build PACKAGE. (`import torch` must stand before the import: by itself that alone gives such an error, too)";
   if (!is_torch_name(symbol) && !is_torch_stable_name(symbol)) {
     verdict.code = "UNDEFINED_SYMBOL";
     verdict.cause = "Nothing that is loaded defines " + name + ".";

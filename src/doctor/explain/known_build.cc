@@ -72,6 +72,23 @@ std::span<const KnownFailure> known_build_failures() {
        "names the old one.",
        "export CUDA_HOME=/usr/local/cuda-12.8 PATH=$CUDA_HOME/bin:$PATH (mica doctor lists the toolkits here), or use "
        "{pip} install 'nvidia-cuda-nvcc-cu12'"},
+      {"BUILD_NO_ARCH",
+       Role::kCause,
+       {"Unsupported gpu architecture 'compute_'", "Unsupported gpu architecture 'compute_N'",
+        "Unsupported gpu architecture 'compute_native'"},
+       {},
+       "The build asked for the GPU of this machine and got no number: none is visible to it, or its CMake (before "
+       "3.24) does not know `native`.",
+       "export TORCH_CUDA_ARCH_LIST=\"8.0;9.0\" (the GPUs it shall run on; with CMake: "
+       "-DCMAKE_CUDA_ARCHITECTURES=\"80;90\") and {pip} install {project} --no-build-isolation"},
+      {"BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+       Role::kCause,
+       {"Unsupported gpu architecture 'compute_2{rest}'", "Unsupported gpu architecture 'compute_3{rest}'"},
+       {},
+       "nvcc no longer knows this architecture: compute_2x left CUDA in 9.0, compute_30 in 11.0, compute_35 and "
+       "compute_37 in 12.0. The project's list of architectures is older than the toolkit.",
+       "leave it out: export TORCH_CUDA_ARCH_LIST=\"8.0;9.0\" (with CMake: -DCMAKE_CUDA_ARCHITECTURES=\"80;90\"; else "
+       "delete its -gencode in setup.py or the Makefile), then {pip} install {project} --no-build-isolation"},
       {"BUILD_ARCH_UNSUPPORTED_BY_NVCC",
        Role::kCause,
        {"Unsupported gpu architecture '{arch}'", "Value '{arch}' is not defined for option 'gpu-architecture'",
@@ -176,6 +193,32 @@ std::span<const KnownFailure> known_build_failures() {
        "running, below site-packages/nvidia/cudnn.",
        "{pip} install nvidia-cudnn-cu12 && export CUDNN_PATH=$({python} -c 'import nvidia.cudnn as c; "
        "print(c.__path__[0])') CPATH=$CUDNN_PATH/include:$CPATH LIBRARY_PATH=$CUDNN_PATH/lib:$LIBRARY_PATH"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
+       {"fatal error: THC/{header}", "fatal error: 'THC/{header}'", "fatal error: TH/{header}",
+        "fatal error: 'TH/{header}'", "Cannot open include file: 'THC/{header}'"},
+       {},
+       "THC is PyTorch's old interface for CUDA, and its headers left PyTorch with 1.11: the source is of before that.",
+       "a newer release of the project ({pip} install -U {project} --no-build-isolation), or an environment with the "
+       "PyTorch it was written for: {pip} install 'torch<1.11'"},
+      {"BUILD_FAILED",
+       Role::kCause,
+       {"error: 'AT_CHECK' was not declared in this scope", "identifier 'AT_CHECK' is undefined",
+        "error: 'THC{name}' was not declared in this scope", "identifier 'THC{name}' is undefined"},
+       {},
+       "The source uses what PyTorch no longer has: AT_CHECK became TORCH_CHECK in 1.5, and all names of THC left with "
+       "1.11.",
+       "a newer release of the project ({pip} install -U {project} --no-build-isolation); in a checkout of it: sed -i "
+       "s/AT_CHECK/TORCH_CHECK/g in its .cpp and .cu files; or an environment with the PyTorch it was written for"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
+       {"fatal error: torch/{header}", "fatal error: 'torch/{header}'", "fatal error: ATen/{header}",
+        "fatal error: 'ATen/{header}'", "fatal error: c10/{header}"},
+       {},
+       "PyTorch's headers are not where the compiler looks: the Python that builds has no PyTorch (pip builds in an "
+       "environment of its own), or one older than the header.",
+       "{python} -c 'import torch; print(torch.__version__, torch.utils.cmake_prefix_path)', then {pip} install "
+       "{project} --no-build-isolation with the same Python"},
       {"BUILD_SOURCES_MISSING",
        Role::kCause,
        {"cutlass/{header}: No such file or directory", "cute/{header}: No such file or directory"},

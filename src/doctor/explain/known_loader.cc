@@ -31,8 +31,26 @@ std::span<const KnownFailure> known_loader_failures() {
        "| grep libcublas` shows what the system has"},
       {"CUDA_LIBRARY_SHADOWED",
        Role::kCause,
-       {"undefined symbol: nccl{symbol@}", "undefined symbol: cudnn{symbol@}", "undefined symbol: cusparse{symbol@}",
-        "undefined symbol: cublas{symbol@}", "undefined symbol: nvjitlink{symbol@}"},
+       {"cuDNN version incompatibility: PyTorch was compiled against",
+        "cuDNN version mismatch: PyTorch was compiled against"},
+       {},
+       "PyTorch brings the cuDNN that it was compiled with, and another one was loaded: an older copy on "
+       "LD_LIBRARY_PATH, in ld.so.cache or in the conda environment stands before it.",
+       "unset LD_LIBRARY_PATH, or take the folder with the other libcudnn.so out of it; then {python} -c 'import "
+       "torch; print(torch.backends.cudnn.version())'"},
+      {"CUDA_MAJOR",
+       Role::kCause,
+       {"undefined symbol: cusparse{symbol@}"},
+       {"csrgemm", "csrmm", "csrmv", "csr2dense", "csrsv"},
+       "cusparse{symbol} left cuSPARSE in CUDA 11 or 12: the file was built for an older CUDA than the one that was "
+       "loaded.",
+       "{pip} install -U --force-reinstall --no-deps PACKAGE (a release for this CUDA), or build it again: mica build "
+       "PACKAGE"},
+      {"CUDA_LIBRARY_SHADOWED",
+       Role::kCause,
+       {"undefined symbol: _nvJitLink{symbol@}", "undefined symbol: nccl{symbol@}", "undefined symbol: cudnn{symbol@}",
+        "undefined symbol: cusparse{symbol@}", "undefined symbol: cublas{symbol@}",
+        "undefined symbol: nvjitlink{symbol@}"},
        {},
        "The CUDA library that was loaded is older than the one this file was linked with: an older copy on "
        "LD_LIBRARY_PATH, in ld.so.cache or in the conda environment stands before the one that PyTorch brings.",
@@ -76,6 +94,16 @@ std::span<const KnownFailure> known_loader_failures() {
        "extension: the extension was imported by itself, or the two are of different releases.",
        "{python} -c 'import torch, transformer_engine.pytorch'; if it stays: {pip} install --force-reinstall "
        "--no-build-isolation 'transformer-engine[pytorch]'"},
+      // PyTorch's own library misses what another of its libraries has: two releases of it are mixed.
+      {"TORCH_SIGNATURE",
+       Role::kCause,
+       {"torch/lib/libtorch{part}: undefined symbol: _Z{name@}", "torch/lib/libc10{part}: undefined symbol: _Z{name@}"},
+       {},
+       "The file is PyTorch's own, and so is the library that should have the symbol: libraries of two releases of "
+       "PyTorch are mixed, by LD_LIBRARY_PATH (a libtorch that was unpacked elsewhere) or by an installation over "
+       "another.",
+       "unset LD_LIBRARY_PATH; if it stays: {pip} uninstall -y torch until nothing is left of it, then {pip} install "
+       "--no-cache-dir torch"},
       {"PY_SYMBOL",
        Role::kCause,
        {"undefined symbol: {symbol@}"},
@@ -104,15 +132,24 @@ std::span<const KnownFailure> known_loader_failures() {
        "libcuda.so.1 comes with the NVIDIA driver, not with CUDA or PyTorch, and there is none here: a login node, a "
        "container started without GPUs, or a machine without the driver.",
        "run it on a machine with a GPU; in a container: docker run --gpus all ..., or apptainer exec --nv ..."},
+      // These libraries are numbered as CUDA is.
       {"CUDA_MAJOR",
        Role::kCause,
        {"libcudart.so.{major}: cannot open shared object file", "libcublas.so.{major}: cannot open shared object file",
         "libcublasLt.so.{major}: cannot open shared object file", "libnvrtc.so.{major}: cannot open shared object file",
-        "libcusparse.so.{major}: cannot open shared object file",
+        "libnvJitLink.so.{major}: cannot open shared object file"},
+       {},
+       "The file was built for CUDA {major}, and neither PyTorch nor the system has that one loaded: PyTorch is for "
+       "the "
+       "CPU or for another CUDA major, or the package does without PyTorch and wants a toolkit on the machine.",
+       "a wheel of the package for the CUDA that {python} -c 'import torch; print(torch.version.cuda)' prints (for "
+       "flash-attn, mica pick names it); or a PyTorch of CUDA {major}, imported first; or the libraries alone: mica "
+       "doctor lists the toolkits here, then export LD_LIBRARY_PATH=/usr/local/cuda-{major}/lib64"},
+      {"CUDA_MAJOR",
+       Role::kCause,
+       {"libcusparse.so.{major}: cannot open shared object file",
         "libcusolver.so.{major}: cannot open shared object file", "libcufft.so.{major}: cannot open shared object file",
-        "libcurand.so.{major}: cannot open shared object file",
-        "libnvJitLink.so.{major}: cannot open shared object file",
-        "libcupti.so.{major}: cannot open shared object file"},
+        "libcurand.so.{major}: cannot open shared object file", "libcupti.so.{major}: cannot open shared object file"},
        {},
        "The file was built for the CUDA runtime whose library ends in .so.{major}, and neither PyTorch nor the system "
        "has that one loaded: PyTorch is for the CPU or for another CUDA major.",
@@ -126,12 +163,20 @@ std::span<const KnownFailure> known_loader_failures() {
        "packages "
        "were taken from different indices.",
        "{pip} install --force-reinstall torch torchvision torchaudio in one command, from one index"},
+      {"TORCH_SIGNATURE",
+       Role::kCause,
+       {"libtorch_cuda_cu.so: cannot open shared object file", "libtorch_cuda_cpp.so: cannot open shared object file"},
+       {},
+       "Only PyTorch from 1.8 to 1.13 had its CUDA code in two libraries of these names: the file was built for one of "
+       "them, and another PyTorch is here, or none was imported before it.",
+       "`import torch` before it, where {python} -c 'import torch; print(torch.__version__)' prints one of these; else "
+       "{pip} install -U --force-reinstall --no-deps PACKAGE (a release for this PyTorch), or build it again: mica "
+       "build PACKAGE"},
       {"NEEDED_MISSING",
        Role::kCause,
        {"libc10.so: cannot open shared object file", "libc10_cuda.so: cannot open shared object file",
         "libtorch.so: cannot open shared object file", "libtorch_cpu.so: cannot open shared object file",
-        "libtorch_cuda.so: cannot open shared object file", "libtorch_python.so: cannot open shared object file",
-        "libtorch_cuda_cu.so: cannot open shared object file"},
+        "libtorch_cuda.so: cannot open shared object file", "libtorch_python.so: cannot open shared object file"},
        {},
        "The extension finds PyTorch's libraries only when PyTorch is loaded already: it was imported before torch, or "
        "the PyTorch here is a build without that library (one for the CPU has no libc10_cuda.so and no "
@@ -170,6 +215,55 @@ std::span<const KnownFailure> known_loader_failures() {
        "CUDA is of another release than the one that {module} was built for.",
        "{python} -c \"import torch, {module}\" (torch first); then {pip} install --force-reinstall --no-deps the wheel "
        "of {module} for the torch that {python} -c \"import torch; print(torch.__version__)\" prints"},
+      // The same of ctypes on Windows, and of libraries that open others by their names.
+      {"NEEDED_MISSING",
+       Role::kCause,
+       {"Could not find module '{library}' (or one of its dependencies)"},
+       {},
+       "{library} is not there, or a DLL that it needs is not found: Windows does not say which. Packages with GPU "
+       "code "
+       "want the DLLs of their CUDA on PATH.",
+       "where cudart64_12.dll (or the release that the package was built for); then set PATH=%CUDA_PATH%\\bin;%PATH%, "
+       "or {pip} install --force-reinstall --no-cache-dir the package's build for the CPU"},
+      {"NEEDED_MISSING",
+       Role::kCause,
+       {"Unable to load any of...libcudnn_{part}", "nvrtc: error: failed to open libnvrtc-builtins{part}"},
+       {},
+       "A library of CUDA opens another of its own release by name, and did not find it: PyTorch brings both in "
+       "site-packages/nvidia, where only what was loaded by PyTorch is found.",
+       "`import torch` before it; or export LD_LIBRARY_PATH=$({python} -c 'import nvidia.cudnn as c, nvidia.cuda_nvrtc "
+       "as n; print(c.__path__[0] + \"/lib:\" + n.__path__[0] + \"/lib\")')"},
+      {"NEEDED_MISSING",
+       Role::kCause,
+       {"The {library} library was not found", "Unable to load {library}. Is it installed"},
+       {"jaxlib", "jax_plugins"},
+       "JAX opens CUDA's libraries by name, and {library} or one that it needs (cuSPARSE: libnvJitLink) was not found, "
+       "or an older copy on LD_LIBRARY_PATH was.",
+       "unset LD_LIBRARY_PATH; {pip} install -U 'jax[cuda12]' (cuda13 for a driver from 580 on)"},
+      {"MODULE_MISSING",
+       Role::kCause,
+       {"Shared library with base name '{library}' not found"},
+       {},
+       "The Python files of the package are there, its library {library} is not: it was installed without compiling "
+       "it, or a checkout of its source in the current folder is found first.",
+       "cd to another folder and try again; then {pip} install --force-reinstall --no-cache-dir --no-deps PACKAGE"},
+      // Classes of pybind11 are known by name to all modules of a process.
+      {"PACKAGE_API",
+       Role::kCause,
+       {"generic_type: cannot initialize type '{type}': an object with that name is already defined",
+        "generic_type: type '{type}' is already registered"},
+       {},
+       "Two compiled modules define {type}, and pybind11 lets only one of them: the same package is installed twice "
+       "under different names (spconv and spconv-cu118), or two packages carry a copy of the same code.",
+       "{pip} list | grep -i PACKAGE shows both: {pip} uninstall -y all of them, then {pip} install the one for this "
+       "CUDA; for two packages: import them in different processes, or another release of one"},
+      {"PACKAGE_API",
+       Role::kCause,
+       {"could not convert default argument...(type not registered yet?)"},
+       {},
+       "The module takes a class from another compiled module, and that one does not bring it in this form: the two "
+       "were built for another release of each other, or with other compilers.",
+       "{pip} install -U --force-reinstall both in one command (spconv: the same -cuNNN of spconv and cumm)"},
       {"NEEDED_MISSING",
        Role::kCause,
        {"ImportError: {library}: cannot open shared object file",
@@ -262,6 +356,20 @@ std::span<const KnownFailure> known_loader_failures() {
        {},
        "The extension was compiled for NumPy 1.x, and the NumPy here is 2.",
        "{pip} install 'numpy<2', or a newer release of the extension"},
+      {"NUMPY_ABI",
+       Role::kCause,
+       {"needs NumPy {most} or less. Got NumPy {have}", "needs NumPy {most} or less"},
+       {},
+       "The package knows NumPy up to {most}, looks at the version itself, and stops.",
+       "{pip} install 'numpy=={most}.*', or a newer release of the package that says it ({pip} install -U numba)"},
+      {"NUMPY_ABI",
+       Role::kCause,
+       {"No module named 'numpy._core{rest}'", "No module named 'numpy._core'"},
+       {},
+       "numpy._core is the name that NumPy 2 gave to numpy.core: a module (or a pickled file) made with NumPy 2 is "
+       "read "
+       "with NumPy 1.",
+       "{pip} install 'numpy>=2'"},
       {"NUMPY_ABI",
        Role::kSummary,
        {"RuntimeError: Numpy is not available", "numpy.core.multiarray failed to import",

@@ -268,6 +268,41 @@ std::span<const KnownFailure> known_package_failures() {
        "not count.",
        "{python} -c 'import flash_attn' 2>&1 | mica explain shows the error itself; if there is none of it here, {pip} "
        "install the wheel that mica pick names, or ask for attn_implementation=\"sdpa\""},
+      // Compiled parts by the names that projects give them.
+      {"MODULE_MISSING",
+       Role::kCause,
+       {"No module named '{package*}._C'", "No module named '{package*}._ext'",
+        "No module named '{package*}.core_cc{rest}'", "No module named '{package*}.core_cc'",
+        "No module named '{package*}._cuda'", "No module named '{package*}._kernels'",
+        "No module named '{package*}._ops'", "No module named '{package*}._cpp'"},
+       {},
+       "The module is the compiled part of {package}, and it is not there for this Python: it was installed without "
+       "its extension, for another Python, or a checkout of its source in the current folder is found first.",
+       "cd to another folder and try again; then mica doctor {package} says what is there, and mica build {package} "
+       "builds it for this PyTorch"},
+      {"MODULE_MISSING",
+       Role::kSummary,
+       {"type object '{module}' has no attribute '{name*}_forward'",
+        "module '{module}' has no attribute '{name*}_forward'"},
+       {},
+       "{name}_forward is a function of the compiled {module}, and what was imported under that name has none: the "
+       "extension was not compiled, and an empty class or folder stands in its place.",
+       "compile it where its setup.py lies: {pip} install --no-build-isolation . (or its make.sh), then {python} -c "
+       "'import torch, {module}; print({module}.__file__)'"},
+      {"PACKAGE_API",
+       Role::kSummary,
+       {"cannot import name '{name}' from partially initialized module '{module}'"},
+       {},
+       "{module} was being imported when it was asked for {name}: a file of your own is called as the package is "
+       "(and is found first), or files of two releases of it are mixed.",
+       "{python} -c 'import {module}; print({module}.__file__)' must lie in site-packages; if it does: {pip} install "
+       "--force-reinstall --no-cache-dir its package"},
+      {"PACKAGE_API",
+       Role::kSummary,
+       {"cannot import name '{name}' from '{module}'"},
+       {},
+       "The caller was written for another release of {module} than the one that is installed: that one has no {name}.",
+       "{pip} install -U both in one command (the caller's requirements name the release of {module} that it wants)"},
       // Any module that is missing, last.
       {"PACKAGE_MISSING",
        Role::kSummary,

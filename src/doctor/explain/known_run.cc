@@ -18,10 +18,21 @@ std::span<const KnownFailure> known_run_failures() {
        Role::kCause,
        {"no kernel image is available for execution on the device", "cudaErrorNoKernelImageForDevice",
         "CUDA_ERROR_NO_BINARY_FOR_GPU"},
-       {},
+       {"flash_attn", "flash-attn", "FlashAttention"},
        "The file holds no code for this GPU: none of its binaries is for it, and it brings no PTX that could be "
        "compiled. flash-attn 2.8.3 serves compute capability 8.x, 9.0, 10.x and 12.x; its version 3 only 8.x and 9.0.",
        "mica inspect FILE.so lists what it serves; build for your GPU with FLASH_ATTN_CUDA_ARCHS set"},
+      {"GPU_NO_CODE",
+       Role::kCause,
+       {"no kernel image is available for execution on the device", "cudaErrorNoKernelImageForDevice",
+        "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+       {},
+       "The program, PyTorch or one of its extensions, holds no code for this GPU: it was compiled for other "
+       "architectures, "
+       "being older than the GPU or having left it behind, and brings no PTX that could be compiled.",
+       "{python} -c 'import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())' says whether "
+       "it is PyTorch ({pip} install -U torch --index-url https://download.pytorch.org/whl/cu128 serves 12.0); if it "
+       "is an extension: mica inspect FILE.so lists what it serves, and mica build PACKAGE builds it for this GPU"},
       {"PTX_TOO_NEW",
        Role::kCause,
        {"the provided PTX was compiled with an unsupported toolchain", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",

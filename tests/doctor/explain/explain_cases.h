@@ -34,6 +34,18 @@ inline const std::vector<Case>& all() {
        "undefined "
        "symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs",
        "cxx11abiFALSE"},
+      {"cufft_of_cuda_11", "CUDA_MAJOR",
+       "OSError: libcufft.so.10: cannot open shared object file: No such file or directory", ".so.10"},
+      {"pickled_with_numpy_2", "NUMPY_ABI",
+       "    data = pickle.load(f)\n"
+       "ModuleNotFoundError: No module named 'numpy._core.multiarray'",
+       "numpy>=2"},
+      {"a_file_named_as_the_package", "PACKAGE_API",
+       "  File \"/home/u/project/tokenizers.py\", line 1, in <module>\n"
+       "ImportError: cannot import name 'Tokenizer' from partially initialized module 'tokenizers' (most likely due to "
+       "a "
+       "circular import) (/home/u/project/tokenizers.py)",
+       "called as the package is"},
       {"old_abi_reference", "TORCH_CXX11_ABI",
        "ImportError: /opt/x/flash_attn_2_cuda.so: undefined symbol: _ZN3c106detail14torchCheckFailEPKcS2_jRKSs",
        "old C++ ABI"},
