@@ -243,8 +243,8 @@ MICA_API const char* mica_plan_kernel(const mica_plan* plan);
 /* Into how many key ranges the plan splits the work at most (1: not at all). */
 MICA_API int32_t mica_plan_splits(const mica_plan* plan);
 
-/* Checks nulls, alignment and workspace size. The CPU also checks the values of the int32 vectors; a GPU clamps them.
- */
+/* Checks nulls, alignment, workspace size and that results have memory of their own (o may lie in q's very place).
+ * The CPU also checks the values of the int32 vectors; a GPU clamps them. */
 MICA_API mica_status mica_execute(const mica_plan* plan, const mica_bindings* bindings);
 
 /* Calls visit for every kernel of the device's backend: why_not is "" for those that could run the problem, the first

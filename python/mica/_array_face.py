@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from . import _abi
 from ._arguments import numbers, window_of
-from ._describe import ROW_ALIGNMENT, ROWS, Options, View, describe, view_of
+from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, Options, View, check_axes, describe, view_of
 from ._dlpack import Located, is_numpy, locate, locate_lengths, native
 from ._library import Plan, load
 from ._pairs import check_pairs, longest, tree_mask
@@ -145,8 +145,7 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
     at = {"q": located("q", _dense(q)), "k": located("k", k if is_append else _dense(k)),
           "v": located("v", v if is_append else _dense(v))}
     for name, array in at.items():
-        if len(array.shape) not in (3, 4):
-            raise InvalidArgument(f"{name} has {len(array.shape)} axes, want 4, or 3 where it is packed")
+        check_axes(name, len(array.shape), optional.get(PACKED_BY[name]) is not None)
     shape = at["q"].shape
     is_packed = optional.get("cu_seqlens_q") is not None  # rows of no sequence stay empty
     o = _result("out", out, q, (*shape[:-1], at["v"].shape[-1]), getattr(q, "dtype", None), is_packed)

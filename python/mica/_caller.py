@@ -23,7 +23,8 @@ import torch
 
 from . import _abi
 from ._allocate import filled, maker, workspace_maker
-from ._describe import BINDINGS, CALLED, ROW_ALIGNMENT, ROWS, Options, View, dense_strides, describe, view_of
+from ._describe import (BINDINGS, CALLED, PACKED_BY, ROW_ALIGNMENT, ROWS, Options, View, check_axes, dense_strides, describe,
+                        view_of)
 from ._library import Plan, load
 from .errors import InvalidArgument, NoDevice, NotDense
 
@@ -108,8 +109,7 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
     """Describes the tensors and makes the plan: all that need not be done at every call."""
     device = device_of(tuple(given), tuple(given.values()))
     for name in ("q", "k", "v"):
-        if given[name].dim() not in (3, 4):
-            raise InvalidArgument(f"{name} has {given[name].dim()} axes, want 4, or 3 where it is packed")
+        check_axes(name, given[name].dim(), PACKED_BY[name] in given)
         if given[name].is_neg():
             raise NotDense(f"{name} is a negative view, want its values")
     for name in ("bias", "alibi", "sinks", "d_o", "d_lse"):

@@ -82,6 +82,8 @@ ROW_ALIGNMENT = 16
 CALLED = {"boolean_mask": "mask", "o": "out"}  # bindings that callers know by another name
 ONE_DTYPE = {"boolean_mask": "bool", "alibi": "float32"}  # what may have only this
 
+PACKED_BY = {"q": "cu_seqlens_q", "k": "cu_seqlens_k", "v": "cu_seqlens_k"}
+
 LONGEST = 1 << 29  # MICA_MAX_SEQLEN
 
 
@@ -98,6 +100,13 @@ def lift(name: str, side: str, shape: Tuple[int, ...], stride: Tuple[int, ...]) 
     left = {"left": missing, "right": 0, "rows": max(0, missing - 1), "heads": max(0, missing - 2)}[side]
     ones, zeros = (1,) * left, (0,) * left
     return (ones + tuple(shape) + (1,) * (missing - left), zeros + tuple(stride) + (0,) * (missing - left))
+
+
+def check_axes(name: str, axes: int, is_packed: bool) -> None:
+    """NOTE: sdpa's (batch, rows, dim) of one head is not to be taken for (rows, heads, dim)."""
+    if axes != 4 and not (is_packed and axes == 3):
+        raise InvalidArgument(f"{name} has {axes} axes, want (rows, heads, dim)" if is_packed else
+                              f"{name} has {axes} axes, want (batch, rows, heads, dim)")
 
 
 def fill_tensor(target: _abi.Tensor, name: str, side: str, view: View) -> None:

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from . import _abi
 from ._caller import DTYPES, device_of, output_dtype
-from ._describe import ROWS, Options, View, dense_strides, describe, options, view_of
+from ._describe import PACKED_BY, ROWS, Options, View, check_axes, dense_strides, describe, options, view_of
 from ._library import load
-from .errors import InvalidArgument
 
 _BINDINGS = {"mask": "boolean_mask"}  # the ops' names that are not those of the bindings
 
@@ -43,8 +42,8 @@ def check_by_shapes(q: Tensor, k: Tensor, v: Tensor, named: Dict[str, Any]) -> N
     device_of(tuple(tensors), tuple(tensors.values()), is_traced=True)
     views: Dict[str, View] = {}
     for name, tensor in tensors.items():
-        if name in ("q", "k", "v") and tensor.dim() not in (3, 4):
-            raise InvalidArgument(f"{name} has {tensor.dim()} axes, want 4, or 3 where it is packed")
+        if name in PACKED_BY:
+            check_axes(name, tensor.dim(), PACKED_BY[name] in tensors)
         view = _view(name, tensor)
         if view is None:
             return

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "api/overlap.h"
 #include "base/pointers.h"
 #include "base/status.h"
 #include "core/types.h"
@@ -686,56 +687,6 @@ mica_status check_pointer(const char* name, const void* pointer, i64 alignment) 
   return MICA_OK;
 }
 
-// Where a bound tensor lies: bytes [begin, end), and the bytes between neighbours on each axis (0: one element).
-struct Footprint {
-  std::uintptr_t begin, end;
-  std::uintptr_t step[4], size[4];
-};
-
-Footprint footprint(const void* pointer, const Tensor& t) {
-  const std::uintptr_t element = std::uintptr_t(dtype_bytes(t.dtype));
-  Footprint f = {reinterpret_cast<std::uintptr_t>(pointer), 0, {}, {}};
-  f.end = f.begin + element;
-  for (int axis = 0; axis < 4; ++axis) {
-    const bool is_back = t.stride[axis] < 0;
-    f.step[axis] = std::uintptr_t(is_back ? -t.stride[axis] : t.stride[axis]) * element;
-    f.size[axis] = std::uintptr_t(t.shape[axis]);
-    const std::uintptr_t reach = t.shape[axis] > 1 ? f.step[axis] * (f.size[axis] - 1) : 0;
-    (is_back ? f.begin : f.end) += is_back ? std::uintptr_t(0) - reach : reach;
-  }
-  return f;
-}
-
-// The bytes that one period of this length holds; 0 if the steps above it are no multiples of it.
-std::uintptr_t extent_within(const Footprint& f, const Tensor& t, std::uintptr_t period) {
-  std::uintptr_t extent = std::uintptr_t(dtype_bytes(t.dtype));
-  for (int axis = 0; axis < 4; ++axis) {
-    if (f.size[axis] < 2 || f.step[axis] == 0) continue;
-    if (f.step[axis] < period)
-      extent += f.step[axis] * (f.size[axis] - 1);
-    else if (f.step[axis] % period != 0)
-      return 0;
-  }
-  return extent;
-}
-
-// Whether two tensors may share a byte. Slices of one packed tensor do not: within a common step each has its own part.
-bool may_overlap(const void* a_pointer, const Tensor& a, const void* b_pointer, const Tensor& b) {
-  const Footprint x = footprint(a_pointer, a), y = footprint(b_pointer, b);
-  if (x.end <= y.begin || y.end <= x.begin) return false;
-  for (int axis = 0; axis < 4; ++axis) {
-    const std::uintptr_t period = x.step[axis];
-    if (x.size[axis] < 2 || period == 0) continue;
-    const std::uintptr_t inside_x = extent_within(x, a, period), inside_y = extent_within(y, b, period);
-    if (inside_x == 0 || inside_y == 0) continue;
-    const std::uintptr_t ahead = (y.begin + period - x.begin % period) % period;  // of y's part, after x's begin
-    if (ahead >= inside_x && ahead + inside_y <= period) return false;
-  }
-  return true;
-}
-
-bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0; }
-
 // sizeof in 0.1.0. Fields come at the end, and zero means as before: a program that was compiled with an earlier header
 // has a shorter struct, of which nothing behind its end may be read.
 constexpr size_t kFirstAttentionBytes = offsetof(mica_attention, place),
@@ -794,21 +745,7 @@ mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t w
     if (is_empty(b.tensor)) continue;  // it has no address worth asking for
     MICA_RETURN_IF_FAILED(check_pointer(b.name, b.address, b.tensor.alignment));
   }
-  if (p.pass == MICA_FORWARD && !is_empty(p.o) && !is_empty(p.k)) {
-    if (may_overlap(x.o, p.o, x.k, p.k)) return invalid("bindings.o overlaps bindings.k, want memory of its own");
-    if (may_overlap(x.o, p.o, x.v, p.v)) return invalid("bindings.o overlaps bindings.v, want memory of its own");
-  }
-  if (p.k_new.dtype != MICA_NONE && !is_empty(p.k_new) &&
-      !is_empty(p.k)) {  // rows would move within the cache, in any order
-    if (may_overlap(x.k_new, p.k_new, x.k, p.k))
-      return invalid("bindings.k_new overlaps bindings.k, want memory of its own");
-    if (may_overlap(x.v_new, p.v_new, x.v, p.v))
-      return invalid("bindings.v_new overlaps bindings.v, want memory of its own");
-    // Values that are a part of the keys are written twice, with the same bits only if the new ones are so too.
-    const bool is_part = x.v == x.k && x.v_new == x.k_new && p.rotary_cos.dtype == MICA_NONE;
-    if (!is_part && may_overlap(x.k, p.k, x.v, p.v))
-      return invalid("bindings.v overlaps bindings.k, want memory of its own where new keys and values are written");
-  }
+  MICA_RETURN_IF_FAILED(check_overlaps(p, x));
   struct Vector {
     const char* name;
     const void* pointer;

@@ -109,6 +109,18 @@ const BadBindings kBad[] = {
    kForward, [](Everything& e) { e.x.struct_bytes = 312; }},
   {"abi_version", "bindings.abi_version is 2, want 1 (use MICA_BINDINGS_INIT)", describe_cache, kForward,
    [](Everything& e) { e.x.abi_version = 2; }},
+  {"o_over_q", "bindings.o overlaps bindings.q, want memory of its own", describe_slots, kForward,
+   [](Everything& e) { e.x.o = e.memory + 4; }},
+  {"o_over_bias", "bindings.o overlaps bindings.bias, want memory of its own", describe_cache, kForward,
+   [](Everything& e) { e.x.bias = e.memory + 310; }},
+  {"o_over_lse", "bindings.o overlaps bindings.lse, want memory of its own", describe_cache, kForward,
+   [](Everything& e) { e.x.lse = e.memory + 310; }},
+  {"dk_over_k", "bindings.dk overlaps bindings.k, want memory of its own", describe_packed, kBackward,
+   [](Everything& e) { e.x.dk = e.memory + 100; }},
+  {"dq_over_d_o", "bindings.dq overlaps bindings.d_o, want memory of its own", describe_packed, kBackward,
+   [](Everything& e) { e.x.d_o = e.memory + 600; }},
+  {"dk_over_dv", "bindings.dk overlaps bindings.dv, want memory of its own", describe_packed, kBackward,
+   [](Everything& e) { e.x.dv = e.memory + 704; }},
   NULL_BINDING(q_descale, "q_descale", describe_fp8, kForward), NULL_BINDING(k_descale, "k_descale", describe_fp8, kForward),
   NULL_BINDING(v_descale, "v_descale", describe_fp8, kForward),
   NULL_BINDING(q, "q", describe_cache, kForward), NULL_BINDING(k, "k", describe_cache, kForward),
@@ -258,6 +270,8 @@ TEST(BindingsOverlap, KeysAndValuesAreNotWrittenOver) {
   x.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
   x.workspace_bytes = mica_plan_workspace(plan);
   x.q = memory.data(), x.k = memory.data() + 24, x.v = memory.data() + 48, x.o = memory.data() + 72;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_OK) << mica_last_error();
+  x.o = memory.data();  // q's very place
   EXPECT_EQ(mica_execute(plan, &x), MICA_OK) << mica_last_error();
   x.o = memory.data() + 24 + 20;
   EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);

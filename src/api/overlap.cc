@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/overlap.h"
+
+#include <cstdint>
+
+#include "base/pointers.h"
+#include "base/status.h"
+#include "core/types.h"
+
+namespace mica {
+namespace {
+
+// Where a bound tensor lies: bytes [begin, end), and the bytes between neighbours on each axis (0: one element).
+struct Footprint {
+  std::uintptr_t begin, end;
+  std::uintptr_t step[4], size[4];
+};
+
+Footprint footprint(const void* pointer, const Tensor& t) {
+  const std::uintptr_t element = std::uintptr_t(dtype_bytes(t.dtype));
+  Footprint f = {reinterpret_cast<std::uintptr_t>(pointer), 0, {}, {}};
+  f.end = f.begin + element;
+  for (int axis = 0; axis < 4; ++axis) {
+    const bool is_back = t.stride[axis] < 0;
+    f.step[axis] = std::uintptr_t(is_back ? -t.stride[axis] : t.stride[axis]) * element;
+    f.size[axis] = std::uintptr_t(t.shape[axis]);
+    const std::uintptr_t reach = t.shape[axis] > 1 ? f.step[axis] * (f.size[axis] - 1) : 0;
+    (is_back ? f.begin : f.end) += is_back ? std::uintptr_t(0) - reach : reach;
+  }
+  return f;
+}
+
+// The bytes that one period of this length holds; 0 if the steps above it are no multiples of it.
+std::uintptr_t extent_within(const Footprint& f, const Tensor& t, std::uintptr_t period) {
+  std::uintptr_t extent = std::uintptr_t(dtype_bytes(t.dtype));
+  for (int axis = 0; axis < 4; ++axis) {
+    if (f.size[axis] < 2 || f.step[axis] == 0) continue;
+    if (f.step[axis] < period)
+      extent += f.step[axis] * (f.size[axis] - 1);
+    else if (f.step[axis] % period != 0)
+      return 0;
+  }
+  return extent;
+}
+
+// Whether two tensors may share a byte. Slices of one packed tensor do not: within a common step each has its own part.
+bool may_overlap(const void* a_pointer, const Tensor& a, const void* b_pointer, const Tensor& b) {
+  const Footprint x = footprint(a_pointer, a), y = footprint(b_pointer, b);
+  if (x.end <= y.begin || y.end <= x.begin) return false;
+  for (int axis = 0; axis < 4; ++axis) {
+    const std::uintptr_t period = x.step[axis];
+    if (x.size[axis] < 2 || period == 0) continue;
+    const std::uintptr_t inside_x = extent_within(x, a, period), inside_y = extent_within(y, b, period);
+    if (inside_x == 0 || inside_y == 0) continue;
+    const std::uintptr_t ahead = (y.begin + period - x.begin % period) % period;  // of y's part, after x's begin
+    if (ahead >= inside_x && ahead + inside_y <= period) return false;
+  }
+  return true;
+}
+
+mica_status refuse(const BoundTensor& written, const BoundTensor& other) {
+  return fail(MICA_ERROR_INVALID, "bindings.%s overlaps bindings.%s, want memory of its own", written.name, other.name);
+}
+
+bool is_result(const Problem& p, const Tensor& t) {
+  if (p.pass == MICA_FORWARD) return &t == &p.o || &t == &p.lse || &t == &p.probs;
+  return &t == &p.dq || &t == &p.dk || &t == &p.dv || &t == &p.d_bias || &t == &p.d_sinks;
+}
+
+// A row of o is written by who has read that row of q.
+bool is_in_place(const Problem& p, const mica_bindings& x) {
+  if (x.o != x.q || p.o.dtype != p.q.dtype) return false;
+  for (int axis = 0; axis < 4; ++axis)
+    if (p.o.shape[axis] != p.q.shape[axis] || (p.o.shape[axis] > 1 && p.o.stride[axis] != p.q.stride[axis]))
+      return false;
+  return true;
+}
+
+mica_status check_results(const Problem& p, const mica_bindings& x) {
+  const auto bound = bound_tensors(p, x);
+  const auto is_there = [](const BoundTensor& b) { return b.tensor.dtype != MICA_NONE && !is_empty(b.tensor); };
+  for (const BoundTensor& written : bound) {
+    if (!is_result(p, written.tensor) || !is_there(written)) continue;
+    for (const BoundTensor& other : bound) {
+      if (!is_there(other) || &other == &written || (is_result(p, other.tensor) && &other < &written)) continue;
+      if (&other.tensor == &p.q && &written.tensor == &p.o && is_in_place(p, x)) continue;
+      if (may_overlap(written.address, written.tensor, other.address, other.tensor)) return refuse(written, other);
+    }
+  }
+  return MICA_OK;
+}
+
+// Rows would move within the cache, in any order.
+mica_status check_append(const Problem& p, const mica_bindings& x) {
+  if (p.k_new.dtype == MICA_NONE || is_empty(p.k_new) || is_empty(p.k)) return MICA_OK;
+  const BoundTensor k = {"k", x.k, p.k}, v = {"v", x.v, p.v};
+  const BoundTensor k_new = {"k_new", x.k_new, p.k_new}, v_new = {"v_new", x.v_new, p.v_new};
+  if (may_overlap(x.k_new, p.k_new, x.k, p.k)) return refuse(k_new, k);
+  if (may_overlap(x.v_new, p.v_new, x.v, p.v)) return refuse(v_new, v);
+  // Values that are a part of the keys are written twice, with the same bits only if the new ones are so too.
+  const bool is_part = x.v == x.k && x.v_new == x.k_new && p.rotary_cos.dtype == MICA_NONE;
+  if (!is_part && may_overlap(x.k, p.k, x.v, p.v))
+    return fail(MICA_ERROR_INVALID,
+                "bindings.v overlaps bindings.k, want memory of its own where new keys and values are written");
+  return MICA_OK;
+}
+
+}  // namespace
+
+mica_status check_overlaps(const Problem& p, const mica_bindings& x) {
+  const mica_status status = check_results(p, x);
+  return status == MICA_OK ? check_append(p, x) : status;
+}
+
+}  // namespace mica

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that a careful caller would not make: results over arguments, tensors of too few axes, rubbish in unused memory."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import reference  # noqa: E402
+
+import mica  # noqa: E402
+
+NAN = math.nan
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def qkv(device, dtype, rows=70, keys=90, heads=4, key_heads=2, dim=64):
+    shapes = ((2, rows, heads, dim), (2, keys, key_heads, dim), (2, keys, key_heads, dim))
+    return [torch.randn(shape, device=device).to(dtype) for shape in shapes]
+
+
+def close(got, want, dtype):
+    tolerance = 2e-2 if dtype is not torch.float32 else 1e-3 if got.is_cuda else 1e-4
+    torch.testing.assert_close(got.double(), want.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_result_shifted_over_q_is_refused(device, dtype):
+    q, k, v = qkv(device, dtype)
+    memory = torch.cat([q.flatten(), q.new_zeros(64)])
+    shifted = memory[64:].view_as(q)
+    with pytest.raises(ValueError, match="^out overlaps q, want memory of its own"):
+        mica.attention(memory[:-64].view_as(q), k, v, out=shifted)
+    square = qkv(device, dtype, rows=4)[0]
+    with pytest.raises(ValueError, match="^out overlaps q, want memory of its own"):
+        mica.attention(square, k, v, out=square.transpose(1, 2))
+    with pytest.raises(ValueError, match="^out overlaps q, want memory of its own"):
+        mica.attention_with_cache(memory[:-64].view_as(q), k, v, cache_seqlens=80, out=shifted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows, heads, key_heads, dim", [(300, 4, 2, 64), (1, 8, 2, 128), (200, 2, 2, 256), (65, 2, 1, 512),
+                                                         (3, 16, 1, 128)])
+@pytest.mark.parametrize("splits", [0, 1, 3])
+def test_a_result_in_the_very_place_of_q(device, dtype, rows, heads, key_heads, dim, splits):
+    q, k, v = qkv(device, dtype, rows, 400, heads, key_heads, dim)
+    want = reference.attention(q, k, v)[0]
+    mica.attention(q, k, v, out=q, num_splits=splits)
+    close(q, want, dtype)
+
+
+@pytest.mark.parametrize("name", ["bias", "sinks"])
+def test_a_result_over_another_argument_is_refused(device, name):
+    q, k, v = qkv(device, torch.float32, keys=64)
+    out = torch.zeros_like(q)
+    other = out.view(2, 4, 70, 64) if name == "bias" else out.flatten()[8:12]
+    with pytest.raises(ValueError, match=f"^out overlaps {name}, want memory of its own"):
+        mica.attention(q, k, v, out=out, **{name: other})
+
+
+def test_an_lse_over_the_result_is_refused():
+    numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
+    q, k, v = (numpy.ones((1, 6, 2, 8), "float32") for _ in range(3))
+    out = numpy.zeros_like(q)
+    with pytest.raises(ValueError, match="^out overlaps lse, want memory of its own"):
+        mica.attention(q, k, v, out=out, return_lse=out.reshape(-1)[:12].reshape(1, 2, 6))
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "compiled"])
+@pytest.mark.parametrize("which", range(3))
+def test_three_axes_are_taken_for_packed_rows_alone(kind, which):
+    """sdpa's (batch, rows, dim) would be read as (rows, heads, dim)."""
+    tensors = qkv("cpu", torch.float32)
+    tensors[which] = tensors[which][0]
+    call = mica.attention
+    if kind == "numpy":
+        tensors = [t.numpy() for t in tensors]
+    elif kind == "compiled":
+        torch._dynamo.reset()
+        call = torch.compile(call, backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match=f"{'qkv'[which]} has 3 axes, want \\(batch, rows, heads, dim\\)"):
+        call(*tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("splits", [0, 1, 4])
+@pytest.mark.parametrize("is_paged", [False, True])
+def test_rubbish_behind_the_keys_in_use(device, dtype, rows, splits, is_paged):
+    """Caches are not initialised: what is not in use may be NaN, and pages that nobody uses any number."""
+    lengths, page = (5, 133), 16
+    q, _, _ = qkv(device, dtype, rows)
+    caches = [torch.full((2, 160, 2, 64), NAN, device=device, dtype=dtype) for _ in range(2)]
+    for cache in caches:
+        for b, length in enumerate(lengths):
+            cache[b, :length] = torch.randn(length, 2, 64, device=device)
+    want = torch.cat([reference.attention(q[b:b + 1], *(c[b:b + 1, :length] for c in caches), causal=True)[0]
+                      for b, length in enumerate(lengths)])
+    options = dict(cache_seqlens=torch.tensor(lengths, dtype=torch.int32, device=device), causal=True, num_splits=splits)
+    if is_paged:
+        table = torch.randperm(20, device=device).to(torch.int32).view(2, 10)
+        pages = [torch.full((20, page, 2, 64), NAN, device=device, dtype=dtype) for _ in caches]
+        for cache, paged in zip(caches, pages):
+            paged[table.long()] = cache.view(2, 10, page, 2, 64)
+        table[0, 1:] = -1
+        caches, options["block_table"] = pages, table
+    close(mica.attention_with_cache(q, *caches, **options), want, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rubbish_in_the_next_sequence(device, dtype):
+    q, k, v = (t[0] for t in qkv(device, dtype))
+    k[50:], v[50:] = NAN, NAN
+    cu_q, cu_k = (torch.tensor((0, end), dtype=torch.int32, device=device) for end in (30, 50))
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    o = mica.attention_varlen(*leaves, cu_q, cu_k, causal=True)
+    close(o[:30], reference.attention(q[None, :30], k[None, :50], v[None, :50], causal=True)[0][0], dtype)
+    for grad in torch.autograd.grad(o[:30].square().sum(), leaves):
+        assert grad.isfinite().all()
+
+
+CHANGED = {"k": lambda t: t.add_(1), "bias": torch.Tensor.zero_, "sinks": torch.Tensor.zero_, "alibi": torch.Tensor.zero_,
+           "mask": torch.Tensor.logical_not_, "o": lambda t: t.add_(1), "lse": lambda t: t.add_(1)}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_backward_reads_is_not_changed_unnoticed(device, name):
+    q, k, v = qkv(device, torch.float32, 6, 9)
+    given = dict(bias=torch.randn(1, 4, 6, 9, device=device), sinks=torch.randn(4, device=device),
+                 alibi=torch.rand(4, device=device), mask=torch.rand(1, 4, 6, 9, device=device) > 0.3)
+    o, lse = mica.attention(q.requires_grad_(), k, v, return_lse=True, **given)
+    loss = (o * 1).sum()
+    with torch.no_grad():
+        CHANGED[name](dict(given, k=k, o=o, lse=lse)[name])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
