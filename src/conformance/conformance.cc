@@ -415,6 +415,21 @@ Outcome Case::run(Memory& memory) {
   return Run(prepared_->inputs, expected, memory).run();
 }
 
+std::vector<Case::PlannedPass> Case::plan(mica_device device) const {
+  const Inputs& inputs = prepared_->inputs;
+  std::vector<PlannedPass> passes;
+  const auto add = [&](mica_attention description, mica_pass pass) {
+    description.device = device;
+    mica_plan* plan = nullptr;
+    if (mica_plan_create(&description, pass, &plan) != MICA_OK) return;
+    passes.push_back({mica_plan_kernel(plan), mica_plan_splits(plan), mica_plan_workspace(plan)});
+    mica_plan_destroy(plan);
+  };
+  add(inputs.forward, MICA_FORWARD);
+  if (inputs.options.is_backward()) add(inputs.backward(), MICA_BACKWARD);
+  return passes;
+}
+
 Outcome run_case(size_t index, Memory& memory) { return Case(index).run(memory); }
 
 }  // namespace mica::conformance

@@ -56,6 +56,15 @@ class Case {
   // Forward, and backward if the case has gradients, on the device of this memory.
   Outcome run(Memory& memory);
 
+  // What would run there; nothing is run. A pass that the library refuses is left out.
+  struct PlannedPass {
+    std::string kernel;
+    int splits;
+    size_t workspace_bytes;
+    auto operator<=>(const PlannedPass&) const = default;
+  };
+  std::vector<PlannedPass> plan(mica_device device) const;
+
  private:
   struct Prepared;
   std::unique_ptr<Prepared> prepared_;

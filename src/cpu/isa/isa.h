@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the dispatcher (cpu.cc) and the objects compiled per instruction set (isa.cc) agree on.
+// What the dispatcher (cpu.cc) and the objects compiled per instruction set (isa_*.cc) agree on.
 #pragma once
 
 #include "base/backend.h"
