@@ -133,6 +133,10 @@ std::vector<Row> rows() {
       {"left padding", "cache_leftpad", {vectors(MICA_SEQUSED_K | MICA_CACHE_LEFTPAD)}},
       {"cache slots", "cache_batch_idx", {vectors(MICA_SEQUSED_K | MICA_CACHE_BATCH_IDX)}},
       {"paged cache", "block_table, any page size", {page(1), page(16), page(256), page(7)}},
+      {"shared prefixes", "k_prefix, v_prefix: keys of the whole batch, read once", {description([](const S& s, D& d) {
+         d.k_prefix = mica::layout(mica_dtype(d.q.dtype), {1, 300, d.k.shape[2], s.dim});
+         d.v_prefix = mica::layout(mica_dtype(d.q.dtype), {1, 300, d.v.shape[2], d.v.shape[3]});
+       })}},
       {"append", "new keys and values written in place", {spec([](S& s) { s.append = 4; })}},
       {"rotary", "with append; interleaved or half", {rotary(0), rotary(1)}},
       {"dropout",

@@ -175,6 +175,11 @@ typedef struct mica_attention {
    * visible: a tree of speculated tokens needs no mask as wide as the cache. 0: its keys count from key 0. Forward
    * only. */
   int64_t mask_last_keys;
+  /* Keys and values that come before those of every sequence, (1, prefix keys, hk, dim) and (1, prefix keys, hk,
+   * dim_v) in q's type: read once for the whole batch, seen by every row. Masks and lengths are about k and v alone,
+   * and the two results are joined by their LSE. Forward of dense q whose rows are evenly spaced over the batch;
+   * without window, chunks, ALiBi, bias, dropout, rotary, probs, e4m3, seqused_q and batch_invariant. */
+  mica_tensor k_prefix, v_prefix;
 } mica_attention;
 
 /* mica_attention a = MICA_ATTENTION_INIT;  no mask, unlimited window, scale 1/sqrt(dim), CPU. */
@@ -227,6 +232,8 @@ typedef struct mica_bindings {
   const float* q_descale;
   const float* k_descale;
   const float* v_descale;
+  const void* k_prefix;
+  const void* v_prefix;
 } mica_bindings;
 
 #define MICA_BINDINGS_INIT \

@@ -267,6 +267,11 @@ class Attention {
     description.mask_last_keys = mask.layout().shape[3];
     return boolean_mask(mask);
   }
+  // Keys and values that come before those of every sequence, (1, keys, key heads, dim): read once for the batch.
+  Attention& prefix(ConstTensor k, ConstTensor v) {
+    bind(description.k_prefix, bindings.k_prefix, k);
+    return bind(description.v_prefix, bindings.v_prefix, v);
+  }
 
   // From product to score.
   Attention& scale(float scale) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "api/plan.h"
+#include "api/prefix.h"
 #include "api/validate.h"
 #include "base/status.h"
 #include "cpu/threads/threads.h"
@@ -32,7 +33,9 @@ mica_status mica_plan_create(const mica_attention* attention, mica_pass pass, mi
 }
 
 void mica_plan_destroy(mica_plan* plan) {
-  if (plan) mica::release_plan(&plan->plan);
+  if (!plan) return;
+  mica::release_prefix_plans(plan->plan);
+  mica::release_plan(&plan->plan);
 }
 
 size_t mica_plan_workspace(const mica_plan* plan) { return plan ? plan->plan.workspace_bytes : 0; }
@@ -46,7 +49,8 @@ mica_status mica_execute(const mica_plan* plan, const mica_bindings* bindings) {
   mica_bindings x;
   if (const mica_status status = mica::take_bindings(*bindings, x); status != MICA_OK) return status;
   const mica_status status = mica::validate_bindings(p.problem, x, p.workspace_bytes, p.backend->workspace_alignment);
-  return status == MICA_OK ? p.backend->execute(p, x) : status;
+  if (status != MICA_OK) return status;
+  return p.with_prefix ? mica::execute_with_prefix(p, x) : p.backend->execute(p, x);
 }
 
 mica_status mica_list_kernels(const mica_attention* attention, mica_pass pass, mica_kernel_visitor visit,

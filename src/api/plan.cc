@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "api/prefix.h"
 #include "api/validate.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
@@ -44,6 +45,7 @@ const Backend* find_backend(i32 backend) {
 }
 
 mica_status make_plan(const mica_attention& attention, mica_pass pass, Plan& plan) {
+  plan.with_prefix = nullptr;
   const mica_status status = resolve(attention, pass, plan.problem, plan.backend);
   if (status != MICA_OK) return status;
   plan.device = attention.device.ordinal;
@@ -51,7 +53,7 @@ mica_status make_plan(const mica_attention& attention, mica_pass pass, Plan& pla
   plan.num_splits = 1;
   plan.workspace_bytes = 0;
   plan.kernel[0] = 0;
-  return plan.backend->plan(plan);
+  return plan.problem.k_prefix.dtype ? plan_with_prefix(plan) : plan.backend->plan(plan);
 }
 
 mica_status list_kernels(const mica_attention& attention, mica_pass pass, KernelVisitor visit, void* context) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
 
 #include "api/overlap.h"
 #include "base/pointers.h"
@@ -155,6 +156,7 @@ struct Validation {
   mica_status dropout_and_control();
   mica_status place();
   mica_status quantisation();
+  mica_status prefix();
   mica_status gradients();
   mica_status same_as_q(const char* name, const mica_tensor& t, Tensor& out, i64 dim, const char* dim_meaning);
   mica_status rows_by_heads(const char* name, const mica_tensor& t, Tensor& out);
@@ -608,6 +610,61 @@ mica_status Validation::quantisation() {
   return MICA_OK;
 }
 
+// Keys that the whole batch shares. What would show a row a part of them, or count them, is refused.
+mica_status Validation::prefix() {
+  if (present(a.k_prefix) != present(a.v_prefix))
+    return invalid("%s is absent, want it together with %s", present(a.k_prefix) ? "v_prefix" : "k_prefix",
+                   present(a.k_prefix) ? "k_prefix" : "v_prefix");
+  if (!present(a.k_prefix)) return MICA_OK;
+  if (p.pass == MICA_BACKWARD)
+    return fail(MICA_ERROR_UNSUPPORTED, "k_prefix is given, but it is for inference and has no gradient");
+  MICA_RETURN_IF_FAILED(check_tensor("k_prefix", a.k_prefix, p.k_prefix));
+  MICA_RETURN_IF_FAILED(check_tensor("v_prefix", a.v_prefix, p.v_prefix));
+  MICA_RETURN_IF_FAILED(check_dense_last("k_prefix", a.k_prefix));
+  MICA_RETURN_IF_FAILED(check_dense_last("v_prefix", a.v_prefix));
+  const i64 keys = p.k_prefix.shape[1];
+  MICA_RETURN_IF_FAILED(check_shape(
+      "k_prefix", p.k_prefix,
+      {{1, "every sequence has the same"}, {keys, "any"}, {p.heads_k, "= k.shape[2]"}, {p.dim_qk, "= q.shape[3]"}}));
+  MICA_RETURN_IF_FAILED(check_shape("v_prefix", p.v_prefix,
+                                    {{1, "every sequence has the same"},
+                                     {keys, "= k_prefix.shape[1]"},
+                                     {p.heads_k, "= v.shape[2]"},
+                                     {p.dim_v, "= v.shape[3]"}}));
+  if (keys > MICA_MAX_SEQLEN)
+    return invalid("k_prefix.shape[1] is %lld, want at most %d", (long long)keys, MICA_MAX_SEQLEN);
+  for (const auto& [name, tensor] : {std::pair{"k_prefix", &p.k_prefix}, std::pair{"v_prefix", &p.v_prefix}})
+    if (tensor->dtype != p.dtype)
+      return invalid("%s.dtype is %s, want %s (= q.dtype)", name, dtype_name(tensor->dtype), dtype_name(p.dtype));
+  const struct {
+    const char* name;
+    bool given;
+    const char* why;
+  } unwanted[] = {
+      {"q of e4m3", p.dtype == MICA_FP8_E4M3, "the parts are joined in q's type"},
+      {"cu_seqlens_q", has(MICA_CU_SEQLENS_Q), "the rows of all sequences are rows of one"},
+      {"seqused_q", has(MICA_SEQUSED_Q), "the rows of all sequences are rows of one"},
+      {"mask.window_left", a.mask.window_left != MICA_UNLIMITED, "every row sees the whole prefix"},
+      {"mask.window_right", a.mask.window_right != MICA_UNLIMITED, "every row sees the whole prefix"},
+      {"mask.causal of the top left", a.mask.causal == MICA_CAUSAL_TOP_LEFT, "the prefix comes before every row"},
+      {"attention_chunk", p.chunk > 0, "every row sees the whole prefix"},
+      {"score.alibi", present(a.score.alibi), "it would count the prefix's keys"},
+      {"score.bias", present(a.score.bias), "every row sees the whole prefix"},
+      {"place.shift", a.place.shift != 0, "every row sees the whole prefix"},
+      {"append.rotary_cos", present(a.append.rotary_cos), "q would have to be turned for the prefix: turn it before"},
+      {"dropout.probability", p.dropout > 0, "it is for inference"},
+      {"probs", present(a.probs), "they would be of both parts"},
+      {"control.batch_invariant", p.batch_invariant != 0, "the sequences are computed together"}};
+  for (const auto& u : unwanted)
+    if (u.given) return invalid("%s is given with k_prefix, want it absent: %s", u.name, u.why);
+  if (p.total_q > MICA_MAX_SEQLEN)
+    return invalid("q.shape[0] is %lld, want at most 2^29 rows in all with k_prefix", (long long)p.q.shape[0]);
+  if (p.batch > 1 && p.max_len_q > 1 && p.q.stride[0] != p.q.stride[1] * p.max_len_q)
+    return invalid("q.stride[0] is %lld, want %lld with k_prefix (= q.shape[1] * q.stride[1]: all rows evenly spaced)",
+                   (long long)p.q.stride[0], (long long)(p.q.stride[1] * p.max_len_q));
+  return MICA_OK;
+}
+
 mica_status Validation::gradients() {
   const mica_gradients& g = a.gradients;
   struct Given {
@@ -728,6 +785,7 @@ mica_status validate(const mica_attention& given, mica_pass pass, Problem& p) {
   MICA_RETURN_IF_FAILED(v.dropout_and_control());
   MICA_RETURN_IF_FAILED(v.place());
   MICA_RETURN_IF_FAILED(v.quantisation());
+  MICA_RETURN_IF_FAILED(v.prefix());
   return v.gradients();
 }
 

@@ -11,6 +11,12 @@ namespace mica {
 
 struct Backend;
 
+// Two results of the same queries, (batch * rows, heads, dim_v) in o's type and (heads, batch * rows), dense: where
+// they lie in a workspace, in bytes.
+struct Parts {
+  u64 o[2], lse[2];
+};
+
 // Fixed size and trivially copyable, so that plans come from a free list and cost no allocation.
 struct Plan {
   Problem problem;
@@ -19,6 +25,7 @@ struct Plan {
   i32 pieces;      // mica_pieces
   i32 num_splits;  // at most this many; 1: not split
   size_t workspace_bytes;
+  struct PrefixPlans* with_prefix;               // null: no keys are shared by the batch
   char kernel[64];                               // "cpu/avx512/forward"
   alignas(16) unsigned char backend_data[5120];  // the backend's own choices (tiles, threads, functions)
 };
@@ -36,6 +43,9 @@ struct Backend {
   // Fills every field of the plan but problem, backend, device and pieces, which are set; in problem's place it may put
   // another one that means the same.
   mica_status (*plan)(Plan& plan);
+  // The same for a plan that only joins two results of its queries, and what executes it.
+  mica_status (*plan_join)(Plan& plan, const Parts& parts);
+  mica_status (*join)(const Plan& plan, const mica_bindings& bindings);
   // Pointers, alignment and workspace are checked by then.
   mica_status (*execute)(const Plan& plan, const mica_bindings& bindings);
   // Visits every kernel in order of preference.

@@ -54,7 +54,9 @@ inline auto bound_tensors(const Problem& p, const mica_bindings& x) {
                                      {"d_sinks", x.d_sinks, p.d_sinks},
                                      {"q_descale", x.q_descale, p.q_descale},
                                      {"k_descale", x.k_descale, p.k_descale},
-                                     {"v_descale", x.v_descale, p.v_descale}});
+                                     {"v_descale", x.v_descale, p.v_descale},
+                                     {"k_prefix", x.k_prefix, p.k_prefix},
+                                     {"v_prefix", x.v_prefix, p.v_prefix}});
 }
 
 }  // namespace mica

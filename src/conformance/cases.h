@@ -23,7 +23,8 @@ class CaseTable {
   std::vector<Options> options_;
 };
 
-// What the library defines no gradient for: keys that sequences may share, append, and masks of the last keys.
+// What the library defines no gradient for: keys that sequences may share or do, append, and masks of the last
+// keys.
 bool has_gradients(const Options& options);
 
 // Every named case.
@@ -35,6 +36,7 @@ void add_aligned_cases(CaseTable& table);
 void add_mask_cases(CaseTable& table);
 void add_chunk_cases(CaseTable& table);
 void add_tree_cases(CaseTable& table);
+void add_prefix_cases(CaseTable& table);
 void add_score_cases(CaseTable& table);
 void add_sequence_cases(CaseTable& table);
 void add_cache_cases(CaseTable& table);

@@ -180,6 +180,8 @@ class Run {
     x.q_descale = static_cast<const float*>(bind("q_descale", i.q_descale));
     x.k_descale = static_cast<const float*>(bind("k_descale", i.k_descale));
     x.v_descale = static_cast<const float*>(bind("v_descale", i.v_descale));
+    x.k_prefix = bind("k_prefix", i.k_prefix);
+    x.v_prefix = bind("v_prefix", i.v_prefix);
     x.d_o = bind("d_o", i.d_o);
     x.d_lse = static_cast<const float*>(bind("d_lse", i.d_lse));
     x.dq = bind("dq", i.dq, &dq_);
@@ -337,6 +339,7 @@ std::vector<std::string> tags_of(const Options& o) {
   tag(o.chunk > 0, "chunk");
   tag(o.has_mask, "mask");
   tag(o.mask_last_keys > 0, "tree");
+  tag(o.len_prefix > 0, "prefix");
   tag(o.bias_dtype != MICA_NONE, "bias");
   tag(o.has_alibi, "alibi");
   tag(o.softcap != 0, "softcap");

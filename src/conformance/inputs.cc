@@ -160,6 +160,15 @@ void make_key_side(Inputs& x, Random& random) {
     }
 }
 
+void make_prefix(Inputs& x, Random& random) {
+  const Options& o = x.options;
+  if (o.len_prefix == 0) return;
+  x.k_prefix = make_tensor(o.dtype, {1, o.len_prefix, o.heads_k, o.dim}, o.layout_k, o.alignment);
+  x.v_prefix = make_tensor(o.dtype, {1, o.len_prefix, o.heads_k, o.value_dim()}, o.layout_v, o.alignment);
+  fill_all(x.k_prefix, random, o.amplitude);
+  fill_all(x.v_prefix, random, o.amplitude);
+}
+
 void make_factors(Inputs& x, Random& random) {
   const Options& o = x.options;
   if (o.factors == Factors::kNone) return;
@@ -265,6 +274,7 @@ void describe(Inputs& x) {
   a.place = o.place;
   a.quantisation = {x.q_descale.description, x.k_descale.description, x.v_descale.description,
                     o.factors == Factors::kPage ? 1 : 0, 0};
+  a.k_prefix = x.k_prefix.description, a.v_prefix = x.v_prefix.description;
   a.dropout = {o.dropout, o.rng_from_memory ? 1 : 0};
   a.control = {o.num_splits, o.deterministic, o.batch_invariant, 0};
 }
@@ -357,6 +367,7 @@ Inputs make_inputs(const Options& options) {
   make_query_side(x, random);
   make_key_side(x, random);
   make_score_side(x, random);
+  make_prefix(x, random);
   make_factors(x, random);
   describe(x);
   return x;

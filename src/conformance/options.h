@@ -91,6 +91,7 @@ struct Options {
   std::vector<int32_t> leftpad;
   int64_t page_size = 0;
   int64_t pair_shape_cut = 0;  // packed or cached: mask, bias and probs are this much shorter than the longest sequence
+  int64_t len_prefix = 0;      // keys that all sequences share, before their own
   int64_t len_new = 0;
   int64_t rotary_dim = 0;
   int32_t rotary_interleaved = 0;

@@ -110,9 +110,12 @@ class Attention {
   std::vector<double> dk_terms_, dv_terms_, d_bias_terms_, d_sinks_terms_;
 };
 
+// Keys of the prefix come first, and every row sees them.
 template <class T>
 bool Attention<T>::is_visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
   const SequenceView& s = x_.sequences[size_t(b)];
+  j -= o_.len_prefix;
+  if (j < 0) return true;
   if (o_.causal && j > i + shift(o_.causal, s)) return false;
   const int64_t diagonal = i + shift(o_.causal ? o_.causal : o_.diagonal, s);
   if (o_.window_left != MICA_UNLIMITED && j < diagonal - o_.window_left) return false;
@@ -150,16 +153,21 @@ template <class T>
 void Attention<T>::load_keys(int64_t b) {
   const SequenceView& s = x_.sequences[size_t(b)];
   const int64_t dim = o_.dim, dim_v = o_.value_dim();
-  k_.assign(size_t(o_.heads_k * s.len_k * dim), T(0));
-  v_.assign(size_t(o_.heads_k * s.len_k * dim_v), T(0));
+  const int64_t keys = o_.len_prefix + s.len_k;
+  k_.assign(size_t(o_.heads_k * keys * dim), T(0));
+  v_.assign(size_t(o_.heads_k * keys * dim_v), T(0));
   dk_.assign(k_.size(), T(0));
   dv_.assign(v_.size(), T(0));
   dk_terms_.assign(k_.size(), 0.0);
   dv_terms_.assign(v_.size(), 0.0);
-  for (int64_t h = 0; h < o_.heads_k; ++h)
+  for (int64_t h = 0; h < o_.heads_k; ++h) {
+    for (int64_t j = 0; j < o_.len_prefix; ++j) {
+      for (int64_t d = 0; d < dim; ++d) k_[size_t((h * keys + j) * dim + d)] = T(x_.k_prefix.get(0, j, h, d));
+      for (int64_t d = 0; d < dim_v; ++d) v_[size_t((h * keys + j) * dim_v + d)] = T(x_.v_prefix.get(0, j, h, d));
+    }
     for (int64_t j = 0; j < s.len_k; ++j) {
-      T* k = &k_[size_t((h * s.len_k + j) * dim)];
-      T* v = &v_[size_t((h * s.len_k + j) * dim_v)];
+      T* k = &k_[size_t((h * keys + o_.len_prefix + j) * dim)];
+      T* v = &v_[size_t((h * keys + o_.len_prefix + j) * dim_v)];
       int64_t slot, row;
       x_.locate_key(b, s.leftpad + j, slot, row);
       const int64_t fresh = j - s.new_from;
@@ -194,6 +202,7 @@ void Attention<T>::load_keys(int64_t b) {
       }
       for (int64_t d = 0; d < dim_v; ++d) put(r_.v, x_.v, {slot, row, h, d}, double(v[d]), Want::kExact);
     }
+  }
 }
 
 template <class T>
@@ -212,7 +221,7 @@ void Attention<T>::load_queries(int64_t b, int64_t h) {
 template <class T>
 void Attention<T>::scores(int64_t b, int64_t h) {
   const SequenceView& s = x_.sequences[size_t(b)];
-  const int64_t keys = s.len_k;
+  const int64_t keys = o_.len_prefix + s.len_k;
   const T* k = k_.data() + h / (o_.heads_q / o_.heads_k) * keys * o_.dim;
   const T scale = T(o_.scale != 0 ? double(o_.scale) : 1.0 / std::sqrt(double(o_.dim))), cap = T(o_.softcap);
   const T slope = x_.alibi.present() ? T(x_.alibi.get(o_.alibi_per_batch ? b : 0, h, 0, 0)) : T(0);
@@ -264,7 +273,7 @@ void Attention<T>::scores(int64_t b, int64_t h) {
 template <class T>
 void Attention<T>::forward_head(int64_t b, int64_t h) {
   const SequenceView& s = x_.sequences[size_t(b)];
-  const int64_t keys = s.len_k, dim_v = o_.value_dim();
+  const int64_t keys = o_.len_prefix + s.len_k, dim_v = o_.value_dim();
   const T* v = v_.data() + h / (o_.heads_q / o_.heads_k) * keys * dim_v;
   const DropoutBits bits = {o_.rng_seed, o_.rng_offset, double(o_.dropout)};
   const T keep_scale = T(1.0 / (1.0 - double(o_.dropout)));

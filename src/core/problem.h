@@ -70,6 +70,10 @@ struct Problem {
 
   Tensor q_descale, k_descale, v_descale;  // fp32 (batch, heads_k, 1, 1); axes of size 1 broadcast
   i32 descale_per_page;                    // 1: k_descale and v_descale have pages for batch
+
+  // (1, keys, heads_k, dim): seen by every row of every sequence beside its own keys. No backend knows of them: such a
+  // problem is computed as two that have none (api/prefix.h).
+  Tensor k_prefix, v_prefix;
 };
 
 }  // namespace mica

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "cpu/isa/isa.h"
 #include "cpu/isa/isa_list.h"
+#include "cpu/join.h"
 #include "cpu/threads/threads.h"
 
 namespace mica {
@@ -121,7 +122,8 @@ void list_kernels(const Problem& problem, i32, i32, KernelVisitor visit, void* c
 }  // namespace
 
 const Backend& cpu_backend() {
-  static constexpr Backend backend = {"cpu", 64, device_count, describe_device, make_plan, execute, list_kernels};
+  static constexpr Backend backend = {"cpu",       64,      device_count, describe_device, make_plan, plan_join_on_cpu,
+                                      join_on_cpu, execute, list_kernels};
   return backend;
 }
 

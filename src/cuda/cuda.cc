@@ -98,6 +98,22 @@ mica_status plan(Plan& plan) {
   return status;
 }
 
+mica_status plan_join(Plan& plan, const Parts& parts) {
+  const KernelChoice choice = {plan.problem, Driver::instance().device(plan.device), kernel_images(), plan.pieces};
+  const i32 index = find_kernel(Role::JOIN, choice);
+  if (index < 0)
+    return fail(MICA_ERROR_UNSUPPORTED, "k_prefix needs a kernel that joins two results, and none can run");
+  Steps& steps = steps_of(plan);
+  steps = {};
+  steps.layout.parts = parts;
+  const ScopedContext context(Driver::instance(), plan.device);
+  if (context.status() != MICA_OK) return context.status();
+  const i64 rows = plan.problem.total_q * plan.problem.heads_q;
+  return rows == 0 ? MICA_OK
+                   : add_step(plan, StepKind::JOIN, index, ceil_div<i64>(rows, kernel_table().rows[index].warps),
+                              join_params(plan.problem));
+}
+
 template <class Params>
 mica_status bind_step(Params& params, const Plan& plan, const mica_bindings& bindings) {
   if constexpr (std::is_void_v<decltype(bind(params, plan.problem, bindings, steps_of(plan).layout))>) {
@@ -157,7 +173,8 @@ void list_kernels(const Problem& problem, i32 device, i32 pieces, KernelVisitor 
 }  // namespace
 
 const Backend& cuda_backend() {
-  static constexpr Backend backend = {"cuda", 256, device_count, describe_device, plan, execute, list_kernels};
+  static constexpr Backend backend = {"cuda",    256,     device_count, describe_device, plan,
+                                      plan_join, execute, execute,      list_kernels};
   return backend;
 }
 

@@ -111,6 +111,7 @@ constexpr KernelTraits traits_of_backward_bias(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_append(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_combine(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_join(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_probs(const KernelRow&) { return {}; }
 
 // The words that rows use.
@@ -318,7 +319,8 @@ bool reads_queries(const KernelRow& row, const Problem& p) {
 }
 // What is beside the attention itself reads either type of keys.
 bool reads_keys(const KernelRow& row, const Problem& p) {
-  if (row.role == Role::APPEND || row.role == Role::COMBINE || row.role == Role::PROBS) return true;
+  if (row.role == Role::APPEND || row.role == Role::COMBINE || row.role == Role::JOIN || row.role == Role::PROBS)
+    return true;
   return p.k.dtype == (row.keys == MICA_NONE ? p.dtype : row.keys);
 }
 

@@ -18,6 +18,7 @@ enum class Role : i32 {
   FORWARD,           // O and LSE, or their parts when the keys are split
   DECODE,            // the same for a few query rows
   COMBINE,           // joins the parts
+  JOIN,              // joins the results of two calls
   PROBS,             // the softmax itself, for tests
   BACKWARD_PREPARE,  // the row sums of dO * O
   BACKWARD,          // dK, dV, and dQ in fp32

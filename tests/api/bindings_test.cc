@@ -25,6 +25,7 @@ struct Everything {
     x.cache_batch_idx = batch_idx, x.cache_leftpad = leftpad, x.block_table = table;
     x.k_new = m, x.v_new = m, x.rotary_cos = m, x.rotary_sin = m, x.rng_state = rng;
     x.q_descale = m, x.k_descale = m, x.v_descale = m;
+    x.k_prefix = m, x.v_prefix = m;
     x.d_o = m, x.d_lse = m, x.dq = m + 600, x.dk = m + 700, x.dv = m + 800, x.d_bias = m + 900, x.d_sinks = m + 1000;
     x.workspace = nullptr, x.workspace_bytes = 0;
   }
@@ -85,6 +86,13 @@ mica_attention describe_fp8() {
   return a;
 }
 
+mica_attention describe_prefix() {
+  mica_attention a = MICA_ATTENTION_INIT;
+  a.q = a.k = a.v = a.o = dense(MICA_FP32, {2, 3, 1, 4});
+  a.k_prefix = a.v_prefix = dense(MICA_FP32, {1, 3, 1, 4});
+  return a;
+}
+
 struct BadBindings {
   const char* name;
   const char* message;
@@ -102,11 +110,11 @@ constexpr mica_pass kForward = MICA_FORWARD, kBackward = MICA_BACKWARD;
 
 // clang-format off
 const BadBindings kBad[] = {
-  {"struct_bytes", "bindings.struct_bytes is 4, want 304 (sizeof(mica_bindings); use MICA_BINDINGS_INIT)", describe_cache,
+  {"struct_bytes", "bindings.struct_bytes is 4, want 320 (sizeof(mica_bindings); use MICA_BINDINGS_INIT)", describe_cache,
    kForward, [](Everything& e) { e.x.struct_bytes = 4; }},
   {"struct_bytes_of_a_later_header",
-   "bindings.struct_bytes is 312, want at most 304: the program was compiled with the header of a later Mica", describe_cache,
-   kForward, [](Everything& e) { e.x.struct_bytes = 312; }},
+   "bindings.struct_bytes is 328, want at most 320: the program was compiled with the header of a later Mica", describe_cache,
+   kForward, [](Everything& e) { e.x.struct_bytes = 328; }},
   {"abi_version", "bindings.abi_version is 2, want 1 (use MICA_BINDINGS_INIT)", describe_cache, kForward,
    [](Everything& e) { e.x.abi_version = 2; }},
   {"o_over_q", "bindings.o overlaps bindings.q, want memory of its own", describe_slots, kForward,
@@ -123,6 +131,8 @@ const BadBindings kBad[] = {
    [](Everything& e) { e.x.dv = e.memory + 704; }},
   NULL_BINDING(q_descale, "q_descale", describe_fp8, kForward), NULL_BINDING(k_descale, "k_descale", describe_fp8, kForward),
   NULL_BINDING(v_descale, "v_descale", describe_fp8, kForward),
+  NULL_BINDING(k_prefix, "k_prefix", describe_prefix, kForward),
+  NULL_BINDING(v_prefix, "v_prefix", describe_prefix, kForward),
   NULL_BINDING(q, "q", describe_cache, kForward), NULL_BINDING(k, "k", describe_cache, kForward),
   NULL_BINDING(v, "v", describe_cache, kForward), NULL_BINDING(o, "o", describe_cache, kForward),
   NULL_BINDING(lse, "lse", describe_cache, kForward), NULL_BINDING(probs, "probs", describe_cache, kForward),

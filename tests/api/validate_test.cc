@@ -56,12 +56,18 @@ void quantise(mica_attention& a, bool all) {
   if (all) a.q.dtype = MICA_FP8_E4M3;
 }
 
+// Nine keys and values that all sequences share.
+void share(mica_attention& a) {
+  a.k_prefix = dense(MICA_FP32, {1, 9, 2, 8});
+  a.v_prefix = dense(MICA_FP32, {1, 9, 2, 6});
+}
+
 // clang-format off
 const BadCall kBadCalls[] = {
-  {"struct_bytes", "struct_bytes is 8, want 2000 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
+  {"struct_bytes", "struct_bytes is 8, want 2144 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.struct_bytes = 8; }},
-  {"struct_bytes_of_a_later_header", "struct_bytes is 2008, want at most 2000: the program was compiled with the header of a later Mica",
-   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 2008; }},
+  {"struct_bytes_of_a_later_header", "struct_bytes is 2152, want at most 2144: the program was compiled with the header of a later Mica",
+   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 2152; }},
   {"abi_version", "abi_version is 9, want 1 (use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.abi_version = 9; }},
 
@@ -206,6 +212,66 @@ const BadCall kBadCalls[] = {
    }},
   {"last_keys_backward", "mask_last_keys is 5, but it is for inference and has no gradient", kUnsupported, kBackward,
    [](mica_attention& a) { a.mask.boolean = dense(MICA_BOOL, {2, 1, 5, 5}), a.mask_last_keys = 5; }},
+  {"prefix_keys_alone", "v_prefix is absent, want it together with k_prefix", kInvalid, kForward,
+   [](mica_attention& a) { a.k_prefix = dense(MICA_FP32, {1, 9, 2, 8}); }},
+  {"prefix_values_alone", "k_prefix is absent, want it together with v_prefix", kInvalid, kForward,
+   [](mica_attention& a) { a.v_prefix = dense(MICA_FP32, {1, 9, 2, 6}); }},
+  {"prefix_for_each_sequence", "k_prefix.shape[0] is 2, want 1 (every sequence has the same)", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.k_prefix = dense(MICA_FP32, {2, 9, 2, 8}); }},
+  {"prefix_heads", "k_prefix.shape[2] is 4, want 2 (= k.shape[2])", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.k_prefix = dense(MICA_FP32, {1, 9, 4, 8}); }},
+  {"prefix_dim", "v_prefix.shape[3] is 8, want 6 (= v.shape[3])", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.v_prefix = dense(MICA_FP32, {1, 9, 2, 8}); }},
+  {"prefix_lengths", "v_prefix.shape[1] is 8, want 9 (= k_prefix.shape[1])", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.v_prefix = dense(MICA_FP32, {1, 8, 2, 6}); }},
+  {"prefix_dtype", "k_prefix.dtype is bf16, want fp32 (= q.dtype)", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.k_prefix.dtype = MICA_BF16; }},
+  {"prefix_not_dense", "k_prefix.stride[3] is 2, want 1 (the last dimension must be dense)", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.k_prefix.stride[3] = 2; }},
+  {"prefix_window", "mask.window_left is given with k_prefix, want it absent: every row sees the whole prefix", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.mask.window_left = 3, a.mask.diagonal = 1; }},
+  {"prefix_window_right", "mask.window_right is given with k_prefix, want it absent: every row sees the whole prefix", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.mask.window_right = 3, a.mask.diagonal = 1; }},
+  {"prefix_top_left", "mask.causal of the top left is given with k_prefix, want it absent: the prefix comes before every row", kInvalid,
+   kForward, [](mica_attention& a) { share(a); a.mask.causal = MICA_CAUSAL_TOP_LEFT; }},
+  {"prefix_chunk", "attention_chunk is given with k_prefix, want it absent: every row sees the whole prefix", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.mask.causal = 1, a.attention_chunk = 4; }},
+  {"prefix_alibi", "score.alibi is given with k_prefix, want it absent: it would count the prefix's keys", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.mask.diagonal = 1, a.score.alibi = dense(MICA_FP32, {1, 4, 1, 1}); }},
+  {"prefix_bias", "score.bias is given with k_prefix, want it absent: every row sees the whole prefix", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.score.bias = dense(MICA_FP32, {1, 1, 5, 7}); }},
+  {"prefix_dropout", "dropout.probability is given with k_prefix, want it absent: it is for inference", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.dropout.probability = 0.5f; }},
+  {"prefix_probs", "probs is given with k_prefix, want it absent: they would be of both parts", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.probs = dense(MICA_FP32, {2, 4, 5, 7}); }},
+  {"prefix_shift", "place.shift is given with k_prefix, want it absent: every row sees the whole prefix", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.place.shift = 2; }},
+  {"prefix_invariant", "control.batch_invariant is given with k_prefix, want it absent: the sequences are computed together", kInvalid,
+   kForward, [](mica_attention& a) { share(a); a.control.batch_invariant = 1; }},
+  {"prefix_seqused_q", "seqused_q is given with k_prefix, want it absent: the rows of all sequences are rows of one", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.sequences.vectors = MICA_SEQUSED_Q; }},
+  {"prefix_rotary", "append.rotary_cos is given with k_prefix, want it absent: q would have to be turned for the prefix: turn it before",
+   kInvalid, kForward,
+   [](mica_attention& a) {
+     share(a);
+     a.sequences.vectors = MICA_SEQUSED_K;
+     a.append.k_new = dense(MICA_FP32, {2, 1, 2, 8}), a.append.v_new = dense(MICA_FP32, {2, 1, 2, 6});
+     a.append.rotary_cos = a.append.rotary_sin = dense(MICA_FP32, {7, 4, 1, 1});
+   }},
+  {"prefix_rows_unevenly_spaced",
+   "q.stride[0] is 200, want 160 with k_prefix (= q.shape[1] * q.stride[1]: all rows evenly spaced)", kInvalid, kForward,
+   [](mica_attention& a) { share(a); a.q.stride[0] = 200; }},
+  {"prefix_many_keys", "k_prefix.shape[1] is 536870913, want at most 536870912", kInvalid, kForward,
+   [](mica_attention& a) {
+     a.k_prefix = dense(MICA_FP32, {1, MICA_MAX_SEQLEN + 1, 2, 8}), a.v_prefix = dense(MICA_FP32, {1, MICA_MAX_SEQLEN + 1, 2, 6});
+   }},
+  {"prefix_many_rows", "q.shape[0] is 107374183, want at most 2^29 rows in all with k_prefix", kInvalid, kForward,
+   [](mica_attention& a) {
+     share(a);
+     for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o, &a.lse}) t->shape[0] = 107374183;
+   }},
+  {"prefix_backward", "k_prefix is given, but it is for inference and has no gradient", kUnsupported, kBackward,
+   [](mica_attention& a) { share(a); }},
   {"chunk_negative", "attention_chunk is -1, want 0 (no chunks) to 536870912", kInvalid, kForward,
    [](mica_attention& a) { a.attention_chunk = -1; }},
   {"chunk_beyond_the_longest", "attention_chunk is 536870913, want 0 (no chunks) to 536870912", kInvalid, kForward,

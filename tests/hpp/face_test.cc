@@ -89,6 +89,20 @@ TEST(Face, ChunksAndTrees) {
   data.expect_exact(true);
 }
 
+TEST(Face, PrefixOfTheBatch) {
+  Data data;
+  // The keys of the first sequence before those of each: twice the same for the first, which then changes nothing.
+  const mica::Shape prefix{1, kRows, kHeads, kDim};
+  data.attention()
+      .prefix(mica::tensor(std::as_const(data.k).data(), prefix), mica::tensor(std::as_const(data.v).data(), prefix))
+      .forward();
+  for (std::int64_t i = 0; i < kRows; ++i)
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      const std::vector<double> exact = exact_row(data.q, data.k, data.v, 0, i, h, kRows);
+      for (std::int64_t c = 0; c < kDim; ++c) EXPECT_NEAR(data.o[at(0, i, h, c)], exact[std::size_t(c)], 1e-5);
+    }
+}
+
 TEST(Face, PlanIsReusedAndMoves) {
   Data data;
   const mica::Attention attention = data.attention();

@@ -119,6 +119,29 @@ CombineParams combine_params(const ForwardParams& forward, const Problem& p, i32
   return CombineParams{forward, p.o.dtype, team_warps};
 }
 
+JoinParams join_params(const Problem& p) {
+  JoinParams a = {};
+  a.o = rows_arg(p.o);
+  a.lse_stride_batch = p.lse.stride[0];
+  a.lse_stride_head = p.lse.stride[1];
+  a.lse_stride_row = p.lse.stride[2];
+  a.batch = p.batch;
+  a.rows = p.max_len_q;
+  a.heads = p.heads_q;
+  a.dim = p.dim_v;
+  a.dtype = p.o.dtype;
+  return a;
+}
+
+void bind(JoinParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  for (int n = 0; n < 2; ++n) {
+    a.part_o[n] = in_workspace(x, layout.parts.o[n]);
+    a.part_lse[n] = reinterpret_cast<const float*>(in_workspace(x, layout.parts.lse[n]));
+  }
+  a.o.data = x.o;
+  a.lse = p.lse.dtype ? x.lse : nullptr;
+}
+
 ProbsParams probs_params(const ForwardParams& forward, const Problem& p) {
   ProbsParams a = {};
   a.forward = forward;

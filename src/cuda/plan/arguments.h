@@ -3,8 +3,9 @@
 // filled in when a plan is made, addresses when it is executed.
 #pragma once
 
+#include "base/backend.h"
 #include "core/problem.h"
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/params_join.h"
 #include "cuda/registry.h"
 #include "mica/mica.h"
 
@@ -13,6 +14,7 @@ namespace mica {
 // Where the parts of a plan's workspace begin, in bytes.
 struct WorkspaceLayout {
   u64 partial_o, partial_lse;                                             // split forward
+  Parts parts;                                                            // join
   u64 q_rotated;                                                          // rotary
   u64 work_counter;                                                       // persistent forward
   u64 d_o;                                                                // backward, in q's type
@@ -46,6 +48,10 @@ inline void bind(CombineParams& params, const Problem& problem, const mica_bindi
                  const WorkspaceLayout& layout) {
   bind(params.forward, problem, bindings, layout);
 }
+
+// parts: in the workspace of the whole.
+JoinParams join_params(const Problem& problem);
+void bind(JoinParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 
 ProbsParams probs_params(const ForwardParams& forward, const Problem& problem);
 void bind(ProbsParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);

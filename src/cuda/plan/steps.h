@@ -16,6 +16,7 @@ namespace mica {
   MICA_STEP_KIND(FORWARD, ForwardParams)                  \
   MICA_STEP_KIND(FORWARD_MAPS, ForwardMapsParams)         \
   MICA_STEP_KIND(COMBINE, CombineParams)                  \
+  MICA_STEP_KIND(JOIN, JoinParams)                        \
   MICA_STEP_KIND(PROBS, ProbsParams)                      \
   MICA_STEP_KIND(BACKWARD_PREPARE, BackwardPrepareParams) \
   MICA_STEP_KIND(BACKWARD, BackwardParams)                \
