@@ -3,7 +3,8 @@
 // out in the same way. What is different with elements of 8 bits:
 //
 //   warp 0       Q, then K0, V0 | K1, V1 | ... by the copy engine       warp 1     finds the next query tile
-//   warps 2, 3   V0 -> V0^T | V1 -> V1^T | ...                          consumers  S | exp2 S | O = f O + P V^T^T | ...
+//   warps 2, 3   V0 -> V0^T | V1 -> V1^T | ...                          consumers  S | exp2 S | O = f O + P V^T^T, next
+//   S | ...
 //
 // wgmma wants both operands of 8 bits with the summed index along their rows, so V is transposed on its way through
 // shared memory. A lane holds scores of keys 2t, 2t + 1 of every eight, but as the A operand of P V wants four keys in
@@ -47,6 +48,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // P V is made in slices of columns, in the registers of the scores, which are done with by then: so many consumers
   // fit, or an O of 256 columns.
   static constexpr int kSlice = 64, kSlices = dim_v / kSlice;
+  static constexpr i32 kTurnBarrier = 1;  // the first of kConsumers named barriers
 
   static constexpr ForwardFp8Sm90Layout kLayout = forward_fp8_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
   static constexpr i32 kQSlots = kLayout.q_slots, kLandings = 2;
@@ -235,6 +237,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // Query tiles one after the other.
   MICA_DEVICE void consume() {
     const i32 group = uniform_warp() / 4 - 1;
+    if (group == kConsumers - 1) pass_turn(group);
     while (take_tile()) {
       consume_tile(group);
       work_ring.release();
@@ -254,38 +257,59 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     find_scale();
     if (count > 0) {
       mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
-      skip(first);
+      skip(first, group);
     }
     if (first < last) attend(out[0], state[0], group, row_begin, first, last);
     if (count > 0) {
-      if (first >= last) release_q(group);
+      if (first >= last) {
+        release_q(group);
+        take_turn(group);
+        pass_turn(group);
+      }
       q_place.next();
     }
-    skip(count - last);
+    skip(count - last, group);
     if (row_begin + kWarpRows > band.len_q) clear_unused(out[0], row_begin, band.len_q);
     finish(Result{state, out, tile_warp_row, 0});
   }
-  // One after the other; the other consumers' products run meanwhile.
+  // Consumers take turns at the tensor cores: P V of a tile and S of the next, while the others compute exponentials.
+  // Left alone they come to do the same thing at the same time.
   MICA_DEVICE void attend(float (&out)[dim_v / 8][4], SoftmaxState<FloatMath> (&state)[2], i32 group, i32 row_begin,
                           i32 first, i32 last) {
-    for (i32 step = first; step < last; ++step) {
-      Scores scores;
+    Scores scores;
+    take_turn(group);
+    find_scores(scores, group);
+    for (i32 step = first;;) {
       u32 probabilities[tile_k / 32][4];
-      k_ring.wait_full(k_place);
-      gemm_qk(scores[0], group);
-      wgmma_wait<0>();
-      wgmma_hold(scores[0]);
-      release_k();
       if (step + 1 == last) release_q(group);
       const Factors factors = softmax(scores, state, row_begin, step);
       round(probabilities, scores[0]);
       vt_ring.wait_full(vt_place);
+      take_turn(group);
       float part[2][kSlice / 8][4];
       gemm_pv(part[0], probabilities, 0);
       if constexpr (kSlices > 1) gemm_pv(part[1], probabilities, 1);
       slices<0, kSlices>(out, part, probabilities, factors);
       release_v();
+      if (++step == last) break;
+      find_scores(scores, group);
     }
+    pass_turn(group);
+  }
+  // S of the next key tile, in registers of its own: what `scores` had is not needed any more. The turn ends when it is
+  // begun: the tensor cores take the others' products after it.
+  MICA_DEVICE void find_scores(Scores& scores, i32 group) {
+    Scores products;
+    k_ring.wait_full(k_place);
+    gemm_qk(products[0], group);
+    pass_turn(group);
+    wgmma_wait<0>();
+    wgmma_hold(products[0]);
+    release_k();
+#pragma unroll
+    for (int n = 0; n < tile_k / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[0][n][e] = products[0][n][e];
   }
   template <int slice, int end>
   MICA_DEVICE void slices(float (&out)[dim_v / 8][4], float (&part)[2][kSlice / 8][4],
@@ -308,19 +332,32 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum) * kPUnit;
     Base::finish_statistics(Result{state, r.out, r.first_row, 0}, this->tile_lse_first, scale);
     const float v_factor = kPUnit * descale_at(p.v_descale, batch_index, head / p.group);
-    const i32 lane = threadIdx.x % 32;
+    const float factor[2] = {scale[0][0] * v_factor, scale[0][1] * v_factor};
+    if (p.partial_o || p.o_dtype == MICA_FP32)
+      store<float>(r, factor, [](const float(&x)[4]) { return make_float4(x[0], x[1], x[2], x[3]); });
+    else if (p.o_dtype == MICA_BF16)
+      store<u16>(r, factor,
+                 [](const float(&x)[4]) { return make_uint2(pack<Bf16>(x[0], x[1]), pack<Bf16>(x[2], x[3])); });
+    else
+      store<u16>(r, factor,
+                 [](const float(&x)[4]) { return make_uint2(pack<Fp16>(x[0], x[1]), pack<Fp16>(x[2], x[3])); });
+  }
+  // O times a factor for each row, four columns at a time as `pack_four` makes them of floats.
+  template <class To, class Pack>
+  MICA_DEVICE void store(const Result& r, const float (&factor)[2], Pack pack_four) const {
+    const i32 lane_column = i32(threadIdx.x) % 4 * 4, columns = p.dim_v - lane_column;
+    i64 stride_row;
+    To* first = this->template output_rows<To>(stride_row) + lane_column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const i32 row = r.row(0, half);
-      if (tile_row + row >= sequence.slot_len_q) continue;
-      const float factor = scale[0][half] * v_factor;
+      if (tile_row + r.row(0, half) >= sequence.slot_len_q) continue;
+      To* row = first + r.row(0, half) * stride_row;
 #pragma unroll
       for (int n = 0; n < dim_v / 16; ++n) {
-        const i32 column = n * 16 + lane % 4 * 4;
         const float(&even)[4] = r.out[0][2 * n], (&odd)[4] = r.out[0][2 * n + 1];
-        const float x[4] = {even[2 * half] * factor, odd[2 * half] * factor, even[2 * half + 1] * factor,
-                            odd[2 * half + 1] * factor};
-        if (column < p.dim_v) this->store_four(row, column, x);
+        const float x[4] = {even[2 * half] * factor[half], odd[2 * half] * factor[half],
+                            even[2 * half + 1] * factor[half], odd[2 * half + 1] * factor[half]};
+        if (n * 16 < columns) *reinterpret_cast<decltype(pack_four(x))*>(row + n * 16) = pack_four(x);
       }
     }
   }
@@ -335,9 +372,17 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
                        kLeast);
   }
 
+  // All consumers have as many turns: one for each key tile of the block and one for the query tile.
+  static MICA_DEVICE void take_turn(i32 group) { barrier_sync(kTurnBarrier + group, 256); }
+  static MICA_DEVICE void pass_turn(i32 group) {
+    barrier_arrive(kTurnBarrier + (group + 1 == kConsumers ? 0 : group + 1), 256);
+  }
+
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
-  MICA_DEVICE void skip(i32 num_tiles) {
+  MICA_DEVICE void skip(i32 num_tiles, i32 group) {
     for (i32 i = 0; i < num_tiles; ++i) {
+      take_turn(group);
+      pass_turn(group);
       k_ring.wait_full(k_place);
       release_k();
       vt_ring.wait_full(vt_place);
@@ -379,13 +424,31 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     const i32 tile = tiles.end - 1 - step;
     if (tile < own.full_begin || tile >= own.full_end) this->mask(scores, row_begin, key_begin(step));
     Factors factors;
+    const Factors largest = largest_of_rows(scores[0], state);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      factors.of_row[half] = absorb<FloatMath>(state[half], quad_max(lane_max(scores[0], half)) * scale_log2);
+      factors.of_row[half] = absorb<FloatMath>(state[half], largest.of_row[half] * scale_log2);
       const float offset = kLargestLog2 - reference_of<FloatMath>(state[half].max);
       state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, scale_log2, offset); });
     }
     return factors;
+  }
+
+  // The largest score of each row, or -inf where it is less than the row's maximum so far.
+  static MICA_DEVICE Factors largest_of_rows(const float (&scores)[tile_k / 8][4],
+                                             const SoftmaxState<FloatMath> (&state)[2]) {
+    Factors largest;
+    i32 negative = 0;  // in its sign: of a row of which only negative scores are known
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const i32 bits = quad_max(lane_max_bits(scores, half));
+      largest.of_row[half] = bits < 0 ? -infinity() : __builtin_bit_cast(float, bits);
+      negative |= bits & __builtin_bit_cast(i32, state[half].max);
+    }
+    if (!__any_sync(0xffffffffu, negative < 0)) return largest;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) largest.of_row[half] = quad_max(lane_max(scores, half));
+    return largest;
   }
 
   // out = out * factors + part, of the columns of a slice.

@@ -159,18 +159,12 @@ struct ForwardBlock {
       store_output(memory, r, scale);
   }
 
-  // Four neighbouring columns of O or of a split's partial result, whose rows are aligned, from `column` on.
-  MICA_DEVICE void store_four(i32 row, i32 column, const float (&x)[4]) const {
-    if (p.partial_o || p.o_dtype == MICA_FP32) {
-      float* to = p.partial_o ? p.partial_o + (partial_row() + row) * p.dim_v
-                              : static_cast<float*>(p.o.data) + output_offset() + row * p.o.stride_row;
-      *reinterpret_cast<float4*>(to + column) = make_float4(x[0], x[1], x[2], x[3]);
-    } else {
-      u16* to = static_cast<u16*>(p.o.data) + output_offset() + row * p.o.stride_row;
-      *reinterpret_cast<uint2*>(to + column) = p.o_dtype == MICA_BF16
-                                                   ? make_uint2(pack<Bf16>(x[0], x[1]), pack<Bf16>(x[2], x[3]))
-                                                   : make_uint2(pack<Fp16>(x[0], x[1]), pack<Fp16>(x[2], x[3]));
-    }
+  // The tile's first row in O, or among the partial results of its split, which are floats; and how far rows are apart.
+  template <class To>
+  MICA_DEVICE To* output_rows(i64& stride_row) const {
+    stride_row = p.partial_o ? p.dim_v : p.o.stride_row;
+    return p.partial_o ? reinterpret_cast<To*>(p.partial_o) + partial_row() * p.dim_v
+                       : static_cast<To*>(p.o.data) + output_offset();
   }
 
  private:
