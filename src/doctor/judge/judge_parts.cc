@@ -304,15 +304,10 @@ class PartsJudge {
         {i, out_.size() - 1, failure, said->failure == LoadFailure::kNeededMissing ? said->library : ""});
   }
 
-  // Its own, or that of a library of the package which it needs and which does it for all (pyarrow).
   NumpyUse numpy_use(const Binary& binary) const {
     // NumPy's own wheel replaces the NumPy that is there.
     if (inspection_.wheel && normalised_package(inspection_.wheel->metadata.first("Name")) == "numpy") return {};
-    if (binary.numpy.old_only || binary.numpy.least.known()) return binary.numpy;
-    for (const std::string_view needed : binary.elf.needed)
-      if (const Binary* library = own_library(std::string(needed), binary); library && library->numpy.old_only)
-        return library->numpy;
-    return binary.numpy;
+    return numpy_use_of(binary, [&](const std::string& needed) { return own_library(needed, binary); });
   }
 
   void add_missing_variant(const std::string& family) {

@@ -215,6 +215,70 @@ TEST(Installed, ForTheOtherNumPy) {
   EXPECT_EQ(codes(newer, "1.26.4"), Codes{});
 }
 
+// A library beside the module asks for NumPy on behalf of all modules (pyarrow's libarrow_python), be it judged by
+// itself or on the way to another package.
+TEST(Installed, ALibraryThatAsksForNumPy) {
+  const auto codes = [](const std::string& python, const char* numpy, const std::string& folder) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    add_pkg(system, python);
+    system.library(kModule, {.exports = {"PyInit__C"}});
+    system.write(kSite + "/other/__init__.py", "from . import lib\n");
+    system.library(kSite + "/other/lib.cpython-312-x86_64-linux-gnu.so",
+                   {.needed = {"libother.so.3"}, .exports = {"PyInit_lib"}, .runpath = "$ORIGIN:" + folder});
+    system.library(
+        folder + "/libother.so.3",
+        {.soname = "libother.so.3",
+         .exports = {"Pyother_import_array"},  // it has to do with Python
+         .data = "numpy.core._multiarray_umath numpy._core._multiarray_umath numpy._core.multiarray failed to "
+                 "import. module was compiled against NumPy C-API version 0x%x (NumPy 2.0) but the running "
+                 "NumPy has"});
+    system.add_package(kSite, "numpy", numpy, "", "");
+    return codes_of(judge_all(system), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  const std::string beside = kSite + "/other";
+  EXPECT_EQ(codes("import other\n", "1.26.4", beside), Codes{"NUMPY_ABI"});
+  // The near misses: a NumPy that serves, another package's library, a package that does not import it.
+  EXPECT_EQ(codes("import other\n", "2.1.0", beside), Codes{});
+  EXPECT_EQ(codes("import other\n", "1.26.4", "/opt/elsewhere"), Codes{});
+  EXPECT_EQ(codes("import pkg._C\n", "1.26.4", beside), Codes{});
+}
+
+// Whether pybind11's and Boost.Python's modules of NumPy 1 stop beside NumPy 2 is in code of their own: neither yes nor
+// no is said.
+TEST(Installed, CannotTellOfPybind11BesideTheOtherNumPy) {
+  const auto judged = [](const std::string& python, const std::string& words, const char* numpy,
+                         const std::string& needed) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    add_pkg(system, python, "Requires-Dist: torch\n");  // of others only errors are told
+    std::vector<std::string> libraries;
+    if (!needed.empty()) {
+      libraries = {needed};
+      system.library(kSite + "/pkg/" + needed, {.soname = needed});
+    }
+    system.library(kModule, {.needed = libraries, .exports = {"PyInit__C"}, .runpath = "$ORIGIN", .data = words});
+    system.add_package(kSite, "numpy", numpy, "", "");
+    return judge_all(system);
+  };
+  const auto warnings = [&](const std::string& python, const std::string& words, const char* numpy,
+                            const std::string& needed) {
+    const std::vector<Judged> all = judged(python, words, numpy, needed);
+    EXPECT_EQ(codes_of(all, Severity::kError), std::vector<std::string>{});
+    return codes_of(all, Severity::kWarning);
+  };
+  using Codes = std::vector<std::string>;
+  const std::string old_one = "numpy.core._multiarray_umath numpy.core.multiarray failed to import ";
+  const std::string by_pybind11 = old_one + "__pybind11_module_local";
+  const Codes both = {"NUMPY_ABI", "CANNOT_TELL"};
+  EXPECT_EQ(warnings("import pkg._C\n", by_pybind11, "2.1.0", ""), both);
+  EXPECT_EQ(warnings("import pkg._C\n", old_one, "2.1.0", "libboost_python311.so.1"), both);
+  EXPECT_EQ(warnings("import pkg._C\n", by_pybind11, "1.26.4", ""), Codes{});
+  // Not asked for by the import: then it can be told.
+  EXPECT_EQ(warnings("def f():\n    import pkg._C\n", by_pybind11, "2.1.0", ""), Codes{"NUMPY_ABI"});
+}
+
 // What stops a package may lie in another that it imports (statsmodels and the pandas beside it).
 TEST(Installed, WhatItImportsIsFollowed) {
   const auto judged = [](const std::string& python, const std::string& other) {

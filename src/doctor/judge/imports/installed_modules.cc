@@ -79,10 +79,22 @@ void InstalledModules::judge(const std::string& path, Compiled& out) {
   if (said->failure != LoadFailure::kNone) {
     out.failure = ImportFailure::kImportError;
     out.verdict = verdicts.back();
-  } else if (auto numpy = judge_numpy(*out.binary, facts, out.binary->numpy, target_)) {
+  } else if (auto numpy = judge_numpy(*out.binary, facts, numpy_use(*out.binary, *said), target_)) {
     out.failure = numpy->failure;
     out.verdict = std::move(numpy->verdict);
   }
+}
+
+NumpyUse InstalledModules::numpy_use(const Binary& module, const Resolution& said) {
+  if (!target_.python || !target_.python->numpy.known()) return {};
+  return numpy_use_of(module, [&](const std::string& needed) -> const Binary* {
+    const auto found = std::find_if(said.loaded.begin(), said.loaded.end(),
+                                    [&](const auto& library) { return library.first == needed; });
+    if (found == said.loaded.end() || folder_name(found->second) != folder_name(module.path)) return nullptr;
+    const auto [it, is_new] = beside_.try_emplace(found->second);
+    if (is_new) it->second = target_.libraries->binary(found->second);
+    return it->second ? &*it->second : nullptr;
+  });
 }
 
 std::optional<ImportFailure> InstalledModules::compiled(const std::string& module) {

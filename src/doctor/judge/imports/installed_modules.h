@@ -40,6 +40,7 @@ class InstalledModules : public ModuleFinder {
   // The first of site-packages that has a file of this name there; empty if none has.
   std::string find_file(const std::string& module, const std::vector<std::string>& endings);
   void judge(const std::string& path, Compiled& out);
+  NumpyUse numpy_use(const Binary& module, const Resolution& said);
 
   const Environment target_;  // a copy: it outlives the one it was made for
   std::unique_ptr<LoadSession> session_;
@@ -47,6 +48,7 @@ class InstalledModules : public ModuleFinder {
   std::map<std::string, std::unique_ptr<Outline>> outlines_;
   std::map<std::string, Compiled> compiled_;
   std::map<std::string, std::string> libraries_;
+  std::map<std::string, std::optional<Binary>> beside_;  // libraries in the folder of a module, by path
 };
 
 }  // namespace doctor

@@ -42,6 +42,15 @@ NumpyVerdict of_newer_numpy(const Binary& binary, const NumpyUse& use, const Ver
 
 }  // namespace
 
+NumpyUse numpy_use_of(const Binary& binary, const std::function<const Binary*(const std::string&)>& own_library) {
+  const auto asks = [](const NumpyUse& use) { return use.old_only || use.least.known(); };
+  if (asks(binary.numpy)) return binary.numpy;
+  for (const std::string_view needed : binary.elf.needed)
+    if (const Binary* library = own_library(std::string(needed)); library && asks(library->numpy))
+      return library->numpy;
+  return binary.numpy;
+}
+
 std::optional<NumpyVerdict> judge_numpy(const Binary& binary, const BinaryFacts& facts, const NumpyUse& use,
                                         const Environment& target) {
   if (!target.python || !target.python->numpy.known() || facts.python.init_functions.empty()) return {};
