@@ -149,6 +149,11 @@ class PartsJudge {
         add_open_question(binaries_[attempt.binary]);
       if (attempt.failure == ImportFailure::kNone) continue;
       Verdict& verdict = out_[attempt.verdict];
+      if (makes_asked_operator(attempt, imports)) {
+        verdict.cause += " `import` of the package catches this, and stops soon after: RuntimeError: operator " +
+                         printable(imports.asked_operator()) + " does not exist.";
+        continue;
+      }
       if (is_python_module(attempt.binary) && imports.is_known()) {
         const Part part = imports.part(module_name(attempt.binary));
         if (part != Part::kStops && part != Part::kLoads) set_apart(verdict, part);
@@ -340,6 +345,15 @@ class PartsJudge {
       return std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == StepKind::kOpen; });
     });
     return any_opens && imports.is_known() && !imports.opens_for_certain(stem_of(binaries_[attempt.binary].path));
+  }
+
+  // Is it the library of the package that makes its operators, where the import asks for one of them at once? By custom
+  // it is called _C, or as the package is.
+  bool makes_asked_operator(const Attempt& attempt, const PackageImports& imports) const {
+    const std::string& name = imports.asked_operator();
+    if (name.empty() || !facts_[attempt.binary].uses_torch) return false;
+    const std::string stem = stem_of(binaries_[attempt.binary].path), space = name.substr(0, name.find("::"));
+    return stem == "_C" || stem.find(space) != stem.npos;
   }
 
   // See judge_numpy: exit code 2.

@@ -79,6 +79,32 @@ TEST(Parts, ALibraryWhoseFailureIsCaught) {
   EXPECT_EQ(severity("import torch\n"), Severity::kError);
 }
 
+// torchvision goes on without its library, and a moment later registers something for an operator of it.
+TEST(Parts, AnOperatorThatTheCaughtLibraryMakes) {
+  const Words cuda = {{"libc10.so", "libcudart.so.13"}, {kNewError}, {}, {}};
+  const auto severity = [&](const std::string& python, const char* file = "pkg/_C.so") {
+    return of(package({{file, cuda}}, python), file).severity;
+  };
+  const std::string caught = "try:\n    torch.ops.load_library(path)\nexcept OSError:\n    pass\n";
+  const auto fake = [](const std::string& name) {
+    return "@torch.library.register_fake(\"" + name + "\")\ndef f(x):\n    return x\n";
+  };
+  EXPECT_EQ(severity(caught + fake("pkg::nms")), Severity::kError);
+  EXPECT_NE(of(package({{"pkg/_C.so", cuda}}, caught + fake("pkg::nms")), "pkg/_C.so")
+                .cause.find("operator pkg::nms does not exist"),
+            std::string::npos);
+  // The near misses: another's operator, another library, below a condition, in a function, caught.
+  EXPECT_EQ(severity(caught + fake("other::nms")), Severity::kWarning);
+  EXPECT_EQ(severity(caught + fake("pkg::nms"), "pkg/image.so"), Severity::kWarning);
+  EXPECT_EQ(severity(caught + "if has_ops():\n    torch.library.register_fake(\"pkg::nms\")(f)\n"), Severity::kWarning);
+  EXPECT_EQ(severity(caught + "def late():\n    torch.library.register_fake(\"pkg::nms\")(f)\n"), Severity::kWarning);
+  EXPECT_EQ(
+      severity(caught + "try:\n    torch.library.register_fake(\"pkg::nms\")(f)\nexcept RuntimeError:\n    pass\n"),
+      Severity::kWarning);
+  EXPECT_EQ(severity(caught + "try:\n    torch.library.register_fake(\"pkg::nms\")(f)\nexcept OSError:\n    pass\n"),
+            Severity::kError);
+}
+
 TEST(Parts, OneLibraryForEachCuda) {
   const Words plain = {{"libc.so.6"}, {}, {}, {}}, old_cuda = {{"libcudart.so.11.0"}, {}, {}, {}};
   const std::string python = "import ctypes\n";

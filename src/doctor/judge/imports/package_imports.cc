@@ -65,6 +65,12 @@ std::vector<std::string> top_modules(const PythonWords& words, const std::map<st
   return {out.begin(), out.end()};
 }
 
+// An operator that Python code of another package asks for is that package's matter.
+bool PackageImports::is_own_namespace(const std::string& name) const {
+  const std::string space = name.substr(0, name.find("::"));
+  return std::any_of(tops_.begin(), tops_.end(), [&](const std::string& top) { return top == space; });
+}
+
 PackageImports::PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled,
                                const Environment& target)
     : compiled_(std::move(compiled)) {
@@ -82,6 +88,8 @@ PackageImports::PackageImports(const PythonWords& words, std::map<std::string, I
     Finder finder(words.outlines, as_if, *modules_);
     ImportOutcome outcome = run_imports(tops_, finder, python);
     opened_.merge(outcome.opened);
+    for (const std::string& name : outcome.operators)
+      if (asked_operator_.empty() && is_own_namespace(name)) asked_operator_ = name;
     reached_.merge(outcome.reached);
     bool is_new = false;
     for (const std::string& module : outcome.stopping) {

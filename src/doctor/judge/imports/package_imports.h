@@ -29,15 +29,21 @@ class PackageImports {
   const std::map<std::string, Verdict>& others() const { return others_; }
   // Is a library that ctypes or torch.ops opens opened where a failure stops the import? `stem`: "libpkg" of libpkg.so.
   bool opens_for_certain(const std::string& stem) const;
+  // The first operator of torch that the import asks for and that is not there unless a library of the package made it
+  // ("pkg::nms"); empty: none.
+  const std::string& asked_operator() const { return asked_operator_; }
   // Libraries of other packages that are loaded on the way, by name.
   const std::map<std::string, std::string>& libraries() const { return modules_->libraries(); }
 
  private:
+  bool is_own_namespace(const std::string& name) const;
+
   std::vector<std::string> tops_;
   std::map<std::string, ImportFailure> compiled_;
   std::shared_ptr<InstalledModules> modules_;
   std::set<std::string> stopping_, reached_;
   std::set<std::string> opened_;
+  std::string asked_operator_;
   std::map<std::string, Verdict> others_;
 };
 

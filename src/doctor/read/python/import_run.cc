@@ -36,6 +36,7 @@ bool catches(const std::string& handler, const Failure& failure) {
     case ImportFailure::kImportError: return handler == "ImportError";
     case ImportFailure::kValueError: return handler == "ValueError";
     case ImportFailure::kOsError: return handler == "OSError" || handler == "EnvironmentError" || handler == "IOError";
+    case ImportFailure::kRuntimeError: return handler == "RuntimeError";
     case ImportFailure::kNone: break;
   }
   return false;
@@ -64,6 +65,7 @@ class ImportRunner {
     std::map<std::string, Failure> held;  // variables that hold a failure that was caught
     bool is_certain = true;               // not below a condition that is not known
     bool is_caught = false;               // a failure of the library that is opened here stops nothing
+    bool is_operator_caught = false;      // nor does an operator that is not there
     bool has_returned = false, may_have_returned = false;
   };
 
@@ -135,7 +137,7 @@ class ImportRunner {
     const Step* key = &outline->steps[found->second];
     if (depth_ >= kMostDepth || !calling_.insert(key).second) return {};
     ++depth_;
-    Frame inner{*outline, {}, frame.is_certain, frame.is_caught};
+    Frame inner{*outline, {}, frame.is_certain, frame.is_caught, frame.is_operator_caught};
     Outcome failure = run(inner, found->second + 1, key->end);
     --depth_;
     calling_.erase(key);
@@ -155,6 +157,10 @@ class ImportRunner {
         case StepKind::kCall: failure = call(frame, step.name); break;
         case StepKind::kOpen:
           if (!frame.is_caught) out_.opened.insert(step.name);
+          break;
+        case StepKind::kOperator:
+          if (frame.is_certain && !frame.may_have_returned && !frame.is_operator_caught)
+            out_.operators.insert(step.name);
           break;
         case StepKind::kRaise: failure = raised(frame, step); break;
         case StepKind::kHold:
@@ -215,17 +221,21 @@ class ImportRunner {
       else
         break;
     }
-    const bool was_caught = frame.is_caught;
-    const Failure no_library{ImportFailure::kOsError, "a library"};
-    for (const std::size_t i : handlers)
-      if (catches(steps[i], no_library)) {
-        frame.is_caught |= !passes_on(frame, i);
-        break;
-      }
+    const bool was_caught = frame.is_caught, was_operator_caught = frame.is_operator_caught;
+    const auto catch_all = [&](ImportFailure kind, bool& is_caught) {
+      for (const std::size_t i : handlers)
+        if (catches(steps[i], Failure{kind, "a library"})) {
+          is_caught |= !passes_on(frame, i);
+          return;
+        }
+    };
+    catch_all(ImportFailure::kOsError, frame.is_caught);
+    catch_all(ImportFailure::kRuntimeError, frame.is_operator_caught);
     ++tries_;
     Outcome failure = run(frame, at + 1, steps[at].end);
     --tries_;
     frame.is_caught = was_caught;
+    frame.is_operator_caught = was_operator_caught;
     if (!failure) {
       if (otherwise) failure = run(frame, otherwise + 1, steps[otherwise].end);
     } else {

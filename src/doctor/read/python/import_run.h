@@ -18,7 +18,7 @@
 namespace doctor {
 
 // Why a module cannot be imported, as far as handlers tell failures apart.
-enum class ImportFailure : uint8_t { kNone, kImportError, kModuleNotFound, kValueError, kOsError };
+enum class ImportFailure : uint8_t { kNone, kImportError, kModuleNotFound, kValueError, kOsError, kRuntimeError };
 
 // The modules that an import may meet.
 class ModuleFinder {
@@ -37,6 +37,8 @@ struct ImportOutcome {
   // Libraries that are opened by ctypes or torch.ops where a failure is not caught; "" where the name is not in the
   // text.
   std::set<std::string> opened;
+  // Operators of torch ("pkg::nms") without which the import stops, since Python code registers something for them.
+  std::set<std::string> operators;
 };
 
 // Imports these one after the other. `python` is the target's version (major, minor), by which conditions are decided.

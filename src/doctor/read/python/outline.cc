@@ -200,6 +200,8 @@ class OutlineReader {
       } else if (last == "CDLL" || last == "PyDLL" || last == "LoadLibrary" || last == "load_library" ||
                  last == "dlopen") {
         add(StepKind::kOpen, word);
+      } else if ((last == "register_fake" || last == "impl_abstract") && word.find("::") != word.npos) {
+        add(StepKind::kOperator, word);
       } else {
         add(StepKind::kCall, name);
       }

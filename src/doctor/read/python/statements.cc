@@ -109,7 +109,7 @@ class Scanner {
     const std::string_view text = source_.substr(begin, end - begin);
     const bool is_plain =
         text.size() <= kMostBytesOfText && std::all_of(text.begin(), text.end(), [](char c) {
-          return is_name_character(c) || c == '/' || c == '-' || c == '+' || c == '*' || c == '{' || c == '}';
+          return is_name_character(c) || std::string_view("/-+*{}:").find(c) != std::string_view::npos;
         });
     add('"');
     if (is_plain)
