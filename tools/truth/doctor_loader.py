@@ -34,7 +34,7 @@ for line in sys.stdin:
             if not problem and how == "by-name":
                 sys.path.insert(0, os.path.dirname(path))
                 importlib.import_module(name.split(".")[0])
-            elif not problem and (".cpython-" in name or ".abi3." in name):
+            elif not problem and how == "by-path" and (".cpython-" in name or ".abi3." in name):
                 module = name.split(".")[0]
                 loader = importlib.machinery.ExtensionFileLoader(module, path)
                 importlib.util.module_from_spec(importlib.util.spec_from_file_location(module, path, loader=loader))
@@ -87,10 +87,10 @@ class Loader:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout and self.process.stdout.readline() == "READY\n"
 
-    def load(self, path: pathlib.Path, code: str, first: Sequence[pathlib.Path] = ()) -> str:
+    def load(self, path: pathlib.Path, code: str, first: Sequence[pathlib.Path] = (), is_library: bool = False) -> str:
         """A module for another Python is one that the import system does not find by its name."""
         assert self.process.stdin and self.process.stdout
-        request = ["by-name" if code == "SO_SOABI" else "by-path", [str(library) for library in first], str(path)]
+        request = ["by-name" if code == "SO_SOABI" else "as-library" if is_library else "by-path", [str(library) for library in first], str(path)]
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()

@@ -231,12 +231,17 @@ class Truth:
         added = self.unpack(wheel)
         predictions = []
         open_files = sum(v["code"] == "TORCH_OTHER_RELEASE" for v in verdicts)
+        # Named like modules of Python, and opened by torch.ops or ctypes: what is said of that is a note.
+        libraries = {v["subject"] for v in verdicts if v["code"] == "SO_NO_PYINIT" and v["severity"] == "note"}
         for verdict in verdicts:
+            if verdict["code"] == "SO_NO_PYINIT" and verdict["subject"] in libraries:
+                continue
             path = self.site / re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", verdict["subject"])
             if verdict["code"] in LOAD_CODES and path.suffix == ".so" and path.exists():
                 predicted = "LOADS" if verdict["code"] == "LOADS" else verdict["message"]
                 first = [self.site / line[len(FIRST):] for line in verdict["evidence"] if line.startswith(FIRST)]
-                predictions.append((verdict["code"], predicted, self.loader.load(path, verdict["code"], first)))
+                really = self.loader.load(path, verdict["code"], first, verdict["subject"] in libraries)
+                predictions.append((verdict["code"], predicted, really))
         name = wheel.name.split("-")[0]
         for verdict in verdicts:
             if verdict["code"] == "WHEEL_REQUIRES_TORCH":

@@ -149,6 +149,10 @@ class PartsJudge {
         add_open_question(binaries_[attempt.binary]);
       if (attempt.failure == ImportFailure::kNone) continue;
       Verdict& verdict = out_[attempt.verdict];
+      if (imports.stops_at_library()) {
+        verdict.cause += " None of the package's compiled files can be loaded here, and its import stops without one.";
+        continue;
+      }
       if (makes_asked_operator(attempt, imports)) {
         verdict.cause += " `import` of the package catches this, and stops soon after: RuntimeError: operator " +
                          printable(imports.asked_operator()) + " does not exist.";
@@ -230,7 +234,12 @@ class PartsJudge {
         const auto [it, is_new] = compiled.emplace(module, attempt.failure);
         if (!is_new && attempt.failure == ImportFailure::kNone) it->second = ImportFailure::kNone;
       }
-    return PackageImports(words(), std::move(compiled), target_);
+    const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
+                                       [](const Attempt& a) { return a.failure == ImportFailure::kNone; });
+    std::set<std::string> lost;
+    if (!any_loads)
+      for (const Attempt& attempt : attempts_) lost.insert(stem_of(binaries_[attempt.binary].path));
+    return PackageImports(words(), std::move(compiled), std::move(lost), target_);
   }
 
   PlacedFile placed(const Binary& binary) const { return {placed_path(inspection_, binary, target_), &binary.elf}; }

@@ -105,6 +105,29 @@ TEST(Parts, AnOperatorThatTheCaughtLibraryMakes) {
             Severity::kError);
 }
 
+// TorchCodec tries one library after the other, catches each failure, and raises when there is none left; FBGEMM raises
+// in a function what it caught, unless it is told not to.
+TEST(Parts, NoneOfTheLibrariesLoads) {
+  const Words cuda = {{"libc10.so", "libcudart.so.13"}, {kNewError}, {}, {}};
+  const auto severity = [&](const std::string& python, const Words& other) {
+    return of(package({{"pkg/libone4.so", cuda}, {"pkg/libone5.so", other}}, python), "pkg/libone4.so").severity;
+  };
+  const std::string each =
+      "def load():\n    for version in (5, 4):\n        try:\n            torch.ops.load_library(path(version))\n"
+      "            return\n        except Exception as e:\n            problems.append(e)\n";
+  EXPECT_EQ(severity(each + "    raise RuntimeError(problems)\nload()\n", cuda), Severity::kError);
+  // The near misses: one that loads; nothing is raised in the end, or nobody asks.
+  EXPECT_EQ(severity(each + "    raise RuntimeError(problems)\nload()\n", kCore), Severity::kWarning);
+  EXPECT_EQ(severity(each + "    warn(problems)\nload()\n", cuda), Severity::kWarning);
+  EXPECT_EQ(severity(each + "    raise RuntimeError(problems)\n", cuda), Severity::kWarning);
+  const std::string told =
+      "def load(name, no_throw=False):\n    try:\n        torch.ops.load_library(name)\n    except Exception as "
+      "error:\n"
+      "        log(error)\n        if not no_throw:\n            raise error\n";
+  EXPECT_EQ(severity(told + "for name in names:\n    load(name)\n", cuda), Severity::kError);
+  EXPECT_EQ(severity(told + "try:\n    load(name)\nexcept OSError:\n    pass\n", cuda), Severity::kWarning);
+}
+
 TEST(Parts, OneLibraryForEachCuda) {
   const Words plain = {{"libc.so.6"}, {}, {}, {}}, old_cuda = {{"libcudart.so.11.0"}, {}, {}, {}};
   const std::string python = "import ctypes\n";

@@ -2,16 +2,25 @@
 #include "doctor/judge/imports/package_imports.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace doctor {
 namespace {
+
+// Is `stem` ("libpkg_cpu") a library that Python code opens by `word` ("pkg/libpkg_*.so")? An empty word may be any.
+bool is_opened_by(const std::string& word, const std::string& stem) {
+  const std::size_t slash = word.rfind('/');
+  const std::string name = slash == word.npos ? word : word.substr(slash + 1);
+  const std::string plain = name.substr(0, std::min(name.find_first_of(".{*"), name.size()));
+  return plain.empty() || stem.starts_with(plain) || ("lib" + plain) == stem;
+}
 
 // The package's own modules first, then those of others.
 class Finder : public ModuleFinder {
  public:
   Finder(const std::map<std::string, Outline>& outlines, const std::map<std::string, ImportFailure>& compiled,
-         InstalledModules& others)
-      : outlines_(outlines), compiled_(compiled), others_(others) {
+         const std::set<std::string>& lost, InstalledModules& others)
+      : outlines_(outlines), compiled_(compiled), lost_(lost), others_(others) {
     for (const auto& [module, outline] : outlines) tops_.insert(module.substr(0, module.find('.')));
     for (const auto& [module, failure] : compiled) tops_.insert(module.substr(0, module.find('.')));
   }
@@ -28,6 +37,11 @@ class Finder : public ModuleFinder {
     return is_own(module) || outlines_.count(module) ? std::nullopt : others_.compiled(module);
   }
 
+  bool library_fails(const std::string& package, const std::string& word) override {
+    return tops_.count(package.substr(0, package.find('.'))) &&
+           std::any_of(lost_.begin(), lost_.end(), [&](const std::string& stem) { return is_opened_by(word, stem); });
+  }
+
  private:
   // A folder that several packages share (nvidia, google) has no file of its own at the top.
   bool is_own(const std::string& module) const {
@@ -37,6 +51,7 @@ class Finder : public ModuleFinder {
 
   const std::map<std::string, Outline>& outlines_;
   const std::map<std::string, ImportFailure>& compiled_;
+  const std::set<std::string>& lost_;
   InstalledModules& others_;
   std::set<std::string> tops_;
 };
@@ -72,7 +87,7 @@ bool PackageImports::is_own_namespace(const std::string& name) const {
 }
 
 PackageImports::PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled,
-                               const Environment& target)
+                               std::set<std::string> lost, const Environment& target)
     : compiled_(std::move(compiled)) {
   if (!target.modules) target.modules = std::make_shared<InstalledModules>(target);
   modules_ = target.modules;
@@ -85,13 +100,14 @@ PackageImports::PackageImports(const PythonWords& words, std::map<std::string, I
   constexpr int kMostRounds = 20;
   std::map<std::string, ImportFailure> as_if = compiled_;
   for (int round = 0; round < kMostRounds; ++round) {
-    Finder finder(words.outlines, as_if, *modules_);
+    Finder finder(words.outlines, as_if, lost, *modules_);
     ImportOutcome outcome = run_imports(tops_, finder, python);
     opened_.merge(outcome.opened);
     for (const std::string& name : outcome.operators)
       if (asked_operator_.empty() && is_own_namespace(name)) asked_operator_ = name;
     reached_.merge(outcome.reached);
-    bool is_new = false;
+    bool is_new = std::exchange(stops_at_library_, stops_at_library_ || outcome.stops_at_library) != stops_at_library_;
+    if (is_new) lost.clear();
     for (const std::string& module : outcome.stopping) {
       const auto own = as_if.find(module);
       if (own != as_if.end()) {
@@ -115,12 +131,7 @@ Part PackageImports::part(const std::string& module) const {
 }
 
 bool PackageImports::opens_for_certain(const std::string& stem) const {
-  return std::any_of(opened_.begin(), opened_.end(), [&](const std::string& word) {
-    const std::size_t slash = word.rfind('/');
-    const std::string name = slash == word.npos ? word : word.substr(slash + 1);
-    const std::string plain = name.substr(0, std::min(name.find_first_of(".{*"), name.size()));
-    return plain.empty() || stem.starts_with(plain) || ("lib" + plain) == stem;
-  });
+  return std::any_of(opened_.begin(), opened_.end(), [&](const std::string& word) { return is_opened_by(word, stem); });
 }
 
 }  // namespace doctor

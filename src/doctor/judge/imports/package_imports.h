@@ -19,7 +19,9 @@ enum class Part { kLoads, kStops, kCaught, kUnreached };
 class PackageImports {
  public:
   // `compiled`: the package's own compiled modules, in dotted names, and whether each can be loaded.
-  PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled, const Environment& target);
+  // `lost`: the stems of its libraries ("libpkg"), if none of all its files can be loaded; else nothing.
+  PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled, std::set<std::string> lost,
+                 const Environment& target);
 
   // False where the package has no Python file and no module of its own: nothing is known of its import then.
   bool is_known() const { return !tops_.empty(); }
@@ -29,6 +31,8 @@ class PackageImports {
   const std::map<std::string, Verdict>& others() const { return others_; }
   // Is a library that ctypes or torch.ops opens opened where a failure stops the import? `stem`: "libpkg" of libpkg.so.
   bool opens_for_certain(const std::string& stem) const;
+  // Does the import stop where it finds none of its libraries?
+  bool stops_at_library() const { return stops_at_library_; }
   // The first operator of torch that the import asks for and that is not there unless a library of the package made it
   // ("pkg::nms"); empty: none.
   const std::string& asked_operator() const { return asked_operator_; }
@@ -44,6 +48,7 @@ class PackageImports {
   std::set<std::string> stopping_, reached_;
   std::set<std::string> opened_;
   std::string asked_operator_;
+  bool stops_at_library_ = false;
   std::map<std::string, Verdict> others_;
 };
 

@@ -21,6 +21,7 @@ struct Failure {
   std::string module;  // that could not be imported; empty: Python code raised something by itself
 };
 using Outcome = std::optional<Failure>;
+constexpr const char* kLibrary = "<library>";  // in place of a module: what ctypes or torch.ops opens
 
 bool is_part_of_if(StepKind kind) { return kind == StepKind::kElif || kind == StepKind::kElse; }
 
@@ -53,7 +54,11 @@ class ImportRunner {
 
   void import_top(const std::string& module) {
     const Outcome failure = import_module(module);
-    if (failure && !failure->module.empty()) out_.stopping.insert(failure->module);
+    if (!failure) return;
+    if (failure->module == kLibrary)
+      out_.stops_at_library = true;
+    else if (!failure->module.empty())
+      out_.stopping.insert(failure->module);
   }
 
   ImportOutcome take() { return std::move(out_); }
@@ -67,6 +72,7 @@ class ImportRunner {
     bool is_caught = false;               // a failure of the library that is opened here stops nothing
     bool is_operator_caught = false;      // nor does an operator that is not there
     bool has_returned = false, may_have_returned = false;
+    Outcome passed_over;  // what a handler caught last, and did not raise again
   };
 
   Outcome import_module(const std::string& name) {
@@ -157,6 +163,8 @@ class ImportRunner {
         case StepKind::kCall: failure = call(frame, step.name); break;
         case StepKind::kOpen:
           if (!frame.is_caught) out_.opened.insert(step.name);
+          if (finder_.library_fails(frame.outline.package, step.name))
+            failure = Failure{ImportFailure::kOsError, kLibrary};
           break;
         case StepKind::kOperator:
           if (frame.is_certain && !frame.may_have_returned && !frame.is_operator_caught)
@@ -202,6 +210,8 @@ class ImportRunner {
     if (!frame.is_certain || frame.may_have_returned) return {};
     // In a handler it passes on what was caught.
     if (const auto caught = frame.held.find(""); caught != frame.held.end()) return caught->second;
+    // One after the other was tried, a failure was caught each time, and this is what is left.
+    if (frame.passed_over) return frame.passed_over;
     // Where nobody would catch it, the text was misread: no package raises whenever it is imported.
     return tries_ > 0 ? Outcome(Failure{ImportFailure::kImportError, ""}) : Outcome();
   }
@@ -260,6 +270,7 @@ class ImportRunner {
     --tries_;
     // What Python code raises here by itself, it raises because of this.
     if (out && out->module.empty()) out = failure;
+    if (!out) frame.passed_over = failure;
     frame.held.erase("");
     if (const auto caught = outer.find(""); caught != outer.end()) frame.held.insert(*caught);
     return out;

@@ -28,6 +28,8 @@ class ModuleFinder {
   virtual const Outline* python(const std::string& module) = 0;
   // Its compiled file: nothing if it has none, else whether it can be loaded.
   virtual std::optional<ImportFailure> compiled(const std::string& module) = 0;
+  // Is a library that the Python code of this package opens by `word` (empty: not in the text) known to fail?
+  virtual bool library_fails(const std::string& /*package*/, const std::string& /*word*/) { return false; }
 };
 
 struct ImportOutcome {
@@ -37,6 +39,7 @@ struct ImportOutcome {
   // Libraries that are opened by ctypes or torch.ops where a failure is not caught; "" where the name is not in the
   // text.
   std::set<std::string> opened;
+  bool stops_at_library = false;  // one of these is known to fail, and stopped it
   // Operators of torch ("pkg::nms") without which the import stops, since Python code registers something for them.
   std::set<std::string> operators;
 };
