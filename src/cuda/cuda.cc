@@ -49,12 +49,17 @@ mica_status no_kernel(const KernelChoice& choice) {
   return fail(MICA_ERROR_UNSUPPORTED, "no CUDA kernel can run this; the closest, %s: %s", best_name, best_text);
 }
 
-// Whether tiles of a forward kernel have work for most SMs, and few rows to waste.
-bool fills_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kLeastRows = 128;  // below, decode reads keys and values about as often
+// Into how many ranges of the keys tiles of a forward kernel have to be cut to have work for most SMs, one range each;
+// 0: they cannot, or have too many rows to waste.
+i32 splits_to_fill(const KernelRow& row, const Problem& p, i32 num_sms) {
+  constexpr i32 kLeastRows = 128;   // below, decode reads keys and values about as often
+  constexpr i32 kLeastKeys = 2048;  // of a range
+  if (p.max_len_q < kLeastRows || 3 * p.max_len_q < 2 * round_up(p.max_len_q, row.tile_q)) return 0;
   const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, row.tile_q);
-  return p.max_len_q >= kLeastRows && 3 * p.max_len_q >= 2 * round_up(p.max_len_q, row.tile_q) &&
-         4 * tiles >= 3 * num_sms;
+  const auto is_enough = [&](i64 blocks) { return 4 * blocks >= 3 * num_sms; };
+  if (is_enough(tiles)) return 1;
+  const i64 splits = num_sms / max_of<i64>(tiles, 1);
+  return is_enough(tiles * splits) && p.hint_len_k >= splits * kLeastKeys ? i32(splits) : 0;
 }
 
 // The forward kernel that takes a decode problem's heads as rows, and does better than decode; -1: none.
@@ -66,7 +71,9 @@ i32 find_for_heads_as_rows(const KernelChoice& choice, Problem& joined) {
     const KernelRow& row = kernel_table().rows[index];
     if (row.role != Role::FORWARD || !row.traits.persistent) continue;
     why_not(index, {joined, choice.device, choice.images, choice.pieces}, text, sizeof text);
-    if (!text[0]) return fills_tiles(row, joined, choice.device.num_sms) ? index : -1;
+    if (text[0]) continue;
+    joined.num_splits = splits_to_fill(row, joined, choice.device.num_sms);
+    return joined.num_splits > 0 ? index : -1;
   }
   return -1;
 }

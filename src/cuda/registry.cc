@@ -28,6 +28,7 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
   const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
                           : r.tile_q == 256                    ? Lengths::SHORT
                           : r.tile_q == 128 && r.blocks == 2   ? Lengths::ONE_TILE
+                          : r.tile_q == 128 && r.dim_qk == 64  ? Lengths::FEW_QUERIES
                           : r.tile_q == 128 && r.dim_qk == 128 ? Lengths::MIDDLE
                                                                : Lengths::ANY;
   return {.smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
@@ -53,6 +54,7 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
   constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
   KernelTraits traits = {decode_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
   traits.least_queries = kLeastQueries;
+  if (r.dim_qk == 64) traits.least_tiles_of_sm = 6;
   traits.overhead_tiles = 4;
   return traits;
 }
@@ -290,6 +292,9 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
         return (is_cut && p.hint_len_k >= kLeastKeysUnderMask) || has_cheaper_rounds(p, row.tile_q, num_sms);
       return p.dim_qk > kNarrow && ((p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
                                     (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q)));
+    case Lengths::FEW_QUERIES:
+      return !is_cut && p.hint_len_q <= 2 * row.tile_q && p.hint_len_k >= kLongKeys &&
+             is_wasteful(p.hint_len_q, row.tile_q);
     case Lengths::FEW_KEYS:
       // Where columns are few, many queries are better off with few tiles of 256, each of which reads the keys once.
       if (p.hint_len_k <= row.tile_k)
@@ -324,6 +329,13 @@ bool reads_keys(const KernelRow& row, const Problem& p) {
   return p.k.dtype == (row.keys == MICA_NONE ? p.dtype : row.keys);
 }
 
+// Up to 64 rows of a key head there are smaller blocks, which begin sooner.
+bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
+  const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.hint_len_k, max_of(row.tile_k, 1));
+  return p.batch_invariant || i64(p.hint_len_q) * p.group > row.tile_q ||
+         tiles >= i64(row.traits.least_tiles_of_sm) * num_sms;
+}
+
 // What the fields of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
@@ -338,6 +350,8 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
          q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.traits.least_queries,
                "%d queries of %d heads share a key head: too few for it", p.hint_len_q, p.group) &&
+         q.ask(has_enough_tiles(row, p, num_sms), "%d keys of %d sequences: too few for its blocks", p.hint_len_k,
+               p.batch) &&
          q.ask(!row.traits.v_in_k || p.dim_qk > kMostNarrow, "q.shape[3] is %d, want more than %d", p.dim_qk,
                kMostNarrow) &&
          q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),

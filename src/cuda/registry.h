@@ -30,21 +30,23 @@ enum class Role : i32 {
 // The lengths that suit a row of several that could run: forward_sm90's tiles (docs/design/tuning.md).
 enum class Lengths {
   ANY,
-  MIDDLE,    // many keys under a causal mask or window, where tiles are cut; queries that 192 a tile would waste
-  FEW_KEYS,  // a small key tile, or some where that costs less: several small blocks an SM
-  ONE_TILE,  // queries of one tile and as few keys: two blocks an SM, so that one loads while the other computes
-  SHORT,     // up to about a thousand keys: four consumers hide the beginning and the end of a tile
+  MIDDLE,       // many keys under a causal mask or window, where tiles are cut; queries that 192 a tile would waste
+  FEW_KEYS,     // a small key tile, or some where that costs less: several small blocks an SM
+  ONE_TILE,     // queries of one tile and as few keys: two blocks an SM, so that one loads while the other computes
+  FEW_QUERIES,  // up to two tiles that 192 queries a tile would waste, and many keys
+  SHORT,        // up to about a thousand keys: four consumers hide the beginning and the end of a tile
 };
 
 // What a kernel's file says about its rows.
 struct KernelTraits {
-  i32 smem_bytes = 0;        // dynamic shared memory of a block
-  bool packs_heads = false;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
-  i32 slice_width = 0;       // blocks share out the columns of the gradients, so many each; 0: they do not
-  bool fixed_order = true;   // can add to dQ in a fixed order
-  bool persistent = false;   // a block takes one tile after the other where there are fewer blocks
-  i32 least_queries = 0;     // of all query heads of a key head: it is slower with fewer
-  i32 least_keys = 0;        // it is slower with fewer
+  i32 smem_bytes = 0;         // dynamic shared memory of a block
+  bool packs_heads = false;   // the query heads of a key head share a tile (decode_queries in kernels/params.h)
+  i32 slice_width = 0;        // blocks share out the columns of the gradients, so many each; 0: they do not
+  bool fixed_order = true;    // can add to dQ in a fixed order
+  bool persistent = false;    // a block takes one tile after the other where there are fewer blocks
+  i32 least_queries = 0;      // of all query heads of a key head: it is slower with fewer
+  i32 least_keys = 0;         // it is slower with fewer
+  i32 least_tiles_of_sm = 0;  // key tiles of all sequences, for each SM: it is slower with fewer
   Lengths lengths = Lengths::ANY;
   bool v_in_k = false;     // reads V out of K: where they turn out to lie apart, another kernel must run
   i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more

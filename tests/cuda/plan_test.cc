@@ -132,6 +132,22 @@ TEST_F(PlanTest, OneQueryRowTakesDecodeAndSplits) {
   EXPECT_GT(mica_plan_splits(plan.plan), 8) << "100 multiprocessors, 4 pairs of batch and head";
 }
 
+// 64 query heads of one key head with four rows each are 256 rows of one head: two tiles of 128 for each of 24
+// sequences, which are half of the 100 SMs, so that the keys are cut in two; with 4 sequences decode does it.
+TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
+  for (const int64_t batch : {24, 4}) {
+    mica_attention a = describe(64, 4, 8192);
+    a.q.shape[0] = a.o.shape[0] = batch;
+    a.k = a.v = {MICA_BF16, 16, {batch, 8192, 1, 64}, {8192 * 64, 64, 64, 1}};
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << kernel << ": the build has no images for Hopper";
+    EXPECT_EQ(kernel, batch == 24 ? "cuda/forward_sm90_bf16_d64_middle" : "cuda/decode_sm90_bf16_d64");
+    if (batch == 24) EXPECT_EQ(mica_plan_splits(plan.plan), 2);
+  }
+}
+
 TEST_F(PlanTest, BatchInvariantSplitsDependOnTheCapacityAlone) {
   mica_attention small = describe(2, 1, 8192);
   small.control.batch_invariant = 1;

@@ -31,15 +31,16 @@ Problem problem_of(const KernelRow& row) {
   p.dtype = dtype;
   const bool is_short = row.traits.lengths == Lengths::SHORT;  // pays where every SM gets several query tiles
   const bool is_one_tile = row.traits.lengths == Lengths::ONE_TILE;
-  p.batch = is_short ? 64 : 2;
+  p.batch = is_short ? 64 : row.traits.least_tiles_of_sm ? 8 * row.traits.least_tiles_of_sm : 2;
   p.heads_q = p.heads_k = 4;
   p.group = 1;
   p.dim_qk = dim_qk;
   p.dim_v = dim_v;
-  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE ? 1
-                                      : is_short               ? 256
-                                      : is_one_tile            ? 128
-                                                               : 1000,
+  p.max_len_q = p.hint_len_q = max_of(row.role == Role::DECODE                     ? 1
+                                      : is_short                                   ? 256
+                                      : is_one_tile                                ? 128
+                                      : row.traits.lengths == Lengths::FEW_QUERIES ? 256
+                                                                                   : 1000,
                                       row.traits.least_queries);
   p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70
                                : row.course == Course::HEADS           ? 100
@@ -179,6 +180,13 @@ TEST(KernelTable, SaysWhyNot) {
       p.group = 1;
       p.batch_invariant = 1;
       EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
+    if (row.traits.least_tiles_of_sm) {
+      p.batch = 1;
+      EXPECT_NE(reason(i, p, 90).find("too few for its blocks"), std::string::npos) << row.name << reason(i, p, 90);
+      p.hint_len_q = row.tile_q + 1;
+      EXPECT_EQ(reason(i, p, 90).find("too few for its blocks"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
     if (row.traits.least_keys) {

@@ -50,10 +50,6 @@ MICA_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-MICA_DEVICE i32 quad_max(i32 x) {
-  x = max_of(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return max_of(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
 MICA_DEVICE float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);

@@ -441,7 +441,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     i32 negative = 0;  // in its sign: of a row of which only negative scores are known
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const i32 bits = quad_max(lane_max_bits(scores, half));
+      const i32 bits = quad_max_bits(lane_max_bits(scores, half));
       largest.of_row[half] = bits < 0 ? -infinity() : __builtin_bit_cast(float, bits);
       negative |= bits & __builtin_bit_cast(i32, state[half].max);
     }

@@ -45,6 +45,12 @@ MICA_DEVICE i32 lane_max_bits(const float (&scores)[n][4], int half) {
   return max_of(largest[0], largest[1]);
 }
 
+// The largest of the four lanes of a row.
+MICA_DEVICE i32 quad_max_bits(i32 bits) {
+  bits = max_of(bits, __shfl_xor_sync(0xffffffffu, bits, 1));
+  return max_of(bits, __shfl_xor_sync(0xffffffffu, bits, 2));
+}
+
 // exp2(exponent(x)) of one row in place; returns this lane's part of their sum. Several sums, since each addition
 // waits for the one before.
 template <int n, class Exponent>
