@@ -32,7 +32,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))  # also where a
 if not os.environ.get("MICA_TEST_INSTALLED"):
     sys.path.insert(0, str(ROOT / "python"))
 
-from small_models.cases import call, cases, first_line, first_tensor, judge  # noqa: E402
+from small_models.cases import call, cases, first_line, first_tensor, have_sdpa_leave_empty_rows_zero, judge  # noqa: E402
 from small_models.classes import classes_of, whole_of  # noqa: E402
 from small_models.inputs import candidates, with_an_image_or_sound  # noqa: E402
 from small_models.sizes import small_configs  # noqa: E402
@@ -169,6 +169,7 @@ def examine(model_type):
     import transformers
     import mica.integrations.transformers as face
     torch.set_num_threads(1)
+    have_sdpa_leave_empty_rows_zero()
     why, refusal, kind, config, model, plain = build(model_type)
     result = {"model": model_type, "class": "" if kind is None else kind.__name__, "cases": {}}
     if refusal is not None:

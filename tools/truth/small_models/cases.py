@@ -40,6 +40,28 @@ def padding(side):
     return mask
 
 
+def have_sdpa_leave_empty_rows_zero():
+    """Before PyTorch 2.5 sdpa's row that sees nothing is NaN, and Transformers has such a row see every key. Since then it
+    is 0, as Mica's is; where models mix those rows with others (BLT), that is to be compared with."""
+    import torch
+    from transformers import AttentionInterface, masking_utils
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5):
+        return
+    plain, plain_mask = ALL_ATTENTION_FUNCTIONS["sdpa"], masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
+
+    def attention(module, query, key, value, attention_mask, **options):
+        o, weights = plain(module, query, key, value, attention_mask, **options)
+        if attention_mask is not None and attention_mask.dtype == torch.bool:
+            is_empty = ~attention_mask[..., :key.shape[2]].any(-1)  # (batch, 1, rows)
+            o = o.masked_fill(is_empty.transpose(1, 2)[..., None], 0.0)
+        return o, weights
+
+    AttentionInterface.register("sdpa", attention)
+    masking_utils.AttentionMaskInterface.register("sdpa", lambda *given, **named: plain_mask(
+        *given, **{"allow_torch_fix": False, **named}))
+
+
 def cases(kind, plain, senses, make_model):
     """Name -> function of an implementation that gives a list of tensors; what does not apply is not there. plain, senses:
     what to call the model with, plainly and with an image or a sound; make_model(implementation): one that may be changed."""
