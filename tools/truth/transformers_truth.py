@@ -42,7 +42,8 @@ SECONDS_EACH = 240
 SECONDS_TO_BUILD = 30
 SECONDS_BETWEEN_NOTES = 5
 NOT_RUN = {
-    "esmfold2": "it takes the atoms of a molecule: neither text nor image nor sound",
+    "glm_image_vqmodel": "the class has no forward(), and no attention: glm_image calls its encode()",
+    "nougat": "no class takes this configuration: its checkpoints are those of vision-encoder-decoder, which has a row",
     "sam3_video": "it joins sam3 and sam3_tracker_video, which have rows, by thresholds that random scores pass by chance",
 }
 
@@ -85,9 +86,12 @@ def count_parameters(kind, config):
 
 
 def refusal_of(kind, config):
-    """What is said when a model is made with Mica's name; None where it is taken."""
+    """What is said when a model is made with Mica's name; None where it is taken. The class alone may say it, where no model can
+    be made for want of a package (LayoutLMv2)."""
     import torch
+    import mica.integrations.transformers as face
     try:
+        face._refuse_model(kind)
         with torch.device("meta"):
             kind._from_config(copy.deepcopy(config), attn_implementation="mica")
     except ValueError as error:
@@ -128,8 +132,6 @@ def build(model):
         return NOT_RUN[model_type], None, kind, None, None, None
     if kind is None:
         return "Transformers has no model class of this configuration", None, None, None, None, None
-    if "_unimplemented" in kind.forward.__name__:
-        return "the class has no forward(), only methods that call its parts, which have rows", None, kind, None, None, None
     why, refusal, begin = "", None, time.monotonic()
     for make_config in small_configs(CONFIG_MAPPING[model_type], model_type):
         if time.monotonic() - begin > SECONDS_TO_BUILD:
@@ -139,6 +141,9 @@ def build(model):
             refusal = refusal_of(kind, config)
             if refusal is not None:
                 refusal += " (sdpa is refused too)" if refuses_sdpa(kind, config) else " (sdpa is taken)"
+                break
+            if "_unimplemented" in kind.forward.__name__:
+                why = "the class has no forward(), only methods that call its parts, which have rows"
                 break
             parameters = count_parameters(kind, config)
             if parameters > MOST_PARAMETERS:

@@ -23,8 +23,19 @@ def first_tensor(output):
     raise TypeError(f"no tensor in a {type(output).__name__}")
 
 
+def _folded(model, protein):
+    """Distances and coordinates, without those of the atoms that only fill up."""
+    import torch
+    made = model.fold(**protein, num_diffusion_samples=1, num_sampling_steps=2)
+    coordinates = made.sample_atom_coords[protein["atom_attention_mask"].bool()]
+    return torch.cat([made.distogram_logits.flatten(), coordinates.flatten(), made.pae_logits.flatten()])
+
+
 def call(model, given):
-    """The model's result; of a session that holds a video, that of its second frame, which remembers the first."""
+    """The model's result; of a session that holds a video, that of its second frame, which remembers the first; of a
+    protein, the structure's."""
+    if "protein" in given:
+        return _folded(model, given["protein"])
     if "inference_session" not in given:
         return model(**given)
     for frame in range(2):

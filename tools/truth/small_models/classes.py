@@ -13,6 +13,10 @@ TABLES = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_M
           "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES", "MODEL_MAPPING_NAMES")
 
 
+# Configurations of checkpoints that are loaded as another type's class.
+LOADED_AS = {"layoutxlm": "LayoutLMv2Model"}
+
+
 def _of_the_auto_classes(model_type, config_class):
     """The classes of the tables, in their order.
     NOTE: some tables name, for a model of text and images, the class of its text alone, with another configuration."""
@@ -61,6 +65,9 @@ def classes_of(model_type):
     from transformers import CONFIG_MAPPING
     config_class = CONFIG_MAPPING[model_type]
     known = _of_the_auto_classes(model_type, config_class)
+    if not known and model_type in LOADED_AS:
+        import transformers
+        return [getattr(transformers, LOADED_AS[model_type])]
     if not known:
         kind = _of_the_modelling_code(config_class)
         return [] if kind is None else [kind]

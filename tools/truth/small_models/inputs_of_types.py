@@ -16,6 +16,11 @@ def _states(config):
                 timesteps=torch.arange(6).repeat(BATCH, 1), attention_mask=torch.ones(BATCH, 6, dtype=torch.int64))
 
 
+def _protein(config):
+    from transformers.models.esmfold2.protein_utils import prepare_protein_features
+    return dict(protein=prepare_protein_features("MKTAYIAKQRGW"))
+
+
 def _flat_patches(width):
     """Each patch with its row and column in front."""
     import torch
@@ -164,6 +169,7 @@ def _makers():
         "dia": lambda c: dict(input_ids=_ids(3, ROWS), decoder_input_ids=_ids(3, ROWS - 3, channels(c))),
         "dia_decoder": lambda c: dict(input_ids=_ids(3, ROWS, channels(c)),
                                       encoder_hidden_states=torch.randn(3, 9, c.cross_hidden_size)),
+        "esmfold2": _protein,
         "efficientloftr": lambda c: dict(pixel_values=torch.randn(1, 2, 3, 64, 64)),
         "florence_vision": lambda c: dict(hidden_states=torch.randn(BATCH, 3, 64, 64)),
         "fun_asr_nano_encoder": lambda c: dict(input_features=features(c.input_size),

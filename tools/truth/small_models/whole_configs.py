@@ -44,6 +44,21 @@ _SAM3 = dict(
 _CLIP_TEXT = dict(vocab_size=128, hidden_size=64, intermediate_size=96, projection_dim=64, num_hidden_layers=2,
                   num_attention_heads=4, max_position_embeddings=32, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
+# Proteins
+_ATOMS = dict(hidden_size=64, output_dim=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96)
+_ESMFOLD2 = dict(
+    hidden_size=64, pairwise_hidden_size=32, single_inputs_size=131, pair_transition_intermediate_size=64, sliding_window=16,
+    num_loops=1, folding_trunk_num_hidden_layers=1, parcae_num_coda_layers=1, atom_encoder=_ATOMS,
+    structure_head=dict(num_distogram_bins=16, num_diffusion_samples=1, inference_num_steps=2, diffusion_module=dict(
+        hidden_size=64, fourier_dim=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+        pair_intermediate_size=64, atom_encoder=_ATOMS)),
+    confidence_head=dict(num_hidden_layers=1, num_plddt_bins=8, num_pde_bins=8, num_pae_bins=8, distogram_bins=16),
+    msa_encoder=dict(hidden_size=32, outer_hidden_size=8, num_hidden_layers=1, num_attention_heads=2, head_dim=16,
+                     intermediate_size=64),
+    lm_encoder=dict(num_hidden_layers=1),
+    esmc_config=dict(model_type="esmc", hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=4, head_dim=16))
+
 # Speech and sound
 _PE = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, head_dim=16)
 _PE_BOTH = dict(
@@ -89,7 +104,6 @@ _MUSIC = dict(
 ARGUMENTS: dict = {
     "encoder-decoder": dict(encoder=_BERT, decoder=_BERT_DECODER, decoder_start_token_id=1, pad_token_id=0),
     "vision-encoder-decoder": _VISION_TO_TEXT,
-    "nougat": _VISION_TO_TEXT,
     "musicgen": _MUSIC,
     "musicgen_melody": dict(_MUSIC, decoder=dict(_MUSIC["decoder"], model_type="musicgen_melody_decoder")),
     "speech-encoder-decoder": dict(encoder=_WAV2VEC2, decoder=_BERT_DECODER, decoder_start_token_id=1, pad_token_id=0),
@@ -141,6 +155,7 @@ ARGUMENTS: dict = {
                                          out_indices=[1, 2]),
                     projector_scale_factors=[1.0], c2f_num_blocks=1, decoder_ffn_dim=96, decoder_layers=2,
                     decoder_self_attention_heads=4, decoder_cross_attention_heads=4, num_queries=8, group_detr=1, d_model=64),
+    "esmfold2": _ESMFOLD2,
     "molmo2_adapter": dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=16, intermediate_size=96,
                            text_hidden_size=64, vision_feature_layer=[1, 0]),
     "muse_glimmer_assistant": dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
