@@ -18,6 +18,10 @@ Window = Union[Tuple[int, int], Tensor]
 def _unpack(a: Tensor, b: Optional[Tensor], c: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
     """Views q, k, v of (q, k, v), of (q, kv, None) or of (qkv, None, None); the packing axis is the third from the
     end."""
+    if c is None:
+        packed, name, count = (a, "qkv", 3) if b is None else (b, "kv", 2)
+        if packed.dim() < 3 or packed.shape[-3] != count:
+            raise ValueError(f"{name}.shape is {tuple(packed.shape)}, want {count} as the third axis from the end")
     if b is None:
         return a.select(-3, 0), a.select(-3, 1), a.select(-3, 2)
     return (a, b.select(-3, 0), b.select(-3, 1)) if c is None else (a, b, c)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
+from ._meanings import scale_of
 
 BATCH, HEADS, ROWS = 0, 1, 2  # the axes of SDPA's tensors (batch, heads, rows, dim)
 
@@ -55,7 +56,7 @@ def _numbers(query: Any, key: Any, is_causal: bool, scale: Optional[float], axis
     from ..distributed._op import Numbers
     group = query.device_mesh.get_group(axis).group_name if axis is not None else ""
     return Numbers(group, layout, query.shape[ROWS], key.shape[ROWS], None, 0 if is_causal else None, False,
-                   scale or 0.0, 0.0, torch.are_deterministic_algorithms_enabled())
+                   scale_of(scale), 0.0, torch.are_deterministic_algorithms_enabled())
 
 
 def _rows_first(tensor: Any) -> Tensor:

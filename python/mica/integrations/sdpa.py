@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mica import _abi, _tensors
 from mica.integrations import context_parallel
+from mica.integrations._meanings import finite_bias, scale_of
 
 NAME = "mica"
 MICA_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -29,13 +30,13 @@ def _rows_first(*tensors: Tensor) -> Tuple[Tensor, ...]:
 
 def _numbers(is_causal: bool, scale: Optional[float], dropout_p: float) -> Dict[str, Any]:
     """NOTE: is_causal of SDPA is aligned to the top left."""
-    return dict(causal=_abi.CAUSAL_TOP_LEFT if is_causal else _abi.CAUSAL_NONE, scale=scale or 0.0, dropout=dropout_p)
+    return dict(causal=_abi.CAUSAL_TOP_LEFT if is_causal else _abi.CAUSAL_NONE, scale=scale_of(scale), dropout=dropout_p)
 
 
 def _mask(attn_mask: Optional[Tensor]) -> Dict[str, Tensor]:
     if attn_mask is None:
         return {}
-    return {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
+    return {"mask": attn_mask} if attn_mask.dtype == torch.bool else {"bias": finite_bias(attn_mask)}
 
 
 def _rng(query: Tensor, dropout_p: float) -> Tensor:
@@ -83,7 +84,7 @@ def _flash_options(is_causal: bool, window_size_left: Optional[int], window_size
                    scale: Optional[float], dropout_p: float) -> Dict[str, Any]:
     """NOTE: is_causal of the flash operators is aligned to the bottom right."""
     left, right = (-1 if side is None else max(int(side), -1) for side in (window_size_left, window_size_right))
-    return dict(causal=_abi.CAUSAL_BOTTOM_RIGHT if is_causal else _abi.CAUSAL_NONE, scale=scale or 0.0,
+    return dict(causal=_abi.CAUSAL_BOTTOM_RIGHT if is_causal else _abi.CAUSAL_NONE, scale=scale_of(scale),
                 dropout=dropout_p, diagonal=_abi.DIAGONAL_BOTTOM_RIGHT, window_left=left,
                 window_right=-1 if is_causal else right)
 

@@ -25,6 +25,7 @@ from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
 import mica
 from mica.errors import Unsupported
+from mica.integrations._meanings import finite_bias
 
 try:
     from transformers.utils.output_capturing import _active_collector
@@ -252,13 +253,6 @@ def _same_sequence(cu_q: Tensor, cu_k: Tensor, rows: int, keys: int) -> Tensor:
     return (of_row[:, None] == of_key[None])[None, None]
 
 
-def _for_eagers_empty_rows(mask: Tensor) -> Tensor:
-    """Models hide keys with the type's least number. In a row that has nothing else eager then takes the mean of the
-    values, but in Mica's units of log2(e) that number is -inf, and the row 0."""
-    least = -1e38
-    return mask if mask.dtype == torch.float16 else torch.where((mask < least) & (mask > -float("inf")), least, mask)
-
-
 def attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -337,7 +331,7 @@ def attention(
         return mica.attention(q, k, v, **options), None
     attention_mask = attention_mask[..., :keys]
     if attention_mask.is_floating_point():
-        attention_mask = _for_eagers_empty_rows(attention_mask)
+        attention_mask = finite_bias(attention_mask)
         bias = attention_mask if position_bias is None else position_bias + attention_mask
         return mica.attention(q, k, v, **dict(options, bias=bias)), None
     return mica.attention(q, k, v, mask=attention_mask.to(torch.bool), **options), None

@@ -97,6 +97,18 @@ def test_cpu_masks_uneven_causal_and_double(calls):
     assert got.shape == v.shape and got[:, :2].abs().sum() > 0
 
 
+def test_a_scale_of_zero_and_rows_hidden_by_the_least_number(calls):
+    q, k, v = tensors("cpu", torch.float32, rows=5, keys=9)
+    mean = v.double().mean(2, keepdim=True).expand(*q.shape[:3], v.shape[-1])
+    out = F.scaled_dot_product_attention(q, k, v, scale=0.0)
+    torch.testing.assert_close(out.double(), mean, rtol=1e-5, atol=1e-5)
+    assert all(grad.abs().max() < 1e-6 for grad in torch.autograd.grad(out.square().sum(), (q, k)))
+    hidden = torch.full((5, 9), torch.finfo(torch.float32).min)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+    torch.testing.assert_close(out.double(), mean, rtol=1e-5, atol=1e-5)
+    assert calls == {"forward": 2, "backward": 1}
+
+
 def test_restore_gives_pytorch_its_own_back(calls):
     torch.nn.attention.restore_flash_attention_impl()
     q, k, v = tensors("cpu", torch.float32)

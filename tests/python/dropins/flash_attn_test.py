@@ -112,6 +112,15 @@ def test_packed_forms_are_the_plain_one(device):
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("heads", [2, 5])
+def test_packed_forms_with_another_axis_in_its_place_are_refused(heads):
+    """(batch, rows, heads, 3, dim): of five heads three would be taken for q, k and v."""
+    with pytest.raises(ValueError, match=rf"qkv.shape is \(2, 19, {heads}, 3, 32\), want 3 as the third axis from the end"):
+        flash_attn_qkvpacked_func(torch.randn(2, 19, heads, 3, 32))
+    with pytest.raises(ValueError, match=r"kv.shape is \(2, 19, 3, 2, 32\), want 2 as the third axis from the end"):
+        flash_attn_kvpacked_func(torch.randn(2, 11, 4, 32), torch.randn(2, 19, 3, 2, 32))
+
+
 def lengths_to_cu(lengths, device):
     return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
 
