@@ -63,8 +63,9 @@ def have_sdpa_leave_empty_rows_zero():
 
     def attention(module, query, key, value, attention_mask, **options):
         o, weights = plain(module, query, key, value, attention_mask, **options)
-        if attention_mask is not None and attention_mask.dtype == torch.bool:
-            is_empty = ~attention_mask[..., :key.shape[2]].any(-1)  # (batch, 1, rows)
+        if attention_mask is not None:
+            seen = attention_mask if attention_mask.dtype == torch.bool else attention_mask > -float("inf")
+            is_empty = ~seen[..., :key.shape[2]].any(-1)  # (batch, 1 or heads, rows)
             o = o.masked_fill(is_empty.transpose(1, 2)[..., None], 0.0)
         return o, weights
 
