@@ -83,7 +83,7 @@ if command -v clang++ >/dev/null; then
   build asan all "${kernels[@]}" -DMICA_SANITIZE_ALL=$sanitized -DMICA_BUILD_CLI=$sanitized &&
     run address+undefined build-asan "${labels[@]}"
   if [ "$level" = all ]; then
-    build tsan all -DMICA_CUDA=OFF && run thread build-tsan -L threads
+    build tsan threads_tests -DMICA_CUDA=OFF && run thread build-tsan -L threads
   fi
 else
   skip sanitizers "clang is not to be had here"
