@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ._tracing import is_dynamo_tracing
 from .errors import InvalidArgument
 
 
@@ -44,6 +45,22 @@ def _check(q: Tensor, k_prefix: Any, v_prefix: Any, k_cache: Tensor, v_cache: Te
         raise InvalidArgument(f"v_prefix.shape[0] is {v_prefix.shape[0]}, want {k_prefix.shape[0]} (= k_prefix.shape[0])")
 
 
+def _bytes_of(t: Tensor) -> Tuple[int, int]:
+    reach = sum((count - 1) * step for count, step in zip(t.shape, t.stride()))
+    return t.data_ptr(), t.data_ptr() + (reach + 1) * t.element_size()
+
+
+def _refuse_overlap(out: Any, **prefixes: Tensor) -> None:
+    """The result is written before the prefix is read."""
+    if is_dynamo_tracing() or type(out) is not Tensor or out.is_meta or not out.numel():
+        return
+    begin, end = _bytes_of(out)
+    for name, prefix in prefixes.items():
+        first, last = _bytes_of(prefix)
+        if prefix.numel() and first < end and begin < last:
+            raise InvalidArgument(f"out overlaps {name}, want memory of its own")
+
+
 def turn(q: Tensor, cos: Tensor, sin: Tensor, cache_seqlens: Tensor, causal: Any, interleaved: bool) -> Tensor:
     """q turned by the positions that the kernel gives its rows (see attention_with_cache): the keys of a prefix are."""
     at = cache_seqlens[:, None].long()
@@ -69,14 +86,17 @@ def join(first: Tuple[Tensor, Tensor], second: Tuple[Tensor, Tensor]) -> Tuple[T
 
 
 def attend_with_prefix(q: Tensor, k_prefix: Any, v_prefix: Any, k_cache: Tensor, v_cache: Tensor, scale: Optional[float],
-                       softcap: Optional[float], attend: Callable[..., Any], own: Callable[[], Any], turned: Callable[[], Tensor],
-                       return_lse: bool, out: Optional[Tensor]) -> Any:
+                       softcap: Optional[float], attend: Callable[..., Any], own: Callable[[], Any],
+                       turned: Callable[[Tensor], Tensor], return_lse: bool, out: Optional[Tensor]) -> Any:
     """attend: mica.attention. own(): (o, lse) of the sequences' own caches, sinks among them, o in out where that is given.
-    turned(): q as the prefix's keys see it."""
+    turned(q): q as the prefix's keys see it."""
     _check(q, k_prefix, v_prefix, k_cache, v_cache)
+    if out is not None:
+        _refuse_overlap(out, k_prefix=k_prefix, v_prefix=v_prefix)
+        q = q.clone()  # out may lie in its place
     batch, rows, heads = q.shape[:3]
     second = own()
-    o, lse = attend(turned().reshape(1, batch * rows, heads, q.shape[3]), k_prefix[None], v_prefix[None], scale=scale,
+    o, lse = attend(turned(q).reshape(1, batch * rows, heads, q.shape[3]), k_prefix[None], v_prefix[None], scale=scale,
                     softcap=softcap, return_lse=True)
     first = o.reshape(batch, rows, heads, -1), lse.reshape(heads, batch, rows).transpose(0, 1)
     o, lse = join(first, second)

@@ -319,7 +319,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                 rotary_sin, rotary_interleaved, causal, None, 0, None, None, scale, softcap, None, sinks, True, out,
                 diagonal, num_splits, False, max_seqlen_k, tree, None, None)
 
-        def turned() -> Tensor:
+        def turned(q: Tensor) -> Tensor:
             return q if rotary_cos is None else turn(q, rotary_cos, rotary_sin, cache_seqlens, causal, rotary_interleaved)
         return attend_with_prefix(q, k_prefix, v_prefix, k_cache, v_cache, scale, softcap, functions.attention, own, turned,
                                   return_lse, out)

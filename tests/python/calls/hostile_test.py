@@ -54,6 +54,26 @@ def test_a_result_in_the_very_place_of_q(device, dtype, rows, heads, key_heads, 
     close(q, want, dtype)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_result_in_the_very_place_of_q_with_a_prefix(device, compiled):
+    """The prefix is read after the sequences' own keys."""
+    q, k, v = qkv(device, torch.float32, rows=2)
+    prefix = [torch.randn(33, 2, 64, device=device) for _ in range(2)]
+    want = torch.cat([reference.attention(q[b:b + 1], *(torch.cat((shared, own[b, :20]))[None] for shared, own in
+                                                        zip(prefix, (k, v))))[0] for b in range(2)])
+
+    def call(q, k, v):
+        mica.attention_with_cache(q, k, v, cache_seqlens=20, k_prefix=prefix[0], v_prefix=prefix[1], out=q)
+        return q
+
+    if not compiled:
+        with pytest.raises(ValueError, match="^out overlaps v_prefix, want memory of its own"):
+            mica.attention_with_cache(q, k, v, cache_seqlens=20, k_prefix=prefix[0], v_prefix=prefix[1],
+                                      out=prefix[1].flatten()[:q.numel()].view_as(q))
+    torch._dynamo.reset()
+    close((torch.compile(call, backend="aot_eager") if compiled else call)(q.clone(), k, v), want, torch.float32)
+
+
 @pytest.mark.parametrize("name", ["bias", "sinks"])
 def test_a_result_over_another_argument_is_refused(device, name):
     q, k, v = qkv(device, torch.float32, keys=64)
