@@ -54,7 +54,13 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
   constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
   KernelTraits traits = {decode_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
   traits.least_queries = kLeastQueries;
-  if (r.dim_qk == 64) traits.least_tiles_of_sm = 6;
+  if (r.dim_qk == 64) {
+    traits.least_tiles_of_sm = 7;
+    traits.least_tiles_of_few_rows = 10;
+  } else if (r.dim_qk == 128) {
+    traits.least_tiles_of_sm = 4;
+    traits.least_tiles_of_few_rows = 12;
+  }
   traits.overhead_tiles = 4;
   return traits;
 }
@@ -329,11 +335,13 @@ bool reads_keys(const KernelRow& row, const Problem& p) {
   return p.k.dtype == (row.keys == MICA_NONE ? p.dtype : row.keys);
 }
 
-// Up to 64 rows of a key head there are smaller blocks, which begin sooner.
+// Up to 64 rows of a key head there are smaller blocks, which begin sooner; up to 32 rows twice as few read the same
+// keys.
 bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
   const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.hint_len_k, max_of(row.tile_k, 1));
-  return p.batch_invariant || i64(p.hint_len_q) * p.group > row.tile_q ||
-         tiles >= i64(row.traits.least_tiles_of_sm) * num_sms;
+  const i64 rows = i64(p.hint_len_q) * p.group;
+  const i32 least = 2 * rows <= row.tile_q ? row.traits.least_tiles_of_few_rows : row.traits.least_tiles_of_sm;
+  return p.batch_invariant || rows > row.tile_q || tiles >= i64(least) * num_sms;
 }
 
 // What the fields of the row say about the problem.

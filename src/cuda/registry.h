@@ -39,14 +39,15 @@ enum class Lengths {
 
 // What a kernel's file says about its rows.
 struct KernelTraits {
-  i32 smem_bytes = 0;         // dynamic shared memory of a block
-  bool packs_heads = false;   // the query heads of a key head share a tile (decode_queries in kernels/params.h)
-  i32 slice_width = 0;        // blocks share out the columns of the gradients, so many each; 0: they do not
-  bool fixed_order = true;    // can add to dQ in a fixed order
-  bool persistent = false;    // a block takes one tile after the other where there are fewer blocks
-  i32 least_queries = 0;      // of all query heads of a key head: it is slower with fewer
-  i32 least_keys = 0;         // it is slower with fewer
-  i32 least_tiles_of_sm = 0;  // key tiles of all sequences, for each SM: it is slower with fewer
+  i32 smem_bytes = 0;        // dynamic shared memory of a block
+  bool packs_heads = false;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
+  i32 slice_width = 0;       // blocks share out the columns of the gradients, so many each; 0: they do not
+  bool fixed_order = true;   // can add to dQ in a fixed order
+  bool persistent = false;   // a block takes one tile after the other where there are fewer blocks
+  i32 least_queries = 0;     // of all query heads of a key head: it is slower with fewer
+  i32 least_keys = 0;        // it is slower with fewer
+  // Key tiles of all sequences, for each SM: it is slower with fewer; the second where half of its rows are in use.
+  i32 least_tiles_of_sm = 0, least_tiles_of_few_rows = 0;
   Lengths lengths = Lengths::ANY;
   bool v_in_k = false;     // reads V out of K: where they turn out to lie apart, another kernel must run
   i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more

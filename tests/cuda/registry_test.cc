@@ -31,7 +31,7 @@ Problem problem_of(const KernelRow& row) {
   p.dtype = dtype;
   const bool is_short = row.traits.lengths == Lengths::SHORT;  // pays where every SM gets several query tiles
   const bool is_one_tile = row.traits.lengths == Lengths::ONE_TILE;
-  p.batch = is_short ? 64 : row.traits.least_tiles_of_sm ? 8 * row.traits.least_tiles_of_sm : 2;
+  p.batch = is_short ? 64 : row.traits.least_tiles_of_few_rows ? 8 * row.traits.least_tiles_of_few_rows : 2;
   p.heads_q = p.heads_k = 4;
   p.group = 1;
   p.dim_qk = dim_qk;
