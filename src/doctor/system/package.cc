@@ -62,9 +62,13 @@ bool is_binary_name(const std::string& path) {
 
 std::optional<std::string> recorded_file(const Files& files, const InstalledPackage& package, const std::string& row) {
   if (row.empty() || row[0] == '/') return std::nullopt;
-  const auto path = files.resolve(join_path(package.site, row));
-  const std::string inside = files.resolve(package.site).value_or(package.site) + "/";
-  return path && path->starts_with(inside) ? path : std::nullopt;
+  int depth = 0;
+  for (const std::string& part : split(row, '/')) {
+    depth += part == ".." ? -1 : part.empty() || part == "." ? 0 : 1;
+    if (depth < 0) return std::nullopt;
+  }
+  // A file may be a link to a store of packages (uv's --link-mode symlink): Python follows it, too.
+  return files.resolve(join_path(package.site, row));
 }
 
 std::optional<InstalledPackage> package_at(const Files& files, const std::string& folder) {
