@@ -68,7 +68,9 @@ std::optional<std::string> recorded_file(const Files& files, const InstalledPack
     if (depth < 0) return std::nullopt;
   }
   // A file may be a link to a store of packages (uv's --link-mode symlink): Python follows it, too.
-  return files.resolve(join_path(package.site, row));
+  const std::string path = join_path(package.site, row);
+  const auto folder = files.resolve(folder_name(path));
+  return folder && files.resolve(path) ? std::optional(*folder + "/" + base_name(path)) : std::nullopt;
 }
 
 std::optional<InstalledPackage> package_at(const Files& files, const std::string& folder) {
@@ -117,7 +119,7 @@ Inspection inspect_package(const Files& files, const InstalledPackage& package, 
     }
     if (!is_binary_name(row.path)) continue;
     try {
-      if (auto binary = read_binary(files.on_disk(*path), wheel.problems)) {
+      if (auto binary = read_binary(files.on_disk(*anywhere), wheel.problems)) {
         binary->path = row.path;
         wheel.binaries.push_back(std::move(*binary));
       } else if (is_extension_name(row.path) && status.st_size < 64) {
