@@ -34,8 +34,7 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
   // to share one costs more there than an uneven last wave.
   // Wide heads have more products to make for each sum.
   constexpr i32 kShortKeys = 1024, kWideHeads = 129;
-  const i64 short_waves = row.course == Course::ONE_TILE ? 3 : 1;
-  const i64 waves = row.dim_qk >= kWideHeads ? 10 : p.hint_len_k <= kShortKeys ? short_waves : 8;
+  const i64 waves = row.dim_qk >= kWideHeads ? 10 : p.hint_len_k <= kShortKeys ? 3 : 8;
   const i64 wanted = waves * device.num_sms;
   BackwardShare share = {p.group, 1, 1};
   if (!can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0 || key_blocks >= wanted) return share;
@@ -72,6 +71,15 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   const i64 in_waves = ceil_div<i64>(kWaves * device.num_sms, tiles_k * parts);
   const i64 in_l2 = device.l2_bytes / 5 * 4 / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
   return i32(min_of<i64>(i64(p.batch) * p.heads_k, min_of(in_waves, in_l2)));
+}
+
+i32 packed_tail(const KernelRow& row, const Problem& p, const Device& device) {
+  // With more sequences their lengths even out, and the order takes too long to find.
+  constexpr i32 kMostSequences = 256, kWaves = 4;
+  const bool is_single = row.course == Course::DRAWN || row.course == Course::ONE_TILE;
+  if (!row.traits.uses_maps || !row.traits.shares_groups || !is_single || row.dim_qk > 128) return -1;
+  if (p.deterministic || !is_packed_k(p) || p.batch < 2 || p.batch > kMostSequences) return -1;
+  return p.window_right < kUnlimited ? kWaves * device.num_sms : 0;
 }
 
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {

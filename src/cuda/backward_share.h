@@ -24,6 +24,10 @@ i32 last_heads(const KernelRow& row, const Problem& problem, const Device& devic
 // Of a kernel whose blocks take whole heads.
 BackwardShare share_heads(const KernelRow& row, const Problem& problem, const Device& device);
 
+// Packed keys: whether blocks take the sequences from the longest on, and of how many items at the end all heads' first
+// key tiles come first (BackwardMapsParams::tail_items). < 0: they take them as they lie.
+i32 packed_tail(const KernelRow& row, const Problem& problem, const Device& device);
+
 // Why a kernel whose blocks take whole heads should not run this; "": it should.
 const char* why_not_whole_heads(const KernelRow& row, const Problem& problem, const Device& device);
 

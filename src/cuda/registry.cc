@@ -15,7 +15,7 @@ namespace {
 
 // From so many keys on a kernel whose tiles have the higher rate is worth their costlier beginning and end.
 constexpr i32 kLongKeys = 2049;
-// Up to here blocks that go on from tile to tile win more at the joints than their loops cost.
+// The same where no block is short.
 constexpr i32 kMiddleKeys = 1025;
 
 constexpr i32 key_bytes(const KernelRow& r) { return dtype_bytes(r.keys == MICA_NONE ? r.dtype : r.keys); }
@@ -92,10 +92,9 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
           false};
 }
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
-  // 80 queries have the higher rate, 64 the cheaper beginning and end (docs/design/tuning.md).
-  const i32 least_keys = r.course != Course::ONE_TILE ? 0 : r.tile_q == 80 ? kLongKeys : kMiddleKeys;
+  // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
+  const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
   return {.smem_bytes = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
-          .fixed_order = r.course != Course::TILES,
           .persistent = r.course != Course::ONE_TILE,
           .least_keys = least_keys,
           .shares_groups = true,
@@ -313,14 +312,10 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   return false;
 }
 
-// Few keys are for kernels whose blocks deal them out among themselves by a fixed stride. Under a mask some take longer
-// than others, and a group's heads make that worse: there the GPU deals them out better. Without one every block is
-// long enough for costlier beginnings.
+// Without a mask every block is long enough for costlier beginnings from fewer keys on.
 i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
-  const bool by_gpu = p.deterministic || (p.group > 1 && is_cut);
-  if (row.traits.least_keys == kLongKeys && !is_cut) return kMiddleKeys;
-  return row.traits.least_keys == kMiddleKeys && by_gpu ? 0 : row.traits.least_keys;
+  return row.traits.least_keys == kLongKeys && !is_cut ? kMiddleKeys : row.traits.least_keys;
 }
 
 // Kernels of e4m3 keys that compute with bf16 take queries of e4m3, too.

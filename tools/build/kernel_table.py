@@ -28,7 +28,7 @@ FIELDS = {
     "why_spill": "",
 }
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3, "FP8_E4M3": 6}  # mica_dtype
-COURSES = ("ONE_TILE", "ORDERED", "TILES", "HEADS")
+COURSES = ("ONE_TILE", "ORDERED", "DRAWN", "HEADS")
 SERVED = ("PLAIN", "SOFTCAP", "ALIBI", "PAIRS", "DROPOUT", "PAGED", "LARGE_PAGES", "CHUNK", "FULL")
 
 

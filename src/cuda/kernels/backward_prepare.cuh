@@ -157,8 +157,33 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 th
   }
 }
 
+// Packed sequences from the one with the most queries on, by one block: each thread finds the place of its sequences.
+MICA_DEVICE void order_sequences(const BackwardPrepareParams& p) {
+  i32* items = p.packed_order + p.batch;
+  const auto tiles_of = [&](const Sequence& s) { return ceil_div(s.slot_len_k, p.tile_k); };
+  for (i32 own = threadIdx.x; own < p.batch; own += blockDim.x) {
+    const Sequence sequence = sequence_of(p.sequences, own);
+    i32 place = 0, tiles_before = 0;
+    for (i32 other = 0; other < p.batch; ++other) {
+      const Sequence s = sequence_of(p.sequences, other);
+      if (s.len_q < sequence.len_q || (s.len_q == sequence.len_q && other >= own)) continue;
+      ++place;
+      tiles_before += tiles_of(s);
+    }
+    p.packed_order[place] = own;
+    items[place] = tiles_before * p.heads_k;
+    if (place == p.batch - 1) items[p.batch] = (tiles_before + tiles_of(sequence)) * p.heads_k;
+  }
+}
+
 MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p) {
-  const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x, threads = i64(gridDim.x) * blockDim.x;
+  const i32 ordering = p.packed_order != nullptr;  // one block does nothing else
+  if (ordering && blockIdx.x == 0) {
+    order_sequences(p);
+    return;
+  }
+  const i64 thread = i64(blockIdx.x - ordering) * blockDim.x + threadIdx.x;
+  const i64 threads = i64(gridDim.x - ordering) * blockDim.x;
   Zeros zeros{p, thread, threads};
   const bool vectors = p.o_dtype == p.d_o_dtype && p.o_dtype != MICA_FP32 && !p.unaligned;
   if (!vectors || p.converted.data || p.dim_v > 256)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention for Hopper by the copy engine. A block takes what the row's course says: one key tile, or several.
+// Backward attention for Hopper by the copy engine. A block takes what the row's course says: key tiles
+// that it draws, one key tile, or whole heads.
 #pragma once
 
-#include "kernels/parts/backward_tma_loose_sm90.cuh"
-#include "kernels/parts/backward_tma_persistent_sm90.cuh"
+#include "kernels/parts/backward_tma_drawn_sm90.cuh"
+#include "kernels/parts/backward_tma_heads_sm90.cuh"
+#include "kernels/parts/backward_tma_one_tile_sm90.cuh"
 
 #ifndef MICA_COURSE
 #define MICA_COURSE ONE_TILE
@@ -11,11 +13,9 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
-struct BackwardTmaSm90 : BackwardTmaPersistent<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, course> {};
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::ONE_TILE>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {};
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::HEADS>
+    : BackwardTmaHeads<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {};
 
 }  // namespace mica
 

@@ -166,6 +166,7 @@ struct BackwardParams {
   // Blocks take the first key tiles of so many heads, then the second ones and so on, before the next heads; of the
   // last heads all together, since under a causal mask the first key tiles have the most work.
   i32 section_heads, last_heads;
+  Divisor by_tiles_k, by_heads_k, by_last_heads;  // a block is located before it can ask for anything
   i32 packed_q, packed_k;
   u32 features;  // Feature
   BandArg band;
@@ -176,18 +177,27 @@ struct BackwardParams {
   DropoutArg dropout;
 };
 
-// What a block of backward takes: one key tile; one, and it adds to dQ in a fixed order among the blocks; single key
-// tiles, one after the other; all key tiles of a head, and then of the next.
-enum class Course : i32 { ONE_TILE, ORDERED, TILES, HEADS };
+// What a block of backward takes: one key tile; one, and it adds to dQ in a fixed order among the blocks; key tiles
+// that it draws one after the other (device/work_ring_sm90.cuh); all key tiles of a head, and then of the next.
+enum class Course : i32 { ONE_TILE, ORDERED, DRAWN, HEADS };
 
 // Backward by the copy engine.
 struct BackwardMapsParams {
   BackwardParams backward;
   MappedRows q, k, v, d_o;
-  i32 work_items;  // key tiles of all heads, or heads; there may be fewer blocks
+  MappedRows dk, dv;  // boxes of a warp's rows; box_rows 0: they do not leave by the copy engine
+  i32 work_items;     // key tiles of all heads, or heads; there may be fewer blocks
+  u64* work_counter;  // from which blocks draw further ones; null: none is left
+  u64 work_epoch;
+  // Packed keys: their sequences from the longest on, (batch); then where the key tiles of each begin among those of
+  // all heads, and how many there are, (batch + 1). null: they are taken as they lie.
+  const i32* packed_order;
+  i32 takes_in_order;  // whether they are not null once bound
+  i32 tail_items;      // of sequences that so few come after, the first key tiles of all heads come first
   // Blocks that share a key tile, and add to fp32 sums of dK and dV, (tile_k, dim) blocks as dQ has them; 1: none do.
   // query_parts of them have the same heads of the group, and each some of the queries.
   i32 parts, query_parts;
+  Divisor by_parts, by_query_parts;
   float *dk_accumulator, *dv_accumulator;
   i32* key_semaphores;  // how many of them have added to each block of these; null: they add in any order
   // A block takes whole heads: it writes dQ itself, and dq_accumulator has room for the heads that blocks are at. data
@@ -216,6 +226,8 @@ struct BackwardPrepareParams {
   i32 batch, heads_q, dim_v;
   i32 packed_q;
   i32 rows_per_batch;  // rows of a dense slot; packed: of the whole
+  i32* packed_order;   // for BackwardMapsParams, of tiles of tile_k keys and heads_k heads; null: not needed
+  i32 heads_k, tile_k;
 };
 
 // dQ from its accumulator to its type and strides.

@@ -46,16 +46,11 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   return a;
 }
 
-namespace {
-
-// Another number for each call of the process: see WorkCounter.
 u64 next_work_epoch() {
   static std::atomic<u64> last{0};
   constexpr u64 kEpochs = (u64(1) << 40) - 1;
   return last.fetch_add(1, std::memory_order_relaxed) % kEpochs + 1;
 }
-
-}  // namespace
 
 void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   a.q.data = p.rotary_dim > 0 ? in_workspace(x, layout.q_rotated) : writable(x.q);

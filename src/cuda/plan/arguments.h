@@ -16,9 +16,10 @@ struct WorkspaceLayout {
   u64 partial_o, partial_lse;                                             // split forward
   Parts parts;                                                            // join
   u64 q_rotated;                                                          // rotary
-  u64 work_counter;                                                       // persistent forward
+  u64 work_counter;                                                       // persistent kernels that draw
   u64 d_o;                                                                // backward, in q's type
   u64 row_lse, row_delta, dq_accumulator, dq_semaphores, key_semaphores;  // backward
+  u64 packed_order;                                                       // backward, of packed sequences
   u64 dk_accumulator, dv_accumulator;                                     // backward, where blocks share a key tile
   u64 bytes;
 
@@ -29,6 +30,11 @@ struct WorkspaceLayout {
     return begin;
   }
 };
+
+// The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
+constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
+// Another number for each call of the process: see WorkCounter.
+u64 next_work_epoch();
 
 // Forward. tile_q: queries of a tile.
 ForwardParams forward_params(const Problem& problem, i32 tile_q, const Splits& splits);

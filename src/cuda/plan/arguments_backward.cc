@@ -29,6 +29,7 @@ BackwardPrepareParams backward_prepare_params(const Problem& p, i64 zeros_begin,
   a.dim_v = p.dim_v;
   a.packed_q = is_packed_q(p);
   a.rows_per_batch = a.packed_q ? i32(p.total_q) : p.max_len_q;
+  a.heads_k = p.heads_k;
   return a;
 }
 
@@ -41,6 +42,7 @@ void bind(BackwardPrepareParams& a, const Problem& p, const mica_bindings& x, co
   a.row_lse = in_workspace(x, layout.row_lse);
   a.row_delta = in_workspace(x, layout.row_delta);
   a.zeros = in_workspace(x, layout.dq_accumulator) + a.zeros_begin;
+  a.packed_order = a.tile_k > 0 ? reinterpret_cast<i32*>(in_workspace(x, layout.packed_order)) : nullptr;
   a.sequences = sequence_table(p, x);
 }
 
@@ -69,6 +71,9 @@ BackwardParams backward_params(const Problem& p, const KernelRow& row) {
   a.packed_k = is_packed_k(p);
   a.tiles_q = query_tiles(p, row.tile_q);
   a.tiles_k = a.packed_k ? i32(packed_tile_count(p.total_k, p.batch, row.tile_k)) : ceil_div(p.max_len_k, row.tile_k);
+  a.by_tiles_k = divisor_of(max_of(a.tiles_k, 1));
+  a.by_heads_k = divisor_of(max_of(a.heads_k, 1));
+  a.by_last_heads = divisor_of(1);
   a.features = features_of(p);
   a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right, p.chunk, p.by_chunk, p.chunk_phase};
   a.score = score_of(p);
@@ -107,8 +112,18 @@ mica_status backward_maps_params(const BackwardParams& backward, const Problem& 
   d_o.strides = backward.d_o;
   mica_status status = encode_map(rows_shape(p.q), row.tile_q, params.q);
   if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, params.k);
-  if (status == MICA_OK) status = encode_map(rows_shape(p.v), row.tile_k, params.v);
+  // Each consumer's rows of V are asked for as soon as the last ones are done with.
+  const i32 box_rows_v = row.course == Course::DRAWN ? row.tile_k / 2 : row.tile_k;
+  if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows_v, params.v);
   if (status == MICA_OK) status = encode_map(d_o, row.tile_q, params.d_o);
+  // Gradients of another type, and what is neither aligned nor small enough for a map, leave from the registers.
+  const auto encode_gradient = [&](const Tensor& tensor, MappedRows& mapped) {
+    const RowsShape shape = rows_shape(tensor);
+    if (status == MICA_OK && shape.dtype == p.dtype && !why_no_map(shape)[0])
+      status = encode_map(shape, kWarpRows, mapped);
+  };
+  encode_gradient(p.dk, params.dk);
+  encode_gradient(p.dv, params.dv);
   return status;
 }
 
@@ -118,6 +133,13 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   if (status == MICA_OK) status = bind_map(a.k, a.backward.k.data);
   if (status == MICA_OK) status = bind_map(a.v, a.backward.v.data);
   if (status == MICA_OK) status = bind_map(a.d_o, a.backward.d_o.data);
+  if (status == MICA_OK && a.dk.box_rows > 0) status = bind_map(a.dk, a.backward.dk.data);
+  if (status == MICA_OK && a.dv.box_rows > 0) status = bind_map(a.dv, a.backward.dv.data);
+  if (a.work_epoch != 0) {
+    a.work_counter = reinterpret_cast<u64*>(in_workspace(x, layout.work_counter));
+    a.work_epoch = next_work_epoch();
+  }
+  if (a.takes_in_order) a.packed_order = reinterpret_cast<const i32*>(in_workspace(x, layout.packed_order));
   if (a.whole_heads) {
     a.backward.dq_semaphores = nullptr;  // a head's key tiles follow one another anyway
     a.dq = rows_arg(p.dq);

@@ -47,12 +47,12 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (!whole_heads) {
     params.section_heads = section_heads(row, p, choice.device);
     params.last_heads = last_heads(row, p, choice.device, parts);
+    params.by_last_heads = divisor_of(max_of(params.last_heads, 1));
   }
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
-  // Persistent blocks fetch further key tiles while the last one is stored. In a fixed order a block may wait only for
-  // blocks before it.
-  const bool persistent = row.traits.persistent && (whole_heads || !p.deterministic);
-  const i64 blocks = persistent ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
+  // A block may wait only for blocks that took their key tiles before it: drawn ones are in the order of their index.
+  const bool draws = row.course == Course::DRAWN && work_items > choice.device.num_sms && work_items < kMostDrawn;
+  const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
   // Whole heads: of those that blocks are at, unless one key tile is all there is.
   const i64 dq_slots = params.tiles_k > 1 ? (parts > 1 ? work_items / parts : blocks) : 0;
@@ -77,22 +77,34 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   layout.dk_accumulator = layout.key_semaphores + u64(key_semaphores) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
+  const i32 tail_items = packed_tail(row, p, choice.device);
+  const bool takes_in_order = tail_items >= 0 && plan.pieces == MICA_PIECES_NONE && query_blocks > 0;
+  if (takes_in_order) layout.packed_order = layout.reserve((2 * u64(p.batch) + 1) * sizeof(i32));
+
   // Of several pieces that share the workspace, the first makes the statistics; the others set to zero what is not
   // dQ's.
   const bool adds = plan.pieces == MICA_PIECES_NEXT, ends = plan.pieces == MICA_PIECES_END;
   const bool has_keys = key_blocks > 0 && !ends, writes_dq = plan.pieces == MICA_PIECES_NONE || ends;
   mica_status status = MICA_OK;
-  if (query_blocks > 0 && !ends && !(adds && sums == accumulator))
-    status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8,
-                      backward_prepare_params(p, whole_heads || adds ? accumulator : 0, sums));
+  if (query_blocks > 0 && !ends && !(adds && sums == accumulator)) {
+    BackwardPrepareParams prepared = backward_prepare_params(p, whole_heads || adds ? accumulator : 0, sums);
+    prepared.tile_k = takes_in_order ? row.tile_k : 0;
+    status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8, prepared);
+  }
   if (status == MICA_OK && has_keys && row.traits.uses_maps) {
     BackwardMapsParams mapped = {};
     status = backward_maps_params(params, p, row, mapped);
     mapped.backward.part_heads = share.part_heads;
     mapped.parts = parts;
     mapped.query_parts = share.query_parts;
+    mapped.by_parts = divisor_of(parts);
+    mapped.by_query_parts = divisor_of(share.query_parts);
     mapped.work_items = i32(work_items);
+    mapped.work_epoch = draws;  // another one for each call
+    if (draws) layout.work_counter = layout.reserve(sizeof(u64));
     mapped.whole_heads = whole_heads;
+    mapped.takes_in_order = takes_in_order;
+    mapped.tail_items = max_of(tail_items, 0);
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
     overlap(plan, choice, index);
   } else if (status == MICA_OK && has_keys) {

@@ -33,9 +33,6 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   return Splits{splits_chosen, 0};
 }
 
-// The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
-constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
-
 // How many heads' query tiles are dealt out together. One key head's where all tiles have the same work: whoever reads
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
 // lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM

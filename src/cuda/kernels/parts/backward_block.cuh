@@ -23,6 +23,7 @@ struct BackwardBlock {
   Band band;
   i32 batch_index, head, head_k, key_begin;
   float* stats;  // [2][2][tile_q]: stage, then lse and delta
+  u32 lane = threadIdx.x % 32;
   FeatureState<true, Math, served> features;
 
   MICA_DEVICE bool has(u32 feature) const { return (served & feature) && (p.features & feature); }
@@ -31,11 +32,14 @@ struct BackwardBlock {
   // then sections; heads are key heads of a sequence, then of the next. False if there are none.
   MICA_DEVICE bool locate(i32 index) {
     const i32 heads = p.packed_k ? p.heads_k : p.heads_k * p.batch, first_of_last = heads - p.last_heads;
-    i32 head_of_all = index / p.tiles_k, tile = index - head_of_all * p.tiles_k;
-    const bool is_last = head_of_all >= first_of_last;
-    if (is_last || p.section_heads > 1) {
-      const i32 first_head = is_last ? first_of_last : head_of_all / p.section_heads * p.section_heads;
-      const i32 heads_here = is_last ? p.last_heads : min_of(p.section_heads, first_of_last - first_head);
+    i32 head_of_all = floor_div(index, p.by_tiles_k), tile = index - head_of_all * p.tiles_k;
+    if (head_of_all >= first_of_last) {
+      index -= first_of_last * p.tiles_k;
+      tile = floor_div(index, p.by_last_heads);
+      head_of_all = first_of_last + index - tile * p.last_heads;
+    } else if (p.section_heads > 1) {
+      const i32 first_head = head_of_all / p.section_heads * p.section_heads;
+      const i32 heads_here = min_of(p.section_heads, first_of_last - first_head);
       index -= first_head * p.tiles_k;
       tile = index / heads_here;
       head_of_all = first_head + index - tile * heads_here;
@@ -43,18 +47,24 @@ struct BackwardBlock {
     return locate(head_of_all, is_last_first() ? p.tiles_k - 1 - tile : tile);
   }
   MICA_DEVICE bool locate(i32 head_of_all, i32 tile) {
-    head_k = head_of_all % p.heads_k;
-    batch_index = head_of_all / p.heads_k;
+    batch_index = floor_div(head_of_all, p.by_heads_k);
+    head_k = head_of_all - batch_index * p.heads_k;
     if (p.packed_k) {
       const QueryTile found = find_packed_tile(p.sequences.cu_seqlens_k, p.batch, p.sequences.total_k, tile_k, tile);
       batch_index = found.batch;
       tile = found.tile;
     }
+    return locate_in_sequence(tile);
+  }
+  // The key tile of batch_index and head_k.
+  MICA_DEVICE bool locate_in_sequence(i32 tile) {
     sequence = sequence_of(p.sequences, batch_index);
     key_begin = tile * tile_k;
-    band = served_band<served>(p.band, sequence.len_q, sequence.len_k);
+    band = band_of_lengths();
     return key_begin < sequence.slot_len_k - sequence.leftpad || tile == 0;
   }
+
+  MICA_DEVICE Band band_of_lengths() const { return served_band<served>(p.band, sequence.len_q, sequence.len_k); }
 
   // The query tiles that see the keys.
   MICA_DEVICE TileRange query_tiles() const { return query_tiles_of(key_begin); }
@@ -117,15 +127,14 @@ struct BackwardBlock {
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void mask(float (&scores)[m_blocks][n_blocks][4], i32 first_key, i32 query_begin) const {
     const Band transposed = transpose(band);
-    const i32 lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const i32 key = first_key + m * 16 + half * 8 + lane / 4;
+        const i32 key = first_key + m * 16 + half * 8 + i32(lane / 4);
         Range queries = keys_of_row(transposed, key);
         if (key >= sequence.len_k) queries = Range{0, 0};
-        const i32 first = query_begin + lane % 4 * 2;
+        const i32 first = query_begin + i32(lane % 4 * 2);
         hide_outside<n_blocks>(scores[m], half, queries.begin - first, queries.end - first);
       }
   }

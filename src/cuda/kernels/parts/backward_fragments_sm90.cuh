@@ -15,6 +15,7 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
   using Base::kDropout;
   using Base::key_begin;
   using Base::kScore;
+  using Base::lane;
   using Base::p;
   using Base::room;
   using Base::sequence;
@@ -65,7 +66,7 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
   MICA_DEVICE void probabilities(float (&s)[tile_q / 8][4], const float* lse) const {
 #pragma unroll
     for (int n = 0; n < tile_q / 8; ++n) {
-      const float2 row = *reinterpret_cast<const float2*>(lse + n * 8 + threadIdx.x % 4 * 2);
+      const float2 row = *reinterpret_cast<const float2*>(lse + n * 8 + lane % 4 * 2);
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = ex2_approx(fmaf(s[n][e], p.score.scale_log2, -(e % 2 ? row.y : row.x)));
     }
@@ -129,7 +130,7 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
                              u32 ds, i32 first_row) const {
 #pragma unroll
     for (int n = 0; n < tile_q / 8; ++n) {
-      const float2 row = *reinterpret_cast<const float2*>(delta + n * 8 + threadIdx.x % 4 * 2);
+      const float2 row = *reinterpret_cast<const float2*>(delta + n * 8 + lane % 4 * 2);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 pair = probability[n / 2][n % 2 * 2 + half];

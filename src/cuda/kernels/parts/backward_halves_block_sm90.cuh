@@ -74,7 +74,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
 
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
-    this->prefetch_maps();
+    if (threadIdx.x == 0) this->prefetch_maps();
     if (!this->locate_item(blockIdx.x)) {
       griddepcontrol_wait();
       return;

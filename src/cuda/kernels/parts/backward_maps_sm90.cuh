@@ -10,6 +10,7 @@ template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warp
           u32 served = serves::PLAIN>
 struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
   using Base = BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
+  using Base::batch_index;
   using Base::head_k;
   using Base::kConsumerBarrier;
   using Base::kConsumers;
@@ -30,11 +31,11 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   // later one.
   i32 fresh_from = 0, done_to = 0;
 
+  // One lane.
   MICA_DEVICE void prefetch_maps() const {
-    if (threadIdx.x != 0) return;
     tma_prefetch(maps.k.map);
-    tma_prefetch(maps.v.map);
     tma_prefetch(maps.q.map);
+    tma_prefetch(maps.v.map);
     tma_prefetch(maps.d_o.map);
   }
 
@@ -63,9 +64,13 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
 
   MICA_DEVICE void ask_keys(u32 full) const {
     mbarrier_arrive_expecting(full, KTile::kBytes + VTile::kBytes);
-    const i32 row = i32(sequence.k_begin) + key_begin;
-    ask<KTile>(smem_k, maps.k, row, head_k, sequence.k_slot, full);
-    ask<VTile>(smem_v, maps.v, row, head_k, sequence.k_slot, full);
+    ask_key_rows<KTile>(smem_k, maps.k, 0, full);
+    ask_key_rows<VTile>(smem_v, maps.v, 0, full);
+  }
+  // A box of K or V, from a row of the block's on.
+  template <class Tile>
+  MICA_DEVICE void ask_key_rows(u32 shared, const MappedRows& rows, i32 row, u32 barrier) const {
+    ask<Tile>(shared, rows, i32(sequence.k_begin) + key_begin + row, head_k, sequence.k_slot, barrier);
   }
 
   // One warp: the row statistics of a query tile, on their way while the stage is waited for.
@@ -111,13 +116,34 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return warp_max(count);
   }
 
-  // False if there is nothing to do. Persistent blocks take key tiles head by head.
-  template <bool persistent>
-  MICA_DEVICE bool locate_item(i32 key_tile, i32 of_parts) {
-    part = of_parts / maps.query_parts;
-    const bool is_there =
-        persistent ? this->locate(key_tile / p.tiles_k, key_tile % p.tiles_k) : this->locate(key_tile);
-    if (!is_there) return false;
+  // A key tile of packed sequences that are taken from the longest on, so that the last blocks have little to do: of a
+  // sequence head by head, whose queries then stay in L2, or, among the last ones, the longest key tiles first.
+  MICA_DEVICE bool locate_in_order(i32 index) {
+    const i32* items = maps.packed_order + p.batch;
+    i32 low = 0, high = p.batch - 1;  // the last sequence whose first item is at most index
+    while (low < high) {
+      const i32 middle = low + (high - low + 1) / 2;
+      if (items[middle] <= index)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    const i32 first = items[low], end = items[low + 1];
+    if (index >= end) return false;
+    const i32 tiles_each = floor_div(end - first, p.by_heads_k);
+    const bool is_tail = items[p.batch] - end < maps.tail_items;
+    const i32 each = is_tail ? p.heads_k : tiles_each, major = (index - first) / each,
+              minor = index - first - major * each;
+    batch_index = maps.packed_order[low];
+    head_k = is_tail ? minor : major;
+    return this->locate_in_sequence(is_tail ? major : minor);
+  }
+
+  // False if there is nothing to do.
+  MICA_DEVICE bool locate_item(i32 item) {
+    const i32 key_tile = floor_div(item, maps.by_parts), of_parts = item - key_tile * maps.parts;
+    part = floor_div(of_parts, maps.by_query_parts);
+    if (!(maps.packed_order ? locate_in_order(key_tile) : this->locate(key_tile))) return false;
     tiles = this->query_tiles();
     if (maps.query_parts > 1) {
       const i32 each = ceil_div(tiles.end - tiles.begin, maps.query_parts);
@@ -126,15 +152,11 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     }
     return true;
   }
-  template <bool persistent = false>
-  MICA_DEVICE bool locate_item(i32 item) {
-    return locate_item<persistent>(item / maps.parts, item % maps.parts);
-  }
   // The same of a block that takes all key tiles of a head: its part of the queries is the same in all of them.
   MICA_DEVICE bool locate_in_head(i32 item, i32 tile) {
-    const i32 of_parts = item % maps.parts;
-    part = of_parts / maps.query_parts;
-    if (!this->locate(item / maps.parts, tile)) return false;
+    const i32 head_of_all = floor_div(item, maps.by_parts), of_parts = item - head_of_all * maps.parts;
+    part = floor_div(of_parts, maps.by_query_parts);
+    if (!this->locate(head_of_all, tile)) return false;
     tiles = this->query_tiles();
     const TileRange before = this->query_tiles_of(key_begin - tile_k);
     const TileRange after = this->query_tiles_of(key_begin + tile_k);
@@ -146,24 +168,12 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return true;
   }
 
-  // The block's key tiles, one after the other: calls act() where there is something to do. Of a block that has one it
-  // is located already. The rounds of single tiles are rotated against each other, since the number of blocks and that
-  // of a head's tiles have common factors.
-  template <Course course, class Act>
-  MICA_DEVICE void for_each_item(Act act) {
-    const i32 blocks = i32(gridDim.x);
-    if constexpr (course == Course::ONE_TILE) {
-      act();
-    } else if constexpr (course == Course::TILES) {
-      for (i32 first = 0, rotated = i32(blockIdx.x); first + rotated < maps.work_items; first += blocks) {
-        if (locate_item<true>(first + rotated)) act();
-        rotated = rotated + 1 == blocks ? 0 : rotated + 1;
-      }
-    } else {
-      for (i32 item = i32(blockIdx.x); item < maps.work_items; item += blocks)
-        for (i32 tile = 0; tile < p.tiles_k; ++tile)
-          if (locate_in_head(item, tile)) act();
-    }
+  // The key tiles of a block that takes whole heads, one after the other: calls act() where there is something to do.
+  template <class Act>
+  MICA_DEVICE void for_each_in_heads(Act act) {
+    for (i32 item = i32(blockIdx.x); item < maps.work_items; item += i32(gridDim.x))
+      for (i32 tile = 0; tile < p.tiles_k; ++tile)
+        if (locate_in_head(item, tile)) act();
   }
 
   // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last. By all
@@ -187,10 +197,15 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   // By all consumers.
   MICA_DEVICE void wait_for_keys(u32 full, u32 parity = 0) const {
     mbarrier_wait(full, parity);
+    clear_key_rows<KTile>(smem_k);
+    clear_key_rows<VTile>(smem_v);
+  }
+  // Of K or V past the sequence. By all consumers.
+  template <class Tile>
+  MICA_DEVICE void clear_key_rows(u32 shared) const {
     const i32 valid = sequence.len_k - key_begin;
     if (valid >= tile_k) return;
-    clear_rows<KTile>(smem_k, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
-    clear_rows<VTile>(smem_v, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
+    clear_rows<Tile>(shared, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
     fence_for_wgmma();
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
   }

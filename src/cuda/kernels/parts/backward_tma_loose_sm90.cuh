@@ -1,31 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention for Hopper by the copy engine, a block for each key tile. Lanes ask for K and V, and for Q and dO
-// of one query tile after the other; a warp brings the row statistics; one lane adds dQ to its accumulator. Two
-// consumer warpgroups have the registers.
-//
-// The consumers are loosely coupled: dQ of a query tile, for which each needs dS of both, is left for the next step, so
-// that one may make exponentials while the other has its products.
+// Backward attention for Hopper by the copy engine: the steps of blocks whose two consumer warpgroups are loosely
+// coupled. dQ of a query tile, for which each needs dS of both, is left for the next step, so that one may make
+// exponentials while the other has its products. Lanes ask for Q and dO of one query tile after the other; a warp
+// brings the row statistics; one lane adds dQ to its accumulator.
 #pragma once
 
 #include "kernels/parts/backward_tma_parts_sm90.cuh"
 
 namespace mica {
 
+// What a block of a course does.
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
+struct BackwardTmaSm90;
+
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
 struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+  using Base::band;
+  using Base::batch_index;
+  using Base::head_k;
   using Base::kBytesDQ;
   using Base::kColumnsDQ;
-  using Base::kConsumerBarrier;
   using Base::kConsumers;
   using Base::key_begin;
   using Base::keys_full;
   using Base::kLayout;
+  using Base::kOwnBarrier;
   using Base::kRowsEach;
   using Base::kTransposed;
   using Base::landed;
   using Base::maps;
   using Base::p;
+  using Base::part;
   using Base::ring;
   using Base::sequence;
   using Base::smem_do;
@@ -37,6 +43,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using Base::stats;
   using Base::tiles;
   using typename Base::DsTile;
+  using typename Base::HeadTile;
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::OTile;
@@ -44,63 +51,61 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using typename Base::QTile;
   using typename Base::Scores;
   using typename Base::VTile;
-  static constexpr int kPingPongBarrier = kConsumerBarrier + 1;  // and the next: of each consumer's exponentials
+  static constexpr int kPingPongBarrier = kOwnBarrier + kConsumers;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr bool kFewSpare = kTransposed || tile_q == 128;
   static constexpr int kProducerRegisters = kFewSpare ? 24 : 40, kConsumerRegisters = kFewSpare ? 240 : 232;
 
   Ring<2> do_ring, ds_ring, dq_ring;  // the last has a stage for each consumer
 
-  MICA_DEVICE void run(u8* smem) {
-    griddepcontrol_launch_dependents();
-    this->prefetch_maps();
-    if (!this->locate_item(blockIdx.x)) {
-      griddepcontrol_wait();
-      return;
-    }
+  MICA_DEVICE void place_rings(u8* smem) {
     this->place_tiles(smem);
     do_ring.barriers = smem_k + kLayout.do_ring;
     ds_ring.barriers = smem_k + kLayout.ds_ring;
     dq_ring.barriers = smem_k + kLayout.dq_ring;
-    if (threadIdx.x == 0) {
-      ring.init(1, 4 * kConsumers);
-      do_ring.init(1 + 32, 128 * kConsumers);
-      ds_ring.init(4 * kConsumers, 4 * kConsumers);
-      dq_ring.init(4, 1);
-      mbarrier_init(keys_full, 1);
-      for (i32 stage = 0; stage < stages + 2; ++stage) mbarrier_init(landed + stage * 8, 1);
-      fence_for_wgmma();
-      if (this->num_steps() > 0) this->ask_keys(keys_full);
-    }
-    __syncthreads();
-    if (threadIdx.x < 128) {
-      setmaxnreg_dec<kProducerRegisters>();
-      if (threadIdx.x == 0)
-        fetch_q();
-      else if (threadIdx.x / 32 == 1)
-        bring_stats();
-      else if (threadIdx.x == 64 && p.dq_accumulator)
-        add_dq();
-      else if (threadIdx.x == 96)
-        fetch_do();
-    } else {
-      setmaxnreg_inc<kConsumerRegisters>();
-      consume();
-    }
+  }
+  // One lane.
+  MICA_DEVICE void init_rings() const {
+    ring.init(1, 4 * kConsumers);
+    do_ring.init(1 + 32, 128 * kConsumers);
+    ds_ring.init(4 * kConsumers, 4 * kConsumers);
+    dq_ring.init(4, 1);
+    for (i32 stage = 0; stage < stages + 2; ++stage) mbarrier_init(landed + stage * 8, 1);
   }
 
-  // One lane. The consumers' halves of a tile come one after the other.
-  MICA_DEVICE void add_dq() {
-    griddepcontrol_wait();  // which clears the accumulator
-    const i32 count = this->num_steps();
+  MICA_DEVICE void ask_q(const HeadTile& query, const Place& place) const {
+    const i32 row = query.tile * tile_q;
+    const u32 barrier = this->is_ragged(row) ? landed + place.stage * 8 : ring.full(place.stage);
+    ring.wait_empty(place);
+    mbarrier_arrive_expecting(barrier, QTile::kBytes);
+    this->template ask_kept<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, i32(sequence.q_begin) + row,
+                                   query.head, sequence.q_slot, barrier);
+  }
+
+  // One lane each. They go through the steps of a key tile.
+  MICA_DEVICE void ask_do(i32 count, RingPlace<2>& place) const {
     auto query = this->first_query_tile();
-    for (i32 step = 0; step < count; ++step, this->next(query)) {
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+      const i32 row = query.tile * tile_q;
+      const bool ragged = this->is_ragged(row);
+      const u32 full = do_ring.full(place.stage), barrier = ragged ? landed + (stages + place.stage) * 8 : full;
+      do_ring.wait_empty(place);
+      mbarrier_arrive_expecting(barrier, OTile::kBytes);
+      this->template ask_kept<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, i32(sequence.q_begin) + row,
+                                     query.head, sequence.q_slot, barrier);
+      if (ragged) mbarrier_arrive(full);
+    }
+  }
+  // The consumers' halves of a tile come one after the other.
+  MICA_DEVICE void add_dq(i32 count, u32& parity) {
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
       this->head = query.head;
       const i64 block = this->dq_tile(query.tile);
       float* where = p.dq_accumulator + block * (tile_q * dim_qk);
       if (p.dq_semaphores) this->spin_on_semaphore(query.tile, block);
       for (i32 group = 0; group < kConsumers; ++group) {
-        dq_ring.wait_full({group, u32(step % 2)});
+        dq_ring.wait_full({group, parity});
         add_half(where, group);
         bulk_commit();
         bulk_wait_read();
@@ -110,7 +115,6 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       bulk_wait();
       add_release(p.dq_semaphores + block, 1);
     }
-    bulk_wait();
   }
   MICA_DEVICE void add_half(float* where, i32 group) const {
     if constexpr (kTransposed || kRowsEach) {
@@ -125,44 +129,9 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     }
   }
 
-  // One lane each.
-  MICA_DEVICE void fetch_q() const {
-    const i32 count = this->num_steps();
-    Place place;
-    auto query = this->first_query_tile();
-    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
-      const i32 row = query.tile * tile_q;
-      const u32 barrier = this->is_ragged(row) ? landed + place.stage * 8 : ring.full(place.stage);
-      ring.wait_empty(place);
-      mbarrier_arrive_expecting(barrier, QTile::kBytes);
-      this->template ask_kept<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, i32(sequence.q_begin) + row,
-                                     query.head, sequence.q_slot, barrier);
-    }
-  }
-  MICA_DEVICE void fetch_do() const {
-    const i32 count = this->num_steps();
-    RingPlace<2> place;
-    auto query = this->first_query_tile();
-    griddepcontrol_wait();  // dO may have been converted
-    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
-      const i32 row = query.tile * tile_q;
-      const bool ragged = this->is_ragged(row);
-      const u32 full = do_ring.full(place.stage), barrier = ragged ? landed + (stages + place.stage) * 8 : full;
-      do_ring.wait_empty(place);
-      mbarrier_arrive_expecting(barrier, OTile::kBytes);
-      this->template ask_kept<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, i32(sequence.q_begin) + row,
-                                     query.head, sequence.q_slot, barrier);
-      if (ragged) mbarrier_arrive(full);
-    }
-  }
-
-  // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence.
-  MICA_DEVICE void bring_stats() {
-    u32 parities = 0;
-    griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
-    Place q_place;
-    RingPlace<2> place;
-    const i32 count = this->num_steps();
+  // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence. parities: of
+  // the barriers of what has landed.
+  MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities) const {
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
       const bool ragged = this->is_ragged(query.tile * tile_q);
@@ -185,20 +154,8 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     }
   }
 
-  MICA_DEVICE void consume() {
-    const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
-    const i32 count = this->make_uniform(this->num_steps());
-    float dk[1][dim_qk / 8][4], dv[1][dim_v / 8][4];
-    zero(dk);
-    zero(dv);
-    if (count > 0) {
-      this->wait_for_keys(keys_full);
-      loop(dk, dv, count, group, warp);
-    }
-    // The last dQ waits for the other consumer's dS: meanwhile dK and dV are stored.
-    this->template leave_keys<false>(dk, dv, count, consumer);
-    if (count > 0) finish(count, group, warp);
-  }
+  // As RingPlace<2>::of_step, without the divisions that a count of unknown sign takes.
+  static MICA_DEVICE RingPlace<2> place_of(i32 step) { return {step & 1, u32(step >> 1 & 1)}; }
 
   // Consumers make exponentials in turn (ping-pong): left alone they fall into step, and nobody has
   // products while both compute.
@@ -206,18 +163,18 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   MICA_DEVICE void ping_pong_pass(i32 group) const { barrier_arrive(kPingPongBarrier + group, 128 * kConsumers); }
   // The product dQ of a tile comes after dK of the next one; in the first step it
   // is of nothing, and not used.
-  MICA_DEVICE void loop(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], i32 count, i32 group,
-                        i32 warp) const {
+  // goes_on: to a further key tile. first: of which only the places in rings of two matter.
+  template <bool goes_on>
+  MICA_DEVICE void loop(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Place& place, i32 first, i32 end,
+                        i32 group, i32 warp) const {
     const i32 first_row = group * 64 + warp * 16;
-    Place place;
     Scores s;
-    if (group == 1) ping_pong_pass(0);
     ring.wait_full(place);
     this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
                                                    smem_q + place.stage * QTile::kBytes);
     auto query = this->first_query_tile();
-    for (i32 step = 0; step < count; ++step, this->next(query)) {
-      const RingPlace<2> now = RingPlace<2>::of_step(step);
+    for (i32 step = first; step < end; ++step, this->next(query)) {
+      const RingPlace<2> now = place_of(step);
       const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + now.stage * OTile::kBytes;
       const u32 ds = smem_ds + now.stage * DsTile::kBytes;
       const float* row_stats = stats + now.stage * 2 * tile_q;
@@ -233,7 +190,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       this->probabilities(s[0], row_stats);
       this->round(probability, s[0]);
       this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
-      if (group == 0 || step + 1 < count) ping_pong_pass(group ^ 1);
+      if (goes_on || group == 0 || step + 1 < end) ping_pong_pass(group ^ 1);
       wgmma_wait<1>();
       wgmma_hold(dp[0]);
       this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
@@ -242,11 +199,11 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       this->share(ds, first_row, gradient);
       fence_for_wgmma();
       __syncwarp();
-      arrive_as_warp(ds_ring.full(now.stage));
+      if (this->lane == 0) mbarrier_arrive(ds_ring.full(now.stage));
       this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
       float dq[kColumnsDQ / 8][4];
-      if (step > 0) ds_ring.wait_full(RingPlace<2>::of_step(step - 1));
-      this->gemm_dq(dq, step > 0 ? smem_ds + (now.stage ^ 1) * DsTile::kBytes : smem_k, group);
+      if (step > first) ds_ring.wait_full(place_of(step - 1));
+      this->gemm_dq(dq, step > first ? smem_ds + (now.stage ^ 1) * DsTile::kBytes : smem_k, group);
       wgmma_wait<1>();
       wgmma_hold(dv[0]);
       wgmma_hold(dk[0]);
@@ -254,34 +211,37 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
       // from leaving products under way.
       const Place old = place;
-      const bool is_last = step + 1 == count;
+      const bool is_last = step + 1 == end;
       if (!is_last) place.next();
       ring.wait_full(place);
       this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
                                                      smem_q + place.stage * QTile::kBytes);
-      if (!is_last) ring.release(old);
+      if (!is_last && this->lane == 0) mbarrier_arrive(ring.empty(old.stage));
       wgmma_wait<1>();
       wgmma_hold(dq);
-      if (step > 0) {
-        arrive_as_warp(ds_ring.empty(now.stage ^ 1));
+      if (step > first) {
+        if (this->lane == 0) mbarrier_arrive(ds_ring.empty(now.stage ^ 1));
         if (p.dq_accumulator) hand_over_half(dq, step - 1, group, warp);
       }
     }
     wgmma_wait<0>();
     wgmma_hold(s[0]);
+    ring.release(place);
+    place.next();
   }
   // dQ of the last tile.
-  MICA_DEVICE void finish(i32 count, i32 group, i32 warp) const {
-    const RingPlace<2> last = RingPlace<2>::of_step(count - 1);
+  MICA_DEVICE void finish_dq(i32 step, i32 group, i32 warp) const {
+    const RingPlace<2> last = place_of(step);
     float dq[kColumnsDQ / 8][4];
     ds_ring.wait_full(last);
     this->gemm_dq(dq, smem_ds + last.stage * DsTile::kBytes, group);
     wgmma_wait<0>();
     wgmma_hold(dq);
-    if (p.dq_accumulator) hand_over_half(dq, count - 1, group, warp);
+    arrive_as_warp(ds_ring.empty(last.stage));
+    if (p.dq_accumulator) hand_over_half(dq, step, group, warp);
   }
   MICA_DEVICE void hand_over_half(const float (&dq)[kColumnsDQ / 8][4], i32 step, i32 group, i32 warp) const {
-    this->hand_over(dq, group, warp, dq_ring, RingPlace<2>{group, u32(step % 2)});
+    this->hand_over(dq, group, warp, dq_ring, RingPlace<2>{group, u32(step & 1)});
   }
 };
 

@@ -19,10 +19,12 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using Base::key_begin;
   using Base::kPaddedQk;
   using Base::kPaddedV;
+  using Base::lane;
   using Base::maps;
   using Base::p;
   using Base::ring;
   using Base::room;
+  using Base::sequence;
   using Base::smem_do;
   using Base::smem_ds;
   using Base::smem_k;
@@ -40,6 +42,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
                                     : kRowsEach ? kPaddedQk
                                                 : kPaddedQk / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
+  static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout = backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
   static_assert(kLayout.dq - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
 
@@ -59,26 +62,26 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     stats = reinterpret_cast<float*>(smem + kLayout.stats);
   }
 
+  // How dK and dV leave: a warp's rows go through those of V, from where the copy engine takes them or lanes write
+  // them, or, where the next V is on its way, through rows of dS.
+  enum class Leave : i32 { BY_COPY, THROUGH_V, THROUGH_DS };
   // dK and dV, to their sums or into their place.
-  template <bool persistent>
+  template <Leave leave>
   MICA_DEVICE void leave_keys(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], i32 count,
                               i32 consumer) const {
+    constexpr bool kOneTile = leave != Leave::THROUGH_DS;  // at a time, and blocks may wait for each other
     if (maps.parts > 1) {
       if (count == 0) return;
-      if constexpr (!persistent) this->wait_key_semaphore();
+      if constexpr (kOneTile) this->wait_key_semaphore();
       add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
       add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
-      if constexpr (!persistent) this->release_key_semaphore();
+      if constexpr (kOneTile) this->release_key_semaphore();
       return;
     }
-    if (p.dv.data) {
-      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dv, p.dv_dtype, p.dim_v);
-      store<persistent>(p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
-    }
-    if (p.dk.data) {
-      if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(p.dk, p.dk_dtype, p.dim_qk);
-      store<persistent>(p.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
-    }
+    // Its warps are done with V, by whose rows they leave.
+    if constexpr (kOneTile) barrier_sync(kOwnBarrier + consumer / 4, 128);
+    if (p.dv.data) store<leave>(p.dv, maps.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
+    if (p.dk.data) store<leave>(p.dk, maps.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
   }
   // 16 rows of dK or dV to their sums, where other blocks have the group's other heads. null: not wanted.
   template <int dim>
@@ -89,26 +92,66 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[0][n]);
   }
-  // 16 rows of dK or dV by their warp, through rows that nobody else reads: of V, or, where the next ones are on their
-  // way, of dS.
-  template <bool persistent, int n_blocks>
-  MICA_DEVICE void store(const RowsArg& t, i32 dtype, i32 dim, float (&x)[1][n_blocks][4], float scale,
-                         i32 consumer) const {
+  // 16 rows of dK or dV by their warp.
+  template <Leave leave, int n_blocks>
+  MICA_DEVICE void store(const RowsArg& t, const MappedRows& mapped, i32 dtype, i32 dim, float (&x)[1][n_blocks][4],
+                         float scale, i32 consumer) const {
     static_assert(kPaddedQk == kPaddedV);
+    const i32 first_row = consumer * kWarpRows;
+    if constexpr (leave == Leave::BY_COPY) {
+      if (mapped.box_rows > 0 && sequence.leftpad == 0 && key_begin + first_row + kWarpRows <= sequence.slot_len_k) {
+        send_rows(mapped, x, scale, first_row);
+        return;
+      }
+    }
+    if (key_begin == 0) this->template clear_leftpad<128 * kConsumers>(t, dtype, dim);
+    if constexpr (leave == Leave::BY_COPY) settle_rows();
     __syncwarp();
-    using Room = PanelTile<kPaddedV, 16>;
-    if constexpr (persistent)
-      this->template store_rows<Room>(smem_ds - smem_k + consumer * Room::kBytes, t, dtype, dim, x, scale,
-                                      consumer * 16, 0, 0);
+    using Room = PanelTile<kPaddedV, kWarpRows>;
+    if constexpr (leave == Leave::THROUGH_DS)
+      this->template store_rows<Room>(smem_ds - smem_k + consumer * Room::kBytes, t, dtype, dim, x, scale, first_row, 0,
+                                      0);
     else
-      this->template store_rows<VTile>(smem_v - smem_k, t, dtype, dim, x, scale, consumer * 16, 0, consumer * 16);
+      this->template store_rows<VTile>(smem_v - smem_k, t, dtype, dim, x, scale, first_row, 0, first_row);
+  }
+  // The copy engine has read what this warp gave it.
+  static MICA_DEVICE void settle_rows() {
+    if (threadIdx.x % 32 == 0) bulk_wait_read();
+    __syncwarp();
+  }
+  // The same by the copy engine, through V's rows.
+  template <int n_blocks>
+  MICA_DEVICE void send_rows(const MappedRows& mapped, const float (&x)[1][n_blocks][4], float scale,
+                             i32 first_row) const {
+    const i32 lane = threadIdx.x % 32;
+    u32 words[n_blocks / 2][4];  // rounded while what left before is read
+#pragma unroll
+    for (int n = 0; n < n_blocks; n += 2)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&block)[4] = x[0][n + i / 2];
+        words[n / 2][i] = pack<Element>(block[i % 2 * 2] * scale, block[i % 2 * 2 + 1] * scale);
+      }
+    settle_rows();
+#pragma unroll
+    for (int n = 0; n < n_blocks; n += 2)
+      stmatrix_x4(smem_v + VTile::offset(first_row + lane % 16, n + lane / 16), words[n / 2]);
+    fence_for_wgmma();
+    __syncwarp();
+    if (lane != 0) return;
+#pragma unroll
+    for (int panel = 0; panel < VTile::kPanels; ++panel)
+      tma_store(mapped.map,
+                {panel * 64, i32(sequence.k_begin) + key_begin + first_row, head_k * mapped.head_step,
+                 sequence.k_slot * mapped.slot_step},
+                smem_v + panel * VTile::kPanelBytes + first_row * 128);
+    bulk_commit();
   }
 
-  static MICA_DEVICE void share(u32 ds, i32 first_row, const Operand& gradient) {
-    const i32 lane = threadIdx.x % 32;
+  MICA_DEVICE void share(u32 ds, i32 first_row, const Operand& gradient) const {
 #pragma unroll
     for (int i = 0; i < tile_q / 16; ++i)
-      stmatrix_x4_trans(ds + DsTile::offset(i * 16 + lane / 16 * 8 + lane % 8, first_row / 8 + lane / 8 % 2),
+      stmatrix_x4_trans(ds + DsTile::offset(i * 16 + i32(lane / 16 * 8 + lane % 8), first_row / 8 + i32(lane / 8 % 2)),
                         gradient[i]);
   }
 
@@ -137,7 +180,6 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 group, i32 warp, const Ring<rings>& to_ring,
                              RingPlace<rings> place) const {
     constexpr int kDim = kTransposed ? tile_q : dim_qk;
-    const i32 lane = threadIdx.x % 32;
     const i32 row_block = kTransposed || kRowsEach ? group * 4 + warp : warp;
     const i32 column_block = kTransposed || kRowsEach ? 0 : group * (kColumnsDQ / 8);
     const u32 to = smem_dq + dq_accumulator_index(kDim, row_block, column_block, lane) * 4;
@@ -147,7 +189,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
       if (has_columns(group, warp, n)) store_shared_floats(to + n * 512, dq[n]);
     fence_for_wgmma();
     __syncwarp();
-    arrive_as_warp(to_ring.full(place.stage));
+    if (lane == 0) mbarrier_arrive(to_ring.full(place.stage));
   }
   // Whether block n of a group's dQ has columns that exist: the second group's last ones are the rest of a panel.
   static MICA_DEVICE bool has_columns(i32 group, i32 warp, int n) {

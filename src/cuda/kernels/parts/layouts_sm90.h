@@ -152,9 +152,10 @@ MICA_HD constexpr BackwardSm90Layout backward_sm90_layout(i32 tile_q, i32 tile_k
 // K, V; `stages` of Q; two of dO and its statistics; two tiles of dS; dQ; the rings of Q, dO, dS and dQ (a stage for
 // each consumer); then barriers for K and V there and free, for dQ settled, and for each stage of Q and dO landed.
 struct BackwardTmaSm90Layout {
-  i32 v, q, d_o, ds, dq, ring, do_ring, ds_ring, dq_ring, keys_full, keys_empty, dq_settled, landed, do_landed, stats,
-      bytes;
+  i32 v, q, d_o, ds, dq, ring, do_ring, ds_ring, dq_ring, keys_full, keys_empty, values, dq_settled, landed, do_landed,
+      work, stats, bytes;
 };
+MICA_HD constexpr u32 backward_tma_sm90_item_bytes() { return 96; }  // a key tile, as it is announced
 MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v,
                                                                  i32 stages) {
   const i32 panels_qk = round_up(dim_qk, 64), panels_v = round_up(dim_v, 64);
@@ -170,10 +171,12 @@ MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32
   at.dq_ring = at.ds_ring + ring_bytes(2);
   at.keys_full = at.dq_ring + ring_bytes(2);
   at.keys_empty = at.keys_full + kBarrierBytes;
-  at.dq_settled = at.keys_empty + kBarrierBytes;
+  at.values = at.keys_empty + kBarrierBytes;
+  at.dq_settled = at.values + 4 * kBarrierBytes;
   at.landed = at.dq_settled + kBarrierBytes;
   at.do_landed = at.landed + stages * kBarrierBytes;
-  at.stats = at.do_landed + 2 * kBarrierBytes;
+  at.work = round_up(at.do_landed + 2 * kBarrierBytes, 16);
+  at.stats = at.work + ring_bytes(2) + 2 * backward_tma_sm90_item_bytes();
   at.bytes = at.stats + 2 * 2 * tile_q * 4;
   return at;
 }

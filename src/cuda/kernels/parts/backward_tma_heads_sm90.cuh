@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention for Hopper by the copy engine, persistent: a block goes on to further key tiles, and fetches the
-// next one while it stores dK and dV. What that costs in the loop, long sequences do not win back. A block that takes
-// whole heads is alone with their dQ: key tiles before the last one that a query tile sees add to it in the workspace,
-// and the last one goes on from there and writes dQ.
+// Backward attention for Hopper by the copy engine, of whole heads: a block takes all key tiles of a head, and then of
+// the next, and fetches one while it stores dK and dV of the last. It is alone with the head's dQ: key tiles before the
+// last one that a query tile sees add to it in the workspace, and the last one goes on from there and writes dQ.
 //
 // One lane asks for K and V, and for Q and dO of one query tile after the other; a warp brings the row statistics; one
-// lane adds dQ to its accumulator. Two consumer warpgroups have the registers, and meet in every step.
+// lane keeps dQ. Two consumer warpgroups have the registers, and meet in every step.
 #pragma once
 
 #include "kernels/parts/backward_tma_parts_sm90.cuh"
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
-struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
   using Base::band;
   using Base::batch_index;
@@ -53,15 +52,14 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
   using typename Base::QTile;
   using typename Base::Scores;
   using typename Base::VTile;
-  static constexpr bool kWholeHeads = course == Course::HEADS;
-  static_assert(course != Course::ONE_TILE && stages == 2 && !kTransposed);
+  static_assert(stages == 2 && !kTransposed);
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
   u32 keys_empty, dq_settled;
 
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
-    this->prefetch_maps();
+    if (threadIdx.x == 0) this->prefetch_maps();
     this->place_tiles(smem);
     dq_ring.barriers = smem_k + kLayout.dq_ring;
     keys_empty = smem_k + kLayout.keys_empty;
@@ -83,32 +81,19 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
       else if (threadIdx.x / 32 == 1)
         bring_stats();
       else if (threadIdx.x == 64 && p.dq_accumulator)
-        kWholeHeads ? keep_dq() : add_dq();
+        keep_dq();
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
     }
   }
 
-  // One lane.
-  MICA_DEVICE void add_dq() {
-    griddepcontrol_wait();  // which clears the accumulator
-    i32 steps = 0;
-    this->template for_each_item<course>([&] {
-      const i32 count = this->num_steps();
-      this->write_dq(
-          count, [&](i32, float* where) { bulk_reduce_add(where, smem_dq, kBytesDQ); },
-          [&](i32) { mbarrier_arrive(dq_ring.empty(0)); }, steps);
-      steps += count;
-    });
-  }
-
-  // Whole heads: whether there are query tiles that a later key tile goes on with. They follow those that none does.
+  // Whether there are query tiles that a later key tile goes on with. They follow those that none does.
   MICA_DEVICE bool keeps_dq() const { return tiles.end > done_to; }
-  // One lane, of whole heads: dQ that a later key tile goes on with. After a key tile it says that all is written.
+  // One lane: dQ that a later key tile goes on with. After a key tile it says that all is written.
   MICA_DEVICE void keep_dq() {
     RingPlace<1> place;
-    this->template for_each_item<course>([&] {
+    this->for_each_in_heads([&] {
       const i32 count = this->num_steps();
       if (count == 0 || !keeps_dq()) return;
       auto query = this->first_query_tile();
@@ -140,7 +125,7 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
   MICA_DEVICE void fetch() {
     Place place;
     i32 tiles_before = 0;
-    this->template for_each_item<course>([&] {
+    this->for_each_in_heads([&] {
       const i32 count = this->num_steps();
       auto query = this->first_query_tile();
       if (count > 0 && tiles_before == 0) {
@@ -173,7 +158,7 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
     u32 parities = 0;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     Place place;
-    this->template for_each_item<course>([&] {
+    this->for_each_in_heads([&] {
       const i32 count = this->num_steps();
       auto query = this->first_query_tile();
       for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
@@ -194,18 +179,15 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
     Place place;
     i32 steps = 0;
     u32 keys_parity = 0, settled_parity = 1;
-    this->template for_each_item<course>(
-        [&] { consume_item(place, steps, keys_parity, settled_parity, consumer, group, warp); });
+    this->for_each_in_heads([&] { consume_item(place, steps, keys_parity, settled_parity, consumer, group, warp); });
   }
   // steps: of the block's key tiles before, those whose dQ was handed over. Parities: of K and V of this one, of the
   // last one that kept dQ.
   MICA_DEVICE void consume_item(Place& place, i32& steps, u32& keys_parity, u32& settled_parity, i32 consumer,
                                 i32 group, i32 warp) {
     const i32 count = this->make_uniform(this->num_steps());
-    if constexpr (kWholeHeads) {
-      fresh_from = warp_max(fresh_from);
-      done_to = warp_max(done_to);
-    }
+    fresh_from = warp_max(fresh_from);
+    done_to = warp_max(done_to);
     const i32 first_row = group * 64 + warp * 16;  // of this warp's keys, in the tile
     float dk[1][dim_qk / 8][4], dv[1][dim_v / 8][4];
     zero(dk);
@@ -238,15 +220,13 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
         this->round(gradient, dp[0]);
         this->share(ds, first_row, gradient);
         float dq[kColumnsDQ / 8][4];
-        const bool is_done = kWholeHeads && query.tile < done_to, resumes = is_done && query.tile < fresh_from;
-        if constexpr (kWholeHeads) {
-          if (resumes && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
-          take_up(dq, query, group, warp, resumes && maps.dq.data);
-        }
+        const bool is_done = query.tile < done_to, resumes = is_done && query.tile < fresh_from;
+        if (resumes && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
+        take_up(dq, query, group, warp, resumes && maps.dq.data);
         this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
         fence_for_wgmma();
         barrier_sync(kConsumerBarrier, 128 * kConsumers);
-        this->template gemm_dq<kWholeHeads>(dq, ds, group);
+        this->template gemm_dq<true>(dq, ds, group);
         wgmma_wait<1>();
         wgmma_hold(dk[0]);
         wgmma_hold(dv[0]);
@@ -264,21 +244,18 @@ struct BackwardTmaPersistent : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, 
         if (is_done)
           finish_dq(dq, query, group, warp);
         else if (p.dq_accumulator)
-          this->hand_over(dq, group, warp, dq_ring, RingPlace<1>::of_step(kWholeHeads ? steps++ : steps + step));
+          this->hand_over(dq, group, warp, dq_ring, RingPlace<1>::of_step(steps++));
         wgmma_wait<0>();
         wgmma_hold(s[0]);
       }
       ring.release_by_thread(place);
       place.next();
-      if constexpr (kWholeHeads)
-        settled_parity ^= u32(keeps_dq());
-      else
-        steps += count;
+      settled_parity ^= u32(keeps_dq());
       barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K, V and dS are done with
       if (threadIdx.x == 128) mbarrier_arrive(keys_empty);
     }
-    if (kWholeHeads && key_begin == 0) clear_unseen();
-    this->template leave_keys<true>(dk, dv, count, consumer);
+    if (key_begin == 0) clear_unseen();
+    this->template leave_keys<Base::Leave::THROUGH_DS>(dk, dv, count, consumer);
     barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
   }
 

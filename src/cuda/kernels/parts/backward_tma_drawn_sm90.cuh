@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward attention for Hopper by the copy engine, persistent: blocks draw one key tile after the other, and the next
+// one's first tiles are on their way while dK and dV are stored. A warp draws, tells the others, and asks for K, V and
+// Q.
+#pragma once
+
+#include "device/work_ring_sm90.cuh"
+#include "kernels/parts/backward_tma_loose_sm90.cuh"
+
+namespace mica {
+
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN>
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+  using Base::band;
+  using Base::batch_index;
+  using Base::head_k;
+  using Base::kConsumerBarrier;
+  using Base::kConsumerRegisters;
+  using Base::kConsumers;
+  using Base::key_begin;
+  using Base::keys_full;
+  using Base::kLayout;
+  using Base::kProducerRegisters;
+  using Base::maps;
+  using Base::p;
+  using Base::part;
+  using Base::sequence;
+  using Base::smem_k;
+  using Base::smem_v;
+  using Base::tiles;
+  using typename Base::KTile;
+  using typename Base::Place;
+  using typename Base::VTile;
+  // A key tile as it is announced: Item, Owner.
+  struct Item {
+    i32 count;  // of steps; < 0: there is no further key tile
+    i32 key_begin, len_q, len_k;
+    TileRange tiles;
+  };
+  struct Owner {
+    Sequence sequence;
+    i32 head_k, batch_index, part, unused;
+  };
+  static constexpr u32 kItemBytes = sizeof(Item) + sizeof(Owner);
+  static_assert(kItemBytes == backward_tma_sm90_item_bytes());
+
+  WorkRing<kItemBytes> work_ring;
+  u32 keys_empty, values;  // of V: barriers for each consumer's rows full, and then empty
+
+  MICA_DEVICE u32 values_full(i32 group) const { return values + group * 8; }
+  MICA_DEVICE u32 values_empty(i32 group) const { return values + (kConsumers + group) * 8; }
+
+  MICA_DEVICE void run(u8* smem) {
+    griddepcontrol_launch_dependents();
+    this->place_rings(smem);
+    work_ring.shared = smem_k + kLayout.work;
+    keys_empty = smem_k + kLayout.keys_empty;
+    values = smem_k + kLayout.values;
+    init_barriers();
+    __syncthreads();
+    if (threadIdx.x < 128) {
+      setmaxnreg_dec<kProducerRegisters>();
+      if (threadIdx.x < 32)
+        deal_out();
+      else if (threadIdx.x < 64)
+        bring_all_stats();
+      else if (threadIdx.x < 96)
+        add_all_dq();
+      else
+        ask_all_do();
+    } else {
+      setmaxnreg_inc<kConsumerRegisters>();
+      consume();
+    }
+  }
+
+  MICA_DEVICE void init_barriers() const {
+    if (threadIdx.x == 0) {
+      this->init_rings();
+      fence_for_wgmma();
+    } else if (threadIdx.x == 32) {
+      mbarrier_init(keys_full, 1);
+      mbarrier_init(keys_empty, 4 * kConsumers);
+      for (i32 group = 0; group < kConsumers; ++group) {
+        mbarrier_init(values_full(group), 1);
+        mbarrier_init(values_empty(group), 4);
+      }
+      work_ring.init(warps - 1);
+      fence_for_wgmma();
+    } else if (threadIdx.x == 64) {
+      this->prefetch_maps();
+    }
+  }
+
+  // One warp: draws the key tile that comes next, tells the others, and one lane asks for K, V and one Q after the
+  // other. The next one is drawn when the last Q has been asked for: late, since whoever is free first should get it.
+  MICA_DEVICE void deal_out() {
+    WorkCounter counter{maps.work_counter, maps.work_epoch, maps.work_items};
+    Place place;
+    u32 parity = 1;  // of K and V of the key tile before
+    if (maps.packed_order) griddepcontrol_wait();
+    for (i32 item = i32(blockIdx.x); item >= 0; item = warp_max(counter.answer())) {
+      if (this->locate_item(item)) {
+        announce(this->num_steps());
+        if (threadIdx.x == 0) ask_item(place, parity);
+        __syncwarp();
+        parity ^= 1;
+      }
+      counter.ask();
+    }
+    announce(-1);
+  }
+  MICA_DEVICE void announce(i32 count) {
+    work_ring.wait_empty();
+    work_ring.store(0, Item{count, key_begin, sequence.len_q, sequence.len_k, tiles});
+    work_ring.store(sizeof(Item), Owner{sequence, head_k, batch_index, part, 0});
+    work_ring.announce();
+  }
+  // The other warps: how many steps the next key tile has; < 0: there is none. What decides how often a loop runs is
+  // known to be the same in all lanes.
+  MICA_DEVICE i32 take_item() {
+    work_ring.wait_full();
+    const Item item = work_ring.template load<Item>(0);
+    key_begin = warp_max(item.key_begin);
+    tiles = TileRange{warp_max(item.tiles.begin), warp_max(item.tiles.full_begin), warp_max(item.tiles.full_end),
+                      warp_max(item.tiles.end)};
+    sequence.len_q = warp_max(item.len_q);
+    sequence.len_k = warp_max(item.len_k);
+    band = this->band_of_lengths();
+    return warp_max(item.count);
+  }
+  // Whose keys they are: read when it is needed, since registers are short.
+  MICA_DEVICE void find_owner() {
+    const Owner owner = work_ring.template load<Owner>(sizeof(Item));
+    sequence = owner.sequence;
+    head_k = owner.head_k;
+    batch_index = owner.batch_index;
+    part = owner.part;
+  }
+  // A producer's warp: acts on one key tile after the other. act(count).
+  template <class Act>
+  MICA_DEVICE void for_each_taken(Act act) {
+    for (;;) {
+      const i32 count = take_item();
+      if (count < 0) return;
+      find_owner();
+      work_ring.release();
+      act(count);
+    }
+  }
+
+  // One lane. The first Q goes ahead of K and V, whose room is in use for longer; the first consumer's rows of V are
+  // free first.
+  MICA_DEVICE void ask_item(Place& place, u32 parity) const {
+    const i32 count = this->num_steps();
+    auto query = this->first_query_tile();
+    if (count > 0) this->ask_q(query, place);
+    mbarrier_wait(keys_empty, parity);
+    // Without a step they are not needed; the barriers count the key tiles all the same.
+    mbarrier_arrive_expecting(keys_full, count > 0 ? KTile::kBytes : 0);
+    if (count > 0) this->template ask_key_rows<KTile>(smem_k, maps.k, 0, keys_full);
+    for (i32 group = 0; group < kConsumers; ++group) {
+      const u32 full = values_full(group);
+      mbarrier_wait(values_empty(group), parity);
+      mbarrier_arrive_expecting(full, count > 0 ? VTile::kBytes / kConsumers : 0);
+      if (count > 0) this->template ask_key_rows<VTile>(smem_v + group * 64 * 128, maps.v, group * 64, full);
+    }
+    for (i32 step = 1; step < count; ++step) {
+      place.next();
+      this->next(query);
+      this->ask_q(query, place);
+    }
+    if (count > 0) place.next();
+  }
+  // Warps, of which one lane acts where it is one lane's work.
+  MICA_DEVICE void add_all_dq() {
+    u32 parity = 0;
+    griddepcontrol_wait();  // which clears the accumulator
+    for_each_taken([&](i32 count) {
+      if (threadIdx.x % 32 == 0 && p.dq_accumulator) this->add_dq(count, parity);
+    });
+    bulk_wait();
+  }
+  MICA_DEVICE void ask_all_do() {
+    RingPlace<2> place;
+    griddepcontrol_wait();  // dO may have been converted
+    for_each_taken([&](i32 count) {
+      if (threadIdx.x % 32 == 0) this->ask_do(count, place);
+    });
+  }
+  MICA_DEVICE void bring_all_stats() {
+    u32 parities = 0;
+    Place q_place;
+    RingPlace<2> place;
+    griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
+    for_each_taken([&](i32 count) { this->bring_stats(count, q_place, place, parities); });
+  }
+
+  // What lives through the loop of steps is little, since registers are short: how many key tiles the block has taken,
+  // the place in the ring of Q, and `step`, of which only the place in rings of two matters.
+  MICA_DEVICE void consume() {
+    Place place;
+    i32 step = 0;
+    if (group_of_thread() == 1) this->ping_pong_pass(0);
+    for (i32 taken = 0;; ++taken) {
+      work_ring.place = Base::place_of(taken);
+      const i32 count = take_item();
+      if (count < 0) break;
+      consume_item(count, taken, place, step);
+    }
+    if (group_of_thread() == 0) this->ping_pong_wait(0);
+  }
+  static MICA_DEVICE i32 group_of_thread() { return i32(threadIdx.x) / 128 - 1; }
+  MICA_DEVICE void consume_item(i32 count, i32 taken, Place& place, i32& step) {
+    float dk[1][dim_qk / 8][4], dv[1][dim_v / 8][4];
+    zero(dk);
+    zero(dv);
+    if (count > 0) {
+      const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4;
+      mbarrier_wait(keys_full, taken & 1);
+      mbarrier_wait(values_full(group), taken & 1);
+      clear_unused_rows(group);
+      // Otherwise it is made again in every step, from the thread's number.
+      this->lane = __shfl_sync(0xffffffffu, threadIdx.x % 32, i32(threadIdx.x % 32));
+      this->template loop<true>(dk, dv, place, step & 3, (step & 3) + count, warp_max(group), consumer % 4);
+      step += count;
+    }
+    const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
+    work_ring.place = Base::place_of(taken);
+    find_owner();
+    work_ring.release();
+    // The first consumer is ahead: for its last dQ it waits for the other's dS, and stores dK and dV meanwhile.
+    if (group == 1) finish(step - 1, count, group, warp);
+    this->template leave_keys<Base::Leave::BY_COPY>(dk, dv, count, consumer);
+    if (group == 0) finish(step - 1, count, group, warp);
+    fence_for_wgmma();
+    Base::settle_rows();
+    arrive_as_warp(values_empty(group));
+  }
+  // The last dQ; then K is done with.
+  MICA_DEVICE void finish(i32 step, i32 count, i32 group, i32 warp) const {
+    if (count > 0) this->finish_dq(step, group, warp);
+    arrive_as_warp(keys_empty);
+  }
+  // Rows past the sequence: of K, and the consumer's of V.
+  MICA_DEVICE void clear_unused_rows(i32 group) const {
+    const i32 valid = sequence.len_k - key_begin, own = valid - group * 64;
+    if (valid >= tile_k) return;
+    this->template clear_rows<KTile>(smem_k, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
+    this->template clear_rows<VTile>(smem_v + group * 64 * 128, max_of(own, 0), 64, threadIdx.x % 128, 128);
+    fence_for_wgmma();
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+  }
+};
+
+}  // namespace mica
