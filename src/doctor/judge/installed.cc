@@ -238,13 +238,13 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
       judged.verdicts.push_back(make_verdict({.code = "CANNOT_TELL", .subject = path, .message = e.what()}));
     }
   }
-  if (python.torch)
-    judge_own_check(package.name, package.version, inspection.binaries, *python.torch, pip_of(python), judged.verdicts);
   if (!inspection.binaries.empty() || !inspection.problems.empty())
     for (Verdict& verdict : judge(inspection, target)) {
       if (uses_torch(inspection, verdict.subject)) doubt(found.claim, target, verdict);
       judged.verdicts.push_back(std::move(verdict));
     }
+  if (python.torch)
+    judge_own_check(package.name, package.version, inspection.binaries, *python.torch, pip_of(python), judged.verdicts);
   return judged;
 }
 

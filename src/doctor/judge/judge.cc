@@ -55,10 +55,10 @@ std::vector<Verdict> judge(const Inspection& inspection, const Environment& targ
   std::vector<BinaryFacts> facts;
   facts.reserve(binaries.size());
   for (const Binary& binary : binaries) facts.push_back(facts_of(binary));
+  judge_parts(inspection, facts, target, out);
   if (inspection.wheel && target.torch)
     judge_own_check(normalised_package(inspection.wheel->metadata.first("Name")),
                     inspection.wheel->metadata.first("Version"), binaries, *target.torch, "python -m pip", out);
-  judge_parts(inspection, facts, target, out);
   for (std::size_t i = 0; i < binaries.size(); ++i) judge_gpu(binaries[i], facts[i], target, out);
   return out;
 }

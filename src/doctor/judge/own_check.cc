@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/judge/own_check.h"
 
+#include <algorithm>
+
 #include "doctor/facts/gpu_rules.h"
 #include "support/text.h"
 
@@ -32,6 +34,15 @@ Version compiled_by(const std::vector<Binary>& binaries) {
   return out;
 }
 
+// Did the library that answers the question not load? Then it is not asked.
+bool is_silent(const std::string& package, const std::vector<Verdict>& said) {
+  return std::any_of(said.begin(), said.end(), [&](const Verdict& verdict) {
+    const std::string name = base_name(verdict.subject), stem = name.substr(0, name.find('.'));
+    return verdict.message.starts_with("ImportError: ") &&
+           (stem == "_C" || stem == "lib" + package || stem.starts_with("_version"));
+  });
+}
+
 }  // namespace
 
 void judge_own_check(const std::string& package, const std::string& version, const std::vector<Binary>& binaries,
@@ -40,7 +51,7 @@ void judge_own_check(const std::string& package, const std::string& version, con
   const bool is_graph = package == "torch-scatter" || package == "torch-sparse" || package == "torch-cluster" ||
                         package == "torch-spline-conv";
   const Version ours = parse_version(torch.cuda_version);
-  if (!ours.known() || !(is_audio || is_vision || is_graph)) return;
+  if (!ours.known() || !(is_audio || is_vision || is_graph) || is_silent(package, out)) return;
   const Version label = labelled_cuda(version), theirs = label.known() ? label : compiled_by(binaries);
   if (!theirs.known()) return;
   const bool to_the_minor = is_audio && parse_version(version) < Version{{2, 14}};

@@ -12,7 +12,8 @@
 namespace doctor {
 
 // torchaudio compares to the minor version (until 2.14), torchvision and those of PyTorch Geometric to the major one.
-// Their CUDA is that of the label in their version ("2.8.0+cu126"), else the one that their GPU code was compiled by.
+// Not asked where the library that would answer is already said (in `out`) not to load. Their CUDA is that of the label
+// in their version ("2.8.0+cu126"), else the one that their GPU code was compiled by.
 void judge_own_check(const std::string& package, const std::string& version, const std::vector<Binary>& binaries,
                      const TorchFacts& torch, const std::string& pip, std::vector<Verdict>& out);
 

@@ -166,11 +166,11 @@ TEST(Installed, FromACheckout) {
 }
 
 TEST(Installed, ThatCompareTheirCudaWithTorchs) {
-  const auto codes = [](const char* name, const char* version) {
+  const auto codes = [](const char* name, const char* version, const std::vector<std::string>& needed = {}) {
     FakeSystem system;
     make_system(system, kNewError);
     const std::string folder = name, module = folder + "/_C.so";
-    system.library(kSite + "/" + module, {.exports = {"f"}});
+    system.library(kSite + "/" + module, {.needed = needed, .exports = {"f"}});
     system.add_package(kSite, name, version, "Requires-Dist: torch\n", module + ",,\n");
     return codes_of(judge_all(system), Severity::kError);
   };
@@ -183,6 +183,8 @@ TEST(Installed, ThatCompareTheirCudaWithTorchs) {
   EXPECT_EQ(codes("torchvision", "0.23.0+cu130"), Codes{"CUDA_MAJOR"});
   EXPECT_EQ(codes("torch_scatter", "2.1.2+pt28cu118"), Codes{"CUDA_MAJOR"});
   EXPECT_EQ(codes("torch_scatter", "2.1.2+pt28cu126"), Codes{});
+  // Where its library does not load, it is not asked which CUDA it was compiled by.
+  EXPECT_EQ(codes("torchvision", "0.23.0+cu130", {"libgone.so.1"}), Codes{"NEEDED_MISSING"});
 }
 
 TEST(Installed, ForTheOtherNumPy) {
