@@ -62,8 +62,9 @@ class Row(NamedTuple):
 
 
 def plain(message: str) -> str:
-    """Without the exception's name: Python's import says ImportError where ctypes says OSError."""
-    return re.sub(r"^(ImportError|OSError): ", "", message)
+    """Without the exception's name, since Python's import says ImportError where ctypes says OSError, and without the package of a
+    module, which is tried by its own name."""
+    return re.sub(r"(No module named ')[\w.]+\.", r"\1", re.sub(r"^(ImportError|OSError): ", "", message))
 
 
 def name_of(requirement: str) -> str:
