@@ -231,10 +231,16 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     work_ring.place = Base::place_of(taken);
     find_owner();
     work_ring.release();
-    // The first consumer is ahead: for its last dQ it waits for the other's dS, and stores dK and dV meanwhile.
+    // The first consumer is ahead: for its last dQ it waits for the other's dS, and stores dV meanwhile. The next K can
+    // come while dK is stored.
+    constexpr auto kLeave = Base::Leave::BY_COPY;
     if (group == 1) finish(step - 1, count, group, warp);
-    this->template leave_keys<Base::Leave::BY_COPY>(dk, dv, count, consumer);
+    if (maps.parts > 1)
+      this->template leave_sums<kLeave>(dk, dv, count, consumer);
+    else
+      this->template leave_dv<kLeave>(dv, consumer);
     if (group == 0) finish(step - 1, count, group, warp);
+    if (maps.parts == 1) this->template leave_dk<kLeave>(dk, consumer);
     fence_for_wgmma();
     Base::settle_rows();
     arrive_as_warp(values_empty(group));

@@ -69,18 +69,31 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <Leave leave>
   MICA_DEVICE void leave_keys(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], i32 count,
                               i32 consumer) const {
-    constexpr bool kOneTile = leave != Leave::THROUGH_DS;  // at a time, and blocks may wait for each other
     if (maps.parts > 1) {
-      if (count == 0) return;
-      if constexpr (kOneTile) this->wait_key_semaphore();
-      add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
-      add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
-      if constexpr (kOneTile) this->release_key_semaphore();
-      return;
+      leave_sums<leave>(dk, dv, count, consumer);
+    } else {
+      leave_dv<leave>(dv, consumer);
+      leave_dk<leave>(dk, consumer);
     }
+  }
+  template <Leave leave>
+  MICA_DEVICE void leave_sums(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4], i32 count,
+                              i32 consumer) const {
+    constexpr bool kOneTile = leave != Leave::THROUGH_DS;  // at a time, and blocks may wait for each other
+    if (count == 0) return;
+    if constexpr (kOneTile) this->wait_key_semaphore();
+    add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
+    add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
+    if constexpr (kOneTile) this->release_key_semaphore();
+  }
+  template <Leave leave>
+  MICA_DEVICE void leave_dv(float (&dv)[1][dim_v / 8][4], i32 consumer) const {
     // Its warps are done with V, by whose rows they leave.
-    if constexpr (kOneTile) barrier_sync(kOwnBarrier + consumer / 4, 128);
+    if constexpr (leave != Leave::THROUGH_DS) barrier_sync(kOwnBarrier + consumer / 4, 128);
     if (p.dv.data) store<leave>(p.dv, maps.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
+  }
+  template <Leave leave>
+  MICA_DEVICE void leave_dk(float (&dk)[1][dim_qk / 8][4], i32 consumer) const {
     if (p.dk.data) store<leave>(p.dk, maps.dk, p.dk_dtype, p.dim_qk, dk, p.score.scale, consumer);
   }
   // 16 rows of dK or dV to their sums, where other blocks have the group's other heads. null: not wanted.
