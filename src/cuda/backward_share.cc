@@ -74,11 +74,12 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
 }
 
 i32 packed_tail(const KernelRow& row, const Problem& p, const Device& device) {
-  // With more sequences their lengths even out, and the order takes too long to find.
-  constexpr i32 kMostSequences = 256, kWaves = 4;
+  // With more sequences their lengths even out, and the order takes too long to find; short ones need none.
+  constexpr i32 kMostSequences = 256, kShortQueries = 512, kWaves = 4;
   const bool is_single = row.course == Course::DRAWN || row.course == Course::ONE_TILE;
   if (!row.traits.uses_maps || !row.traits.shares_groups || !is_single || row.dim_qk > 128) return -1;
   if (p.deterministic || !is_packed_k(p) || p.batch < 2 || p.batch > kMostSequences) return -1;
+  if (p.hint_len_q <= kShortQueries) return -1;
   return p.window_right < kUnlimited ? kWaves * device.num_sms : 0;
 }
 
