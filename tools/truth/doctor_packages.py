@@ -31,7 +31,10 @@ spacy==3.7.2 SimpleITK==2.3.1 rdkit==2023.9.4 osqp==0.6.3 ecos==2.0.12 highspy==
 onnxruntime-gpu==1.17.1 jax-cuda12-plugin==0.5.1 blosc2==2.5.1 mujoco==3.1.1 fastparquet==2024.2.0 pyreadstat==1.2.6
 opencv-contrib-python==4.9.0.80 numba==0.59.1 fasttext-wheel==0.9.2 usearch==2.9.0 chroma-hnswlib==0.7.3
 pyopengl-accelerate==3.1.7 catboost==1.2.2 mediapipe==0.10.9 cupy-cuda11x==13.0.0 faiss-gpu-cu12==1.10.0
-ml-dtypes==0.3.2 deltalake==0.15.1 shapely==1.8.5.post1 statsmodels==0.13.5""".split()
+ml-dtypes==0.3.2 deltalake==0.15.1 shapely==1.8.5.post1 statsmodels==0.13.5
+implicit==0.7.2 dipy==1.8.0 pyscf==2.4.0 pyshtools==4.10.4 spglib==2.3.1 iminuit==2.25.2 awkward-cpp==28 boost-histogram==1.4.0
+healpy==1.16.6 pyerfa==2.0.1.1 silx==2.0.0 pyFAI==2023.9.0 cartopy==0.22.0 pyogrio==0.7.2 fiona==1.9.5 tensorstore==0.1.52 vtk==9.3.0
+pyopencl==2024.1 manifold3d==2.3.1 nlopt==2.7.1 rustworkx==0.14.0 clarabel==0.7.1""".split()
 # Compiled against neither: modules, libraries opened by ctypes, programs, plug-ins.
 PLAIN = """markupsafe==2.1.5 numpy==1.26.4 bitsandbytes==0.46.1 llvmlite==0.41.1 kiwisolver==1.4.8 safetensors==0.5.3
 tokenizers==0.21.0 lxml==5.3.1 xxhash==3.5.0 orjson==3.10.15 uvloop==0.21.0 multidict==6.1.0 cffi==1.17.1 psutil==7.0.0
@@ -43,7 +46,10 @@ rpds-py==0.23.1 watchfiles==1.0.4 scs==3.2.7 sentencepiece==0.2.0 tiktoken==0.9.
 aiohttp==3.11.13 wrapt==1.17.2 pymupdf==1.25.3 python-rapidjson==1.20 ruamel.yaml.clib==0.2.12 cupy-cuda12x==13.4.0
 pysam==0.22.0 cuda-python==12.3.0 ctransformers==0.2.27 vosk==0.3.45 gevent==24.2.1 psycopg-binary==3.1.18 asyncpg==0.29.0
 pyodbc==5.1.0 lmdb==1.4.1 plyvel==1.5.1 cramjam==2.8.3 h3==3.7.6 pygame==2.5.2 PyQt5==5.15.10 PySide6-Essentials==6.6.1 ray==2.9.2
-grpcio-tools==1.60.0 protobuf==4.25.2 triton==3.1.0 cython==3.0.8 mypy==1.8.0 pyclipper==1.3.0.post5""".split()
+grpcio-tools==1.60.0 protobuf==4.25.2 triton==3.1.0 cython==3.0.8 mypy==1.8.0 pyclipper==1.3.0.post5
+dftd3==1.0.0 casadi==3.6.4 hdf5plugin==4.4.0 gmsh==4.12.2 moderngl==5.10.0 glfw==2.7.0 drjit==0.4.4 jiter==0.8.2 hf-xet==1.1.2
+pycrdt==0.12.3 blake3==1.0.4 temporalio==1.5.1 nh3==0.2.20 outlines-core==0.1.26 sudachipy==0.6.8 python-calamine==0.3.1 ruff==0.9.7
+zope.interface==7.2""".split()
 # Wheels of another Python, of another C library, of another machine.
 FOREIGN = [("torchvision==0.23.0", ["--python-version", "3.12", "--implementation", "cp", "--abi", "cp312"]),
            ("markupsafe==2.1.5", ["--python-version", "3.9", "--implementation", "cp", "--abi", "cp39"]),
