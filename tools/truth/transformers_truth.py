@@ -324,7 +324,8 @@ def write_table(results_by_version, path):
              "be made small from its configuration, with random weights, on a CPU, against eager attention (or sdpa,",
              "where eager differs from it and Mica does not). What is refused says so in one sentence when the model",
              "is made or run. Part: a configuration without a class of its own, which runs within another row's model.",
-             "Left out: what eager itself cannot run so small, and why.",
+             "Left out: what eager itself cannot run so small, and why. A commit in brackets is a row's own, where most rows are of",
+             "another one; with +, the tree differed from it.",
              ""]
     for version, results in sorted(results_by_version.items(), reverse=True):
         ordered = sorted(results.values(), key=lambda r: r["model"])
@@ -333,8 +334,8 @@ def write_table(results_by_version, path):
         counts = {word: sum(row[2] == word for row in rows) for word in ("works", "refused", "part", "left out", "wrong")}
         lines += [f"## Transformers {version}", "",
                   ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", "",
-                  *(f"{count} rows are of commit {commit}." for commit, count in commits),
-                  *(f"{count} rows are of PyTorch {torch}." for torch, count in count_by(ordered, "torch")), "",
+                  "Rows by commit: " + ", ".join(f"{commit} {count}" for commit, count in commits) + "; by PyTorch: " +
+                  ", ".join(f"{torch} {count}" for torch, count in count_by(ordered, "torch")) + ".", "",
                   "| model type | class | | what, or why |", "|---|---|---|---|"]
         for model, kind, word, why, commit in rows:
             why = re.sub(r"\s+", " ", why).replace("|", "\\|")[:240]
