@@ -246,9 +246,11 @@ class Truth:
         name = wheel.name.split("-")[0]
         for verdict in verdicts:
             if verdict["code"] == "WHEEL_REQUIRES_TORCH":
-                words = run([self.python, "-m", "pip", "check"]).stdout.splitlines()
-                said = [line for line in words if name_of(line.split(" ")[0]) == name_of(name) and " requirement torch" in line]
-                predictions.append((verdict["code"], verdict["message"], said[0] if said else "pip check says nothing"))
+                checked = run([self.python, "-m", "pip", "check"]).stdout.splitlines()
+                said = [line for line in checked if name_of(line.split(" ")[0]) == name_of(name) and " requirement torch" in line]
+                # pip knows torch by its metadata, which may leave the label (+cu121) out.
+                words = re.sub(r"\+\w+\.$", ".", verdict["message"])
+                predictions.append((verdict["code"], words, re.sub(r"\+\w+\.$", ".", said[0]) if said else "pip check says nothing"))
         wants_torch = any(name_of(r) == "torch" for r in requirements(wheel))
         tops = top_modules(wheel)
         imported = try_import(self.python, tops, bool(self.torch) and wants_torch, self.work) if tops else ("", "")
@@ -327,6 +329,7 @@ class Truth:
             return
         plain = tried.PLAIN if numpy == tried.NUMPY_2 else []
         wheels = self.download_all(tried.packages_with_torch() if torch else tried.WITH_NUMPY + plain)
+        wheels = [wheel for wheel in wheels if self.only.search(f"{target} {wheel.name}")]
         self.bring_requirements(wheels)
         self.loader = Loader(self.python, torch is not None, self.work)
         for wheel in wheels:

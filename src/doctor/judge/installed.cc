@@ -227,7 +227,8 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
   for (const std::string& path : found.binaries) {
     try {
       const std::size_t before = inspection.problems.size();
-      auto binary = read_binary(survey.outlook.files.on_disk(path), inspection.problems);
+      const Files& files = survey.outlook.files;
+      auto binary = read_binary(files.on_disk(files.resolve(path).value_or(path)), inspection.problems);
       if (!binary && inspection.problems.size() == before && is_extension_name(path))
         inspection.problems.push_back(
             no_library(path, survey.outlook.files.read(path, 1 << 12).value_or(std::string(1 << 12, ' ')).size()));

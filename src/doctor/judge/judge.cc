@@ -40,6 +40,7 @@ std::vector<Verdict> judge(const Inspection& inspection) {
 void keep_to_the_import(std::vector<Verdict>& verdicts) {
   for (Verdict& verdict : verdicts) {
     const bool is_promise = verdict.code == "WHEEL_TAG_VS_ELF" || verdict.code == "PY_ABI3_VIOLATION" ||
+                            verdict.code == "WHEEL_REQUIRES_TORCH" ||
                             (verdict.code == "RECORD_BAD" && verdict.message != "there is no RECORD");
     if (is_promise && verdict.severity == Severity::kError) verdict.severity = Severity::kWarning;
   }

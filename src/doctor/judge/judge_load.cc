@@ -98,6 +98,9 @@ class LoadJudge {
                         std::to_string(facts_.cuda_major > 0 ? facts_.cuda_major : 12) +
                         (facts_.cuda_major == 13 ? "0" : "8"),
                     evidence);
+      if (subject_.find("site-packages/torch/") != subject_.npos)
+        return make("NEEDED_MISSING", "It is a library of torch itself: the installation of torch is not whole.",
+                    "python -m pip install --force-reinstall --no-deps torch==" + target_.torch->version, evidence);
       return make(
           "NEEDED_MISSING",
           "torch's own library is found only after torch was imported, or the release of torch here has it no more.",

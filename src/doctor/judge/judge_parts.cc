@@ -250,6 +250,17 @@ class PartsJudge {
     return *words_;
   }
 
+  bool any_step(bool (*is_meant)(const Step&)) {
+    return std::any_of(words().outlines.begin(), words().outlines.end(), [&](const auto& module) {
+      return std::any_of(module.second.steps.begin(), module.second.steps.end(), is_meant);
+    });
+  }
+
+  // Does it open libraries whose names are not in the text? spglib looks through its folder.
+  bool opens_by_variable() {
+    return any_step([](const Step& s) { return s.kind == StepKind::kOpen && s.name.empty(); });
+  }
+
   // Does the package's Python name this library, so as to open it by itself? "libpkg_ffmpeg" also stands for
   // libpkg_ffmpeg6.
   bool is_named(const std::string& stem) {
@@ -288,7 +299,7 @@ class PartsJudge {
     while (said && said->failure == LoadFailure::kNeededMissing && before.size() < kMostBefore) {
       const Binary* library = own_library(said->library, binaries_[i]);
       const PlacedFile of_pip = library ? PlacedFile{} : cuda_of_pip(said->library);
-      if (library ? !is_named(stem_of(library->path)) : !of_pip.elf) break;
+      if (library ? !is_named(stem_of(library->path)) && !opens_by_variable() : !of_pip.elf) break;
       before.insert(before.begin(), library ? placed(*library) : of_pip);
       first.push_back(printable(library ? library->path : of_pip.path));
       const std::string missing = said->library;
@@ -349,10 +360,7 @@ class PartsJudge {
   // A library that ctypes or torch.ops opens where a failure is caught, or when it is asked for. (Where no Python file
   // opens one in words that are known, it counts.)
   bool is_done_without(const Attempt& attempt, const PackageImports& imports) {
-    const bool any_opens = std::any_of(words().outlines.begin(), words().outlines.end(), [](const auto& module) {
-      const std::vector<Step>& steps = module.second.steps;
-      return std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == StepKind::kOpen; });
-    });
+    const bool any_opens = any_step([](const Step& s) { return s.kind == StepKind::kOpen; });
     return any_opens && imports.is_known() && !imports.opens_for_certain(stem_of(binaries_[attempt.binary].path));
   }
 

@@ -62,9 +62,15 @@ bool is_binary_name(const std::string& path) {
 
 std::optional<std::string> recorded_file(const Files& files, const InstalledPackage& package, const std::string& row) {
   if (row.empty() || row[0] == '/') return std::nullopt;
-  const auto path = files.resolve(join_path(package.site, row));
-  const std::string inside = files.resolve(package.site).value_or(package.site) + "/";
-  return path && path->starts_with(inside) ? path : std::nullopt;
+  int depth = 0;
+  for (const std::string& part : split(row, '/')) {
+    depth += part == ".." ? -1 : part.empty() || part == "." ? 0 : 1;
+    if (depth < 0) return std::nullopt;
+  }
+  // A file may be a link to a store of packages (uv's --link-mode symlink): Python follows it, too.
+  const std::string path = join_path(package.site, row);
+  const auto folder = files.resolve(folder_name(path));
+  return folder && files.resolve(path) ? std::optional(*folder + "/" + base_name(path)) : std::nullopt;
 }
 
 std::optional<InstalledPackage> package_at(const Files& files, const std::string& folder) {
@@ -113,7 +119,7 @@ Inspection inspect_package(const Files& files, const InstalledPackage& package, 
     }
     if (!is_binary_name(row.path)) continue;
     try {
-      if (auto binary = read_binary(files.on_disk(*path), wheel.problems)) {
+      if (auto binary = read_binary(files.on_disk(*anywhere), wheel.problems)) {
         binary->path = row.path;
         wheel.binaries.push_back(std::move(*binary));
       } else if (is_extension_name(row.path) && status.st_size < 64) {

@@ -20,7 +20,8 @@ Inspection inspect_package(const Files& files, const InstalledPackage& package, 
 // Of the Python files that a RECORD lists.
 PythonWords words_of_package(const Files& files, const InstalledPackage& package);
 
-// The path of a file that a RECORD lists; nothing if it does not exist or lies outside of site-packages.
+// The path of a file that a RECORD lists (its own name, which may be that of a link); nothing if it does not exist or
+// leads out of site-packages.
 std::optional<std::string> recorded_file(const Files& files, const InstalledPackage& package, const std::string& row);
 
 }  // namespace doctor

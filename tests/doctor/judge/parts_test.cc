@@ -164,6 +164,8 @@ TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
   EXPECT_EQ(loads.code, "LOADS");
   ASSERT_FALSE(loads.evidence.empty());
   EXPECT_EQ(loads.evidence.back(), "opened before it by its package: pkg/lib/libpkg_video6.so");
+  // spglib looks through its folder: no name is in the text.
+  EXPECT_EQ(of(both(library, "cdll.LoadLibrary(os.path.join(folder, found))\n"), "pkg/lib/_video6.so").code, "LOADS");
   // Without a word about it, the loader's own search decides.
   const Verdict alone = of(both(library, "import torch\n"), "pkg/lib/_video6.so");
   EXPECT_EQ(alone.message, "ImportError: libpkg_video6.so: cannot open shared object file: No such file or directory");

@@ -438,6 +438,23 @@ TEST(Installed, ARecordThatLeadsOutside) {
   EXPECT_EQ(codes_of(judge_all(system)), std::vector<std::string>{});
 }
 
+// uv can install links to its store (--link-mode symlink).
+TEST(Installed, FilesThatAreLinks) {
+  const auto codes = [](const tiny::Library& library) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    system.library("/home/u/.cache/store/pkg/_C.so", library);
+    system.write("/home/u/.cache/store/pkg/__init__.py", "from . import _C\n");
+    system.add_package(kSite, "pkg", "1.0", "", "pkg/__init__.py,,\npkg/_C.cpython-312-x86_64-linux-gnu.so,,\n");
+    system.link(kSite + "/pkg/__init__.py", "/home/u/.cache/store/pkg/__init__.py");
+    system.link(kModule, "/home/u/.cache/store/pkg/_C.so");
+    return codes_of(judge_all(system), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  EXPECT_EQ(codes({.exports = {"PyInit__C"}}), Codes{});
+  EXPECT_EQ(codes({.needed = {"libgone.so.1"}, .exports = {"PyInit__C"}}), Codes{"NEEDED_MISSING"});
+}
+
 TEST(Target, IsTheSameAfterAFile) {
   FakeSystem system;
   make_system(system, kOldError);
