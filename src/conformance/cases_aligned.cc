@@ -73,6 +73,15 @@ void add_aligned_cases(CaseTable& table) {
     }
     add("_varlen",
         {.batch = 4, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 3, 140}, .packed_k = {150, 12, 0, 140}});
+    // Sequences that backward takes from the longest on; under a mask all heads' first keys of the last ones first.
+    if (dim == 64)
+      add("_varlen_in_order", {.batch = 4, .heads_q = 2, .packed_q = {1, 520, 0, 70}, .packed_k = {140, 150, 9, 70}});
+    if (dim == 128)
+      add("_varlen_in_order", {.batch = 3,
+                               .heads_q = 2,
+                               .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                               .packed_q = {130, 520, 0},
+                               .packed_k = {130, 200, 9}});
     // Scores that outgrow the first tiles' maximum again and again.
     add("_large_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 40, .len_k = 300, .amplitude = 4.0});
     // So much that exponentials relative to it are infinite.
