@@ -331,12 +331,13 @@ bool reads_keys(const KernelRow& row, const Problem& p) {
 }
 
 // Up to 64 rows of a key head there are smaller blocks, which begin sooner; up to 32 rows twice as few read the same
-// keys.
+// keys. What a row of half its width would not take is not for a wider one either.
 bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
   const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.hint_len_k, max_of(row.tile_k, 1));
   const i64 rows = i64(p.hint_len_q) * p.group;
+  const bool is_too_wide = row.traits.least_queries > 0 && 2 * max_of(p.dim_qk, p.dim_v) <= row.dim_qk;
   const i32 least = 2 * rows <= row.tile_q ? row.traits.least_tiles_of_few_rows : row.traits.least_tiles_of_sm;
-  return p.batch_invariant || rows > row.tile_q || tiles >= i64(least) * num_sms;
+  return p.batch_invariant || rows > row.tile_q || (!is_too_wide && tiles >= i64(least) * num_sms);
 }
 
 // What the fields of the row say about the problem.

@@ -148,6 +148,20 @@ TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
   }
 }
 
+// 64 heads of one key head with few keys for each SM: the small blocks of decode_sm80, not a wider row of Hopper's.
+TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
+  for (const int64_t keys : {16384, 65536 * 4}) {
+    mica_attention a = describe(64, 1, keys);
+    a.q.shape[0] = a.o.shape[0] = 1;
+    a.k = a.v = {MICA_BF16, 16, {1, keys, 1, 64}, {keys * 64, 64, 64, 1}};
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (keys > 16384 && kernel.find("sm90") == std::string::npos) GTEST_SKIP() << kernel << ": no images for Hopper";
+    EXPECT_EQ(kernel, keys > 16384 ? "cuda/decode_sm90_bf16_d64" : "cuda/decode_sm80_bf16_d64");
+  }
+}
+
 TEST_F(PlanTest, BatchInvariantSplitsDependOnTheCapacityAlone) {
   mica_attention small = describe(2, 1, 8192);
   small.control.batch_invariant = 1;
