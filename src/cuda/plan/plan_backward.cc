@@ -89,7 +89,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (query_blocks > 0 && !ends && !(adds && sums == accumulator)) {
     BackwardPrepareParams prepared = backward_prepare_params(p, whole_heads || adds ? accumulator : 0, sums);
     prepared.tile_k = takes_in_order ? row.tile_k : 0;
-    status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 8, prepared);
+    status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 16, prepared);
   }
   if (status == MICA_OK && has_keys && row.traits.uses_maps) {
     BackwardMapsParams mapped = {};
