@@ -95,7 +95,6 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
   const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
   return {.smem_bytes = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
-          .persistent = r.course != Course::ONE_TILE,
           .least_keys = least_keys,
           .shares_groups = true,
           .uses_maps = true};

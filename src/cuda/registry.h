@@ -43,7 +43,7 @@ struct KernelTraits {
   bool packs_heads = false;  // the query heads of a key head share a tile (decode_queries in kernels/params.h)
   i32 slice_width = 0;       // blocks share out the columns of the gradients, so many each; 0: they do not
   bool fixed_order = true;   // can add to dQ in a fixed order
-  bool persistent = false;   // a block takes one tile after the other where there are fewer blocks
+  bool persistent = false;   // forward: a block takes one tile after the other where there are fewer blocks
   i32 least_queries = 0;     // of all query heads of a key head: it is slower with fewer
   i32 least_keys = 0;        // it is slower with fewer
   // Key tiles of all sequences, for each SM: it is slower with fewer; the second where half of its rows are in use.

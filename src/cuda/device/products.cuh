@@ -65,10 +65,9 @@ struct OperandA<float> {
 template <class Element>
 struct Products {
   static constexpr bool kFp32 = sizeof(typename ElementTraits<Element>::Stored) == 4;
-  static constexpr int kDepth = kFp32 ? 8 : 16;           // elements that one step sums over
-  static constexpr int kHalves = kFp32 ? 2 : 1;           // 16-bit units of an element
-  static constexpr int kColumnChunks = kFp32 ? 4 : 2;     // chunks of 16 columns
-  static constexpr int kBlockChunks = kColumnChunks / 2;  // of 8
+  static constexpr int kDepth = kFp32 ? 8 : 16;        // elements that one step sums over
+  static constexpr int kHalves = kFp32 ? 2 : 1;        // 16-bit units of an element
+  static constexpr int kColumnChunks = kFp32 ? 4 : 2;  // chunks of 16 columns
   // (rows, dim)
   template <int dim>
   using Tile = SharedTile<kHalves * dim>;
