@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import _abi, _tensors
 from ._join import Part
+from ._lanes import Lanes
 from ._pieces import Group, Piece
 from ._query_sums import QuerySums
 from ._sum import Sum
@@ -102,7 +103,7 @@ def _inputs(group: Group, alibi: Optional[Tensor], rng_state: Optional[Tensor], 
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, group: Group, call: Call, alibi: Optional[Tensor],
-            rng_state: Optional[Tensor]) -> Part:
+            rng_state: Optional[Tensor], lanes: Lanes) -> Part:
     """Of the group's rows. On a CPU o is fp32; on a GPU it has q's type, which its fast kernels write."""
     rows = rows_of(group, q.device, q.shape[1], k.shape[1])
     slopes = Slopes(alibi, group)
@@ -115,14 +116,17 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: Group, call: Call, alibi: Op
     if rows.vectors:
         lse.fill_(-float("inf"))
     packed_q, packed_k, packed_v = rows.packed(some_q, some_k, some_v)
-    _tensors.forward(packed_q, packed_k, packed_v, out=rows.packed(o)[0], lse=rows.packed(lse)[0],
-                     **rows.vectors, **_inputs(group, slopes.alibi, rng_state, call))
-    return Part(rows.begin, rows.end, o, lse if slopes.moved is None else lse - slopes.moved)
+    with lanes.on(k, v, rows, slopes, o, lse):
+        _tensors.forward(packed_q, packed_k, packed_v, out=rows.packed(o)[0], lse=rows.packed(lse)[0],
+                         **rows.vectors, **_inputs(group, slopes.alibi, rng_state, call))
+        if slopes.moved is not None:
+            lse.sub_(slopes.moved)
+    return Part(rows.begin, rows.end, o, lse)
 
 
 def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, d_lse: Optional[Tensor],
              group: Group, call: Call, alibi: Optional[Tensor], rng_state: Optional[Tensor],
-             sums: Tuple[Sum, Sum, Sum], query_sums: Optional[QuerySums] = None) -> None:
+             sums: Tuple[Sum, Sum, Sum], query_sums: Optional[QuerySums], lanes: Lanes) -> None:
     """Adds the group's gradients of q, k and v to the sums, that of q to query_sums where it can. o and lse are those of
     the whole: with them a piece's probabilities are those of the whole softmax."""
     rows = rows_of(group, q.device, q.shape[1], k.shape[1])
@@ -137,10 +141,11 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
     if (query_sums is not None and rooms[0] is not None and not rows.vectors and slopes.moved is None and
             query_sums.takes(*(t for t in (*some[:5], *wanted) if isinstance(t, Tensor)))):
         run = query_sums.run_of(rows.begin, rows.end)
-    _tensors.backward(some[0], some[1], some[2], some[3], some[4], some[5],
-                      d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],
-                      **dict(zip(("dq", "dk", "dv"), wanted)), **rows.vectors, run=run,
-                      **_inputs(group, slopes.alibi, rng_state, call))
-    for one, (begin, end), room in zip(sums, stretches, rooms):
-        if run is None or one is not sums[0]:
-            one.add(begin, end, room)
+    with lanes.on(k, v, rows, slopes, some_lse, rooms):
+        _tensors.backward(some[0], some[1], some[2], some[3], some[4], some[5],
+                          d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],
+                          **dict(zip(("dq", "dk", "dv"), wanted)), **rows.vectors, run=run,
+                          **_inputs(group, slopes.alibi, rng_state, call))
+        for one, (begin, end), room in zip(sums, stretches, rooms):
+            if run is None or one is not sums[0]:
+                one.add(begin, end, room)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 INFINITY = float("inf")
-MOST_PARTS = 5  # that the kernel joins at once
+MOST_PARTS = 8  # that the kernel joins at once
 
 
 def by_rows(of_heads: Tensor) -> Tensor:
@@ -64,10 +64,19 @@ class Joined:
         self._kernel = _kernel(device)
         self._parts: List[Part] = []
 
+    @property
+    def waits(self) -> bool:
+        """Whether add() reads no part before it is_full."""
+        return self._kernel is not None
+
+    @property
+    def is_full(self) -> bool:
+        return self.waits and len(self._parts) == MOST_PARTS
+
     def add(self, part: Part) -> None:
         """It may be written into."""
         if self._kernel is not None:
-            if len(self._parts) == MOST_PARTS:
+            if self.is_full:
                 self._parts = [self._join(torch.float32, None)]
             self._parts.append(part)
             return

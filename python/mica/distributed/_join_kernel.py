@@ -24,61 +24,62 @@ def _lse_of(lse, begin, end, batch, row, head, heads: tl.constexpr, inside):  # 
 
 
 @triton.jit
-def _weighted(  # type: ignore[no-untyped-def]
-        o, begin, end, weight, batch, row, head, heads: tl.constexpr, dim: tl.constexpr, column, inside):
+def _added(  # type: ignore[no-untyped-def]
+        whole, total, top, o, lse, begin, end, batch, row, head, heads: tl.constexpr, dim: tl.constexpr, column, inside):
+    """The sums of weighted values and of weights, with this part's."""
+    weight = tl.exp(_lse_of(lse, begin, end, batch, row, head, heads, inside) - top)
     at = ((batch * (end - begin) + row - begin) * heads + head) * dim
     is_there = inside & (row >= begin) & (row < end)
     values = tl.load(o + at[:, None] + column[None, :], mask=is_there[:, None] & (column < dim)[None, :], other=0.0)
-    return weight[:, None] * values.to(tl.float32)
+    return whole + weight[:, None] * values.to(tl.float32), total + weight
 
 
 # Not compiled anew for other lengths.
 @triton.jit(do_not_specialize=[f"{name}{part}" for name in ("begin", "end") for part in range(MOST_PARTS)] + ["items", "rows"])
 def _join(  # type: ignore[no-untyped-def]
-        o, lse, sinks, o0, lse0, begin0, end0, o1, lse1, begin1, end1, o2, lse2, begin2, end2, o3, lse3, begin3, end3, o4,
-        lse4, begin4, end4, items, rows, heads: tl.constexpr, dim: tl.constexpr, COUNT: tl.constexpr,
-        HAS_SINKS: tl.constexpr, WIDTH: tl.constexpr, ITEMS: tl.constexpr):
+        o, lse, sinks, o0, lse0, begin0, end0, o1, lse1, begin1, end1, o2, lse2, begin2, end2, o3, lse3, begin3, end3,
+        o4, lse4, begin4, end4, o5, lse5, begin5, end5, o6, lse6, begin6, end6, o7, lse7, begin7, end7, items, rows,
+        heads: tl.constexpr, dim: tl.constexpr, COUNT: tl.constexpr, HAS_SINKS: tl.constexpr, WIDTH: tl.constexpr,
+        ITEMS: tl.constexpr):
     item = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     inside = item < items
     head, row, batch = item % heads, item // heads % rows, item // heads // rows
     column = tl.arange(0, WIDTH)
-    l0 = _lse_of(lse0, begin0, end0, batch, row, head, heads, inside)
-    top = l0
+    top = _lse_of(lse0, begin0, end0, batch, row, head, heads, inside)
     if COUNT > 1:
-        l1 = _lse_of(lse1, begin1, end1, batch, row, head, heads, inside)
-        top = tl.maximum(top, l1)
+        top = tl.maximum(top, _lse_of(lse1, begin1, end1, batch, row, head, heads, inside))
     if COUNT > 2:
-        l2 = _lse_of(lse2, begin2, end2, batch, row, head, heads, inside)
-        top = tl.maximum(top, l2)
+        top = tl.maximum(top, _lse_of(lse2, begin2, end2, batch, row, head, heads, inside))
     if COUNT > 3:
-        l3 = _lse_of(lse3, begin3, end3, batch, row, head, heads, inside)
-        top = tl.maximum(top, l3)
+        top = tl.maximum(top, _lse_of(lse3, begin3, end3, batch, row, head, heads, inside))
     if COUNT > 4:
-        l4 = _lse_of(lse4, begin4, end4, batch, row, head, heads, inside)
-        top = tl.maximum(top, l4)
+        top = tl.maximum(top, _lse_of(lse4, begin4, end4, batch, row, head, heads, inside))
+    if COUNT > 5:
+        top = tl.maximum(top, _lse_of(lse5, begin5, end5, batch, row, head, heads, inside))
+    if COUNT > 6:
+        top = tl.maximum(top, _lse_of(lse6, begin6, end6, batch, row, head, heads, inside))
+    if COUNT > 7:
+        top = tl.maximum(top, _lse_of(lse7, begin7, end7, batch, row, head, heads, inside))
     if HAS_SINKS:
         sink = tl.load(sinks + head).to(tl.float32)
         top = tl.maximum(top, sink)
     top = tl.where(top == float("-inf"), 0.0, top)  # an empty row: every weight is 0
-    weight = tl.exp(l0 - top)
-    total = weight
-    whole = _weighted(o0, begin0, end0, weight, batch, row, head, heads, dim, column, inside)
+    whole, total = tl.zeros((ITEMS, WIDTH), tl.float32), tl.zeros((ITEMS,), tl.float32)
+    whole, total = _added(whole, total, top, o0, lse0, begin0, end0, batch, row, head, heads, dim, column, inside)
     if COUNT > 1:
-        weight = tl.exp(l1 - top)
-        total += weight
-        whole += _weighted(o1, begin1, end1, weight, batch, row, head, heads, dim, column, inside)
+        whole, total = _added(whole, total, top, o1, lse1, begin1, end1, batch, row, head, heads, dim, column, inside)
     if COUNT > 2:
-        weight = tl.exp(l2 - top)
-        total += weight
-        whole += _weighted(o2, begin2, end2, weight, batch, row, head, heads, dim, column, inside)
+        whole, total = _added(whole, total, top, o2, lse2, begin2, end2, batch, row, head, heads, dim, column, inside)
     if COUNT > 3:
-        weight = tl.exp(l3 - top)
-        total += weight
-        whole += _weighted(o3, begin3, end3, weight, batch, row, head, heads, dim, column, inside)
+        whole, total = _added(whole, total, top, o3, lse3, begin3, end3, batch, row, head, heads, dim, column, inside)
     if COUNT > 4:
-        weight = tl.exp(l4 - top)
-        total += weight
-        whole += _weighted(o4, begin4, end4, weight, batch, row, head, heads, dim, column, inside)
+        whole, total = _added(whole, total, top, o4, lse4, begin4, end4, batch, row, head, heads, dim, column, inside)
+    if COUNT > 5:
+        whole, total = _added(whole, total, top, o5, lse5, begin5, end5, batch, row, head, heads, dim, column, inside)
+    if COUNT > 6:
+        whole, total = _added(whole, total, top, o6, lse6, begin6, end6, batch, row, head, heads, dim, column, inside)
+    if COUNT > 7:
+        whole, total = _added(whole, total, top, o7, lse7, begin7, end7, batch, row, head, heads, dim, column, inside)
     if HAS_SINKS:
         total += tl.exp(sink - top)
     is_empty = total == 0.0

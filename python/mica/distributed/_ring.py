@@ -7,7 +7,7 @@ the last rank that added to them.
 """
 
 from functools import lru_cache
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from .._autograd import Final
 from . import _compute
 from ._compute import Call
 from ._join import Joined, sink_gradient
+from ._lanes import Lanes
 from ._mail import Letter, Mail
 from ._pieces import Group, Mask, Part, groups_of, pieces_of, sees_any
 from ._query_sums import QuerySums
@@ -87,6 +88,10 @@ def route_of(queries: Tuple[Tuple[Part, ...], ...], keys: Tuple[Tuple[Part, ...]
     return Route(turns, steps, tuple(hops), lengths)
 
 
+def _num_pieces(turns: Sequence[Turn]) -> int:
+    return sum(len(turn.groups) for turn in turns)
+
+
 def _keys_of(group: Group) -> int:
     return sum(piece.k.chunk.count for piece in group.pieces)
 
@@ -147,12 +152,20 @@ def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor
             alibi: Optional[Tensor], rng_state: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     """o in q's type and lse, of this rank's rows."""
     joined = Joined((*q.shape[:-1], v.shape[-1]), q.device, q.dtype)
+    lanes = Lanes(q.device, joined.waits and _num_pieces(route.turns) > 1)
     travel = Travel(mail, route, route.turns, k, v)
     for turn in route.turns:
         on_its_way = travel.send_on()
+        begun = lanes.begun
         for group in turn.groups:
-            joined.add(_compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state))
+            lanes.index = lanes.begun % lanes.count
+            part = _compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state, lanes)
+            if joined.is_full:
+                lanes.wait()
+            joined.add(part)
+        lanes.wait(begun)  # of the turn before: its keys' memory is free then
         travel.arrive(on_its_way)
+    lanes.wait()
     return joined.result(sinks)
 
 
@@ -206,24 +219,49 @@ def backward(mail: Optional[Mail], route: Route, call: Call, d_o: Tensor, d_lse:
              v: Tensor, o: Tensor, lse: Tensor, alibi: Optional[Tensor], rng_state: Optional[Tensor],
              needs: Tuple[bool, bool, bool]) -> Tuple[Optional[Tensor], ...]:
     """The gradients of q, k and v in fp32, None where not needed."""
-    dq = Sum(q, needs[0])
-    query_sums = QuerySums() if q.is_cuda and sum(len(turn.groups) for turn in route.steps) > 1 else None
+    lanes = Lanes(q.device, _num_pieces(route.steps) > 1)
+    shares = q.is_cuda and _num_pieces(route.steps) > 1
+    queries = [(Sum(q, needs[0]), QuerySums() if shares else None) for _ in range(lanes.count)]
     travel = Travel(mail, route, route.steps, k, v)
     homeward = Homeward(mail, route, (k, v), needs[1:])
+    made: Dict[int, Tuple[Sum, Sum]] = {}  # of steps that wait for hand_on
+
+    def hand_on(step: int) -> None:
+        before, (dk, dv) = homeward.so_far(), made.pop(step)
+        homeward.send_on(step, [dk.onto(before[0]), dv.onto(before[1])] if travel.has(step) else [None, None])
+
+    # The gradients of a step travel while the next one is computed. Lanes add them up when that has begun, so that it
+    # begins early; but not before the last one, behind which nothing more would hide them.
+    last = max((step for step, turn in enumerate(route.steps) if turn.groups), default=0)
     for step, turn in enumerate(route.steps):
         on_its_way = travel.send_on()
-        dk, dv = Sum(travel.k, needs[1]), Sum(travel.v, needs[2])
+        is_late = lanes.are_used and step < last
+        if step > 0 and not is_late:
+            lanes.wait()
+            hand_on(step - 1)
+        begun = lanes.begun
+        lanes.index = step % lanes.count
+        dq, query_sums = queries[lanes.index]
+        made[step] = Sum(travel.k, needs[1]), Sum(travel.v, needs[2])
         for group in turn.groups:
-            _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state, (dq, dk, dv),
-                              query_sums)
-        before = homeward.so_far()
-        mine = [dk.onto(before[0]), dv.onto(before[1])] if travel.has(step) else [None, None]
-        homeward.send_on(step, mine)
+            _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state,
+                              (dq, *made[step]), query_sums, lanes)
+        if step > 0 and is_late:
+            lanes.wait(begun)
+            hand_on(step - 1)
         travel.arrive(on_its_way)
-    if query_sums is not None:
-        query_sums.end(dq)
+    lanes.wait()
+    hand_on(len(route.steps) - 1)
+    for lanes.index, (dq, query_sums) in enumerate(queries):
+        if query_sums is not None:
+            with lanes.on(dq):
+                query_sums.end(dq)
+    lanes.wait()
+    whole = queries[0][0].onto(None)
+    for dq, _ in queries[1:]:
+        whole = dq.onto(whole)
     homeward.so_far()
-    return dq.onto(None), homeward.home[0], homeward.home[1]
+    return whole, homeward.home[0], homeward.home[1]
 
 
 class Attend(Function):

@@ -7,7 +7,7 @@ from mica.distributed import _join
 
 
 def check(joined, dtype=torch.float32):
-    """Of (2, 5, 3, 4): seven parts, of which some have a part of the rows, and a row that sees nothing."""
+    """Of (2, 5, 3, 4): nine parts, more than a kernel joins at once, of which some have a part of the rows, and a row that sees nothing."""
     torch.manual_seed(0)
     scores, values = torch.randn(2, 3, 5, 30).double(), torch.randn(2, 30, 3, 4).double()
     scores[0, 0, 0] = -float("inf")
@@ -15,7 +15,7 @@ def check(joined, dtype=torch.float32):
     scores[:, :, :2, 12:14] = scores[:, :, 3:, 14:20] = -float("inf")  # not among the rows of those parts
     sinks = torch.tensor([0.5, -float("inf"), 2.0])
     for begin, end, first, last in ((0, 4, 0, 5), (4, 5, 0, 5), (5, 12, 0, 5), (12, 14, 2, 5), (14, 20, 0, 3),
-                                    (20, 25, 0, 5), (25, 30, 0, 5)):
+                                    (20, 25, 0, 5), (25, 26, 0, 5), (26, 28, 0, 5), (28, 30, 0, 5)):
         part = scores[..., first:last, begin:end]
         o = torch.einsum("bhqk,bkhd->bqhd", torch.nan_to_num(torch.softmax(part, -1)), values[:, begin:end])
         joined.add(_join.Part(first, last, o.to(dtype).contiguous(), torch.logsumexp(part, -1).float()))
