@@ -139,7 +139,7 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
 
 
 # What may be negative by a flag alone; such a tensor's memory holds the opposite.
-SIGNED = frozenset(("q", "k", "v", "bias", "alibi", "sinks", "k_new", "v_new", "d_o", "d_lse", "o"))
+SIGNED = frozenset(("q", "k", "v", "bias", "alibi", "sinks", "k_new", "v_new", "d_o", "d_lse", "o", "k_prefix", "v_prefix"))
 
 
 def _in_order(names: Sequence[str]) -> List[str]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention to a prefix that the whole batch shares and to each sequence's own cache, joined by their LSE.
+"""Attention to a prefix that the whole batch shares and to each sequence's own cache.
 
-The prefix is read once for all sequences: their rows are rows of one sequence to it. Both parts come in q's type, the
-sum of their weights in fp32.
+The library joins both in one plan (src/api/prefix.cc). Here is what is checked before, and the same in two calls for
+what it does not take: rotary, which would have to turn q for the prefix, and calls that are traced. The prefix is read
+once for all sequences: their rows are rows of one sequence to it. Both parts come in q's type, the sum of their weights
+in fp32.
 """
 
 from typing import Any, Callable, Optional, Tuple
@@ -24,7 +26,7 @@ def refuse_with_prefix(causal: Any, **unwanted: Any) -> None:
             raise InvalidArgument(f"{name} is given with k_prefix, want none: {why}")
 
 
-def _check(q: Tensor, k_prefix: Any, v_prefix: Any, k_cache: Tensor, v_cache: Tensor) -> None:
+def check_prefix(q: Tensor, k_prefix: Any, v_prefix: Any, k_cache: Tensor, v_cache: Tensor) -> None:
     if q.dim() != 4:
         raise InvalidArgument(f"q has {q.dim()} axes, want (batch, rows, heads, dim)")
     for name, prefix, other, cache in (("k_prefix", k_prefix, "v_prefix", k_cache), ("v_prefix", v_prefix, "k_prefix", v_cache)):
@@ -43,6 +45,12 @@ def _check(q: Tensor, k_prefix: Any, v_prefix: Any, k_cache: Tensor, v_cache: Te
             raise InvalidArgument(f"{name} is on {prefix.device}, want {q.device} (as q is)")
     if k_prefix.shape[0] != v_prefix.shape[0]:
         raise InvalidArgument(f"v_prefix.shape[0] is {v_prefix.shape[0]}, want {k_prefix.shape[0]} (= k_prefix.shape[0])")
+
+
+def evenly_spaced(q: Tensor) -> Tensor:
+    """q as one axis of all rows, which the prefix sees."""
+    batch, rows = q.shape[:2]
+    return q if batch <= 1 or rows <= 1 or q.stride(0) == rows * q.stride(1) else q.contiguous()
 
 
 def _bytes_of(t: Tensor) -> Tuple[int, int]:
@@ -85,12 +93,11 @@ def join(first: Tuple[Tensor, Tensor], second: Tuple[Tensor, Tensor]) -> Tuple[T
     return o.to(second[0].dtype), torch.logaddexp(first[1], second[1])
 
 
-def attend_with_prefix(q: Tensor, k_prefix: Any, v_prefix: Any, k_cache: Tensor, v_cache: Tensor, scale: Optional[float],
-                       softcap: Optional[float], attend: Callable[..., Any], own: Callable[[], Any],
-                       turned: Callable[[Tensor], Tensor], return_lse: bool, out: Optional[Tensor]) -> Any:
-    """attend: mica.attention. own(): (o, lse) of the sequences' own caches, sinks among them, o in out where that is given.
-    turned(q): q as the prefix's keys see it."""
-    _check(q, k_prefix, v_prefix, k_cache, v_cache)
+def attend_with_prefix(q: Tensor, k_prefix: Tensor, v_prefix: Tensor, scale: Optional[float], softcap: Optional[float],
+                       attend: Callable[..., Any], own: Callable[[], Any], turned: Callable[[Tensor], Tensor],
+                       return_lse: bool, out: Optional[Tensor]) -> Any:
+    """In two calls. attend: mica.attention. own(): (o, lse) of the sequences' own caches, sinks among them, o in out where
+    that is given. turned(q): q as the prefix's keys see it."""
     if out is not None:
         _refuse_overlap(out, k_prefix=k_prefix, v_prefix=v_prefix)
         q = q.clone()  # out may lie in its place

@@ -22,7 +22,7 @@ from ._dlpack import native, refuse_masked
 from ._recent import Recent, recent_calls, remember
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
-from ._prefix import attend_with_prefix, refuse_with_prefix, turn
+from ._prefix import attend_with_prefix, check_prefix, evenly_spaced, refuse_with_prefix, turn
 from ._subclasses import attend_subclass
 from ._tracing import (dispatch_modes, has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
@@ -185,6 +185,7 @@ _PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens
            "block_table", "rng_state")
 _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
            "k_new", "v_new", "rotary_cos", "rotary_sin")
+_PREFIX = ("k_prefix", "v_prefix")
 _plain = caller(_abi.FORWARD, ("q", "k", "v", "o"), ("o",))
 _plain_lse = caller(_abi.FORWARD, ("q", "k", "v", "o", "lse"), ("o", "lse"))
 
@@ -309,20 +310,24 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor],
                          k_prefix: Optional[Tensor], v_prefix: Optional[Tensor]) -> Any:
     cache_seqlens = cache_lengths_of(cache_seqlens, q)
+    prefix: Tuple[Any, ...] = ()
     if k_prefix is not None or v_prefix is not None:
         refuse_with_prefix(causal, window=window, chunk=chunk, mask=mask, bias=bias, alibi=alibi,
                            batch_invariant=batch_invariant)
+        check_prefix(q, k_prefix, v_prefix, k_cache, v_cache)
+        # The library takes both as one plan, but does not turn q for the prefix; registered ops have no prefix.
+        if rotary_cos is not None or rotary_sin is not None or q.element_size() == 1 or is_traced(q, k_cache, v_cache):
+            def own() -> Any:  # also looks at what out and the tables are
+                return attention_with_cache(
+                    q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
+                    rotary_sin, rotary_interleaved, causal, None, 0, None, None, scale, softcap, None, sinks, True, out,
+                    diagonal, num_splits, False, max_seqlen_k, tree, None, None)
 
-        def own() -> Any:  # also looks at what out and the tables are
-            return attention_with_cache(
-                q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
-                rotary_sin, rotary_interleaved, causal, None, 0, None, None, scale, softcap, None, sinks, True, out,
-                diagonal, num_splits, False, max_seqlen_k, tree, None, None)
-
-        def turned(q: Tensor) -> Tensor:
-            return q if rotary_cos is None else turn(q, rotary_cos, rotary_sin, cache_seqlens, causal, rotary_interleaved)
-        return attend_with_prefix(q, k_prefix, v_prefix, k_cache, v_cache, scale, softcap, functions.attention, own, turned,
-                                  return_lse, out)
+            def turned(q: Tensor) -> Tensor:
+                return q if rotary_cos is None else turn(q, rotary_cos, rotary_sin, cache_seqlens, causal, rotary_interleaved)
+            return attend_with_prefix(q, k_prefix, v_prefix, scale, softcap, functions.attention, own, turned, return_lse, out)
+        prefix = k_prefix, v_prefix
+        q = evenly_spaced(q)
     if window is not None:
         window = window_of(window)
     arguments: Tuple[Any, ...] = (causal, window, chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
@@ -332,10 +337,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         arguments = (*arguments, mask.shape[-1])
     if is_grad_enabled():
         refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
-                        rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+                        rotary_cos=rotary_cos, rotary_sin=rotary_sin, k_prefix=k_prefix, v_prefix=v_prefix)
     _refuse_flag(return_lse)
     if has_forward_mode():
-        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi)
+        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi, *prefix)
     if is_traced(q, k_cache, v_cache):
         _refuse_nested(q=q, k_cache=k_cache, v_cache=v_cache)
         return traced(q, k_cache, v_cache,
@@ -351,11 +356,13 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     if _any_autocast():
         if k_cache.element_size() > 1:  # beside a cache of e4m3 they stay what they are
             q, k, v = (None if t is None else _tensors.autocast_to(k_cache.dtype, t) for t in (q, k, v))
+            prefix = tuple(_tensors.autocast_to(k_cache.dtype, t) for t in prefix)
     options = numbers(*arguments)
+    names = (*_CACHED, *_PREFIX) if prefix else _CACHED
     try:
-        made = run_forward(_CACHED, options, q, k_cache, v_cache,
+        made = run_forward(names, options, q, k_cache, v_cache,
                            (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v,
-                            rotary_cos, rotary_sin), return_lse, out)
+                            rotary_cos, rotary_sin, *prefix), return_lse, out)
         if k is not None:
             _tensors.bump_version(k_cache)
             _tensors.bump_version(v_cache)
@@ -367,10 +374,11 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                         k, v, rotary_cos, rotary_sin):
             raise
     k, v = (None if new is None else _tensors.dense(as_tensor(name, new, q)) for name, new in (("k", k), ("v", v)))
-    values = _convert(_CACHED, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                                k, v, rotary_cos, rotary_sin), q)
+    prefix = tuple(map(_tensors.dense, prefix))
+    values = _convert(names, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
+                              k, v, rotary_cos, rotary_sin, *prefix), q)
     k_cache, v_cache = as_tensor("k_cache", k_cache, q), as_tensor("v_cache", v_cache, q)
-    made = run_forward(_CACHED, options, _tensors.dense(q), k_cache, v_cache, values, return_lse, out)
+    made = run_forward(names, options, _tensors.dense(q), k_cache, v_cache, values, return_lse, out)
     if k is not None:
         _tensors.bump_version(k_cache)
         _tensors.bump_version(v_cache)

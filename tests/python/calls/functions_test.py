@@ -456,6 +456,23 @@ def test_a_prefix_that_the_batch_shares(device, options):
         torch.testing.assert_close(lse[b:b + 1].double(), want_lse, rtol=2e-5, atol=2e-5)
 
 
+def test_a_prefix_is_one_call_of_the_library(device, monkeypatch):
+    """In pages; with rows that are no single axis, and a prefix whose columns are not dense."""
+    def refuse(*_):
+        raise AssertionError("joined in Python")
+    monkeypatch.setattr("mica._torch_face.attend_with_prefix", refuse)
+    q = torch.randn(2, 3, 2, 4, 32, device=device)[:, :, 0]
+    pages = [torch.randn(6, 8, 2, 32, device=device) for _ in range(2)]
+    table = torch.tensor([[5, 0], [2, 3]], dtype=torch.int32, device=device)
+    prefix = [torch.randn(2, 32, 9, device=device).permute(2, 0, 1) for _ in range(2)]
+    out = mica.attention_with_cache(q, *pages, cache_seqlens=[11, 6], block_table=table, k_prefix=prefix[0], v_prefix=prefix[1])
+    for b, n in enumerate((11, 6)):
+        keys, values = (torch.cat((shared, cache[table[b].long()].flatten(0, 1)[:n]))[None] for shared, cache in zip(prefix, pages))
+        torch.testing.assert_close(out[b:b + 1].double(), reference.attention(q[b:b + 1], keys, values)[0], rtol=2e-5, atol=2e-5)
+    with pytest.raises(mica.Unsupported, match="k_prefix requires a gradient"):
+        mica.attention_with_cache(q, *pages, block_table=table, k_prefix=prefix[0].requires_grad_(), v_prefix=prefix[1])
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_rotary_turns_what_a_prefix_sees(device, causal, interleaved):
