@@ -48,6 +48,8 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // P V is made in slices of columns, in the registers of the scores, which are done with by then: so many consumers
   // fit, or an O of 256 columns.
   static constexpr int kSlice = 64, kSlices = dim_v / kSlice;
+  // Exponentials, sums and conversions of 32 keys after the other: with more consumers it spills.
+  static constexpr bool kInPieces = kConsumers <= 2;
   static constexpr i32 kTurnBarrier = 1;  // the first of kConsumers named barriers
 
   static constexpr ForwardFp8Sm90Layout kLayout = forward_fp8_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
@@ -279,11 +281,11 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     Scores scores;
     take_turn(group);
     find_scores(scores, group);
+    bool are_positive = false;
     for (i32 step = first;;) {
       u32 probabilities[tile_k / 32][4];
       if (step + 1 == last) release_q(group);
-      const Factors factors = softmax(scores, state, row_begin, step);
-      round(probabilities, scores[0]);
+      const Factors factors = softmax(probabilities, scores, state, are_positive, row_begin, step);
       vt_ring.wait_full(vt_place);
       take_turn(group);
       float part[2][kSlice / 8][4];
@@ -419,19 +421,45 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     wgmma_commit();
   }
 
-  // From products to probabilities times 2^8, in place; returns by what `out` must be multiplied.
-  MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) const {
+  // From products to probabilities times 2^8, in e4m3; returns by what `out` must be multiplied. are_positive: all of
+  // the warp's rows have maxima of 0 or more, and keep them.
+  MICA_DEVICE Factors softmax(u32 (&probabilities)[tile_k / 32][4], Scores& scores, SoftmaxState<FloatMath> (&state)[2],
+                              bool& are_positive, i32 row_begin, i32 step) const {
     const i32 tile = tiles.end - 1 - step;
-    if (tile < own.full_begin || tile >= own.full_end) this->mask(scores, row_begin, key_begin(step));
+    if (__builtin_expect(tile < own.full_begin || tile >= own.full_end, 0))
+      this->mask(scores, row_begin, key_begin(step));
+    const Factors largest = kInPieces ? largest_of_rows(scores[0], are_positive) : largest_of_rows(scores[0], state);
     Factors factors;
-    const Factors largest = largest_of_rows(scores[0], state);
+    float offset[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       factors.of_row[half] = absorb<FloatMath>(state[half], largest.of_row[half] * scale_log2);
-      const float offset = kLargestLog2 - reference_of<FloatMath>(state[half].max);
-      state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, scale_log2, offset); });
+      offset[half] = kLargestLog2 - reference_of<FloatMath>(state[half].max);
+      if constexpr (!kInPieces)
+        state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, scale_log2, offset[half]); });
+    }
+    if constexpr (kInPieces) {
+      exponentials_in_e4m3(probabilities, scores[0], state, offset);
+      if (!are_positive) are_positive = __all_sync(0xffffffffu, state[0].max >= 0.0f && state[1].max >= 0.0f);
+    } else {
+      round(probabilities, scores[0]);
     }
     return factors;
+  }
+
+  // The largest score of each row, or 0 where that is less than the row's maximum so far: where all of those are
+  // positive integers find them, which is known before the scores are, so that no vote comes before the exponentials.
+  static MICA_DEVICE Factors largest_of_rows(const float (&scores)[tile_k / 8][4], bool are_positive) {
+    Factors largest;
+    if (are_positive) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        largest.of_row[half] = __builtin_bit_cast(float, max_of(quad_max_bits(lane_max_bits(scores, half)), 0));
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) largest.of_row[half] = quad_max(lane_max(scores, half));
+    }
+    return largest;
   }
 
   // The largest score of each row, or -inf where it is less than the row's maximum so far.
@@ -449,6 +477,30 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
 #pragma unroll
     for (int half = 0; half < 2; ++half) largest.of_row[half] = quad_max(lane_max(scores, half));
     return largest;
+  }
+
+  // P as the A operand of tile_k / 32 products, whose key 4t + b of 16 is b % 2 of the lane's two in block b / 2; and
+  // its sums. 32 keys after the other, so that conversions and sums stand between the exponentials, which take longest.
+  MICA_DEVICE void exponentials_in_e4m3(u32 (&probabilities)[tile_k / 32][4], const float (&scores)[tile_k / 8][4],
+                                        SoftmaxState<FloatMath> (&state)[2], const float (&offset)[2]) const {
+    constexpr int kSums = 4;  // each addition waits for the one before
+    float sum[2][kSums] = {};
+#pragma unroll
+    for (int i = 0; i < tile_k / 32; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float x[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          x[j] = ex2_approx(fmaf(scores[4 * i + j / 2][2 * half + j % 2], scale_log2, offset[half]));
+          sum[half][j % kSums] += x[j];
+        }
+        probabilities[i][half] = pack_e4m3(x[0], x[1], x[2], x[3]);
+        probabilities[i][2 + half] = pack_e4m3(x[4], x[5], x[6], x[7]);
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      state[half].sum += (sum[half][0] + sum[half][1]) + (sum[half][2] + sum[half][3]);
   }
 
   // out = out * factors + part, of the columns of a slice.
