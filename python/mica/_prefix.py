@@ -93,7 +93,7 @@ def join(first: Tuple[Tensor, Tensor], second: Tuple[Tensor, Tensor]) -> Tuple[T
     return o.to(second[0].dtype), torch.logaddexp(first[1], second[1])
 
 
-def attend_with_prefix(q: Tensor, k_prefix: Tensor, v_prefix: Tensor, scale: Optional[float], softcap: Optional[float],
+def attend_with_prefix(q: Tensor, k_prefix: Any, v_prefix: Any, scale: Optional[float], softcap: Optional[float],
                        attend: Callable[..., Any], own: Callable[[], Any], turned: Callable[[Tensor], Tensor],
                        return_lse: bool, out: Optional[Tensor]) -> Any:
     """In two calls. attend: mica.attention. own(): (o, lse) of the sequences' own caches, sinks among them, o in out where
