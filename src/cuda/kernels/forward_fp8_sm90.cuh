@@ -48,8 +48,6 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // P V is made in slices of columns, in the registers of the scores, which are done with by then: so many consumers
   // fit, or an O of 256 columns.
   static constexpr int kSlice = 64, kSlices = dim_v / kSlice;
-  // Exponentials, sums and conversions of 32 keys after the other: with more consumers it spills.
-  static constexpr bool kInPieces = kConsumers <= 2;
   static constexpr i32 kTurnBarrier = 1;  // the first of kConsumers named barriers
 
   static constexpr ForwardFp8Sm90Layout kLayout = forward_fp8_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
@@ -422,61 +420,32 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   }
 
   // From products to probabilities times 2^8, in e4m3; returns by what `out` must be multiplied. are_positive: all of
-  // the warp's rows have maxima of 0 or more, and keep them.
+  // the warp's rows have maxima of 0 or more, and keep them: integers find the next ones. That is known before the
+  // scores are, so that no vote stands between maxima and exponentials.
   MICA_DEVICE Factors softmax(u32 (&probabilities)[tile_k / 32][4], Scores& scores, SoftmaxState<FloatMath> (&state)[2],
                               bool& are_positive, i32 row_begin, i32 step) const {
     const i32 tile = tiles.end - 1 - step;
     if (__builtin_expect(tile < own.full_begin || tile >= own.full_end, 0))
       this->mask(scores, row_begin, key_begin(step));
-    const Factors largest = kInPieces ? largest_of_rows(scores[0], are_positive) : largest_of_rows(scores[0], state);
+    Factors largest;  // of the tile, or 0 where that is less than the row's maximum so far
+    if (are_positive) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        largest.of_row[half] = __builtin_bit_cast(float, max_of(quad_max_bits(lane_max_bits(scores[0], half)), 0));
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) largest.of_row[half] = quad_max(lane_max(scores[0], half));
+    }
     Factors factors;
     float offset[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       factors.of_row[half] = absorb<FloatMath>(state[half], largest.of_row[half] * scale_log2);
       offset[half] = kLargestLog2 - reference_of<FloatMath>(state[half].max);
-      if constexpr (!kInPieces)
-        state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, scale_log2, offset[half]); });
     }
-    if constexpr (kInPieces) {
-      exponentials_in_e4m3(probabilities, scores[0], state, offset);
-      if (!are_positive) are_positive = __all_sync(0xffffffffu, state[0].max >= 0.0f && state[1].max >= 0.0f);
-    } else {
-      round(probabilities, scores[0]);
-    }
+    exponentials_in_e4m3(probabilities, scores[0], state, offset);
+    if (!are_positive) are_positive = __all_sync(0xffffffffu, state[0].max >= 0.0f && state[1].max >= 0.0f);
     return factors;
-  }
-
-  // The largest score of each row, or 0 where that is less than the row's maximum so far: where all of those are
-  // positive integers find them, which is known before the scores are, so that no vote comes before the exponentials.
-  static MICA_DEVICE Factors largest_of_rows(const float (&scores)[tile_k / 8][4], bool are_positive) {
-    Factors largest;
-    if (are_positive) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        largest.of_row[half] = __builtin_bit_cast(float, max_of(quad_max_bits(lane_max_bits(scores, half)), 0));
-    } else {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) largest.of_row[half] = quad_max(lane_max(scores, half));
-    }
-    return largest;
-  }
-
-  // The largest score of each row, or -inf where it is less than the row's maximum so far.
-  static MICA_DEVICE Factors largest_of_rows(const float (&scores)[tile_k / 8][4],
-                                             const SoftmaxState<FloatMath> (&state)[2]) {
-    Factors largest;
-    i32 negative = 0;  // in its sign: of a row of which only negative scores are known
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const i32 bits = quad_max_bits(lane_max_bits(scores, half));
-      largest.of_row[half] = bits < 0 ? -infinity() : __builtin_bit_cast(float, bits);
-      negative |= bits & __builtin_bit_cast(i32, state[half].max);
-    }
-    if (!__any_sync(0xffffffffu, negative < 0)) return largest;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) largest.of_row[half] = quad_max(lane_max(scores, half));
-    return largest;
   }
 
   // P as the A operand of tile_k / 32 products, whose key 4t + b of 16 is b % 2 of the lane's two in block b / 2; and
@@ -511,18 +480,6 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         out[slice * n + i][e] = fmaf(out[slice * n + i][e], factors.of_row[e / 2], part[i][e]);
-  }
-
-  // P in e4m3, as the A operand of tile_k / 32 products: key 4t + b of 16 is b % 2 of the lane's two in block b / 2.
-  static MICA_DEVICE void round(u32 (&probabilities)[tile_k / 32][4], const float (&scores)[tile_k / 8][4]) {
-#pragma unroll
-    for (int i = 0; i < tile_k / 32; ++i)
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float(&left)[4] = scores[4 * i + r / 2 * 2], (&right)[4] = scores[4 * i + r / 2 * 2 + 1];
-        const int e = r % 2 * 2;
-        probabilities[i][r] = pack_e4m3(left[e], left[e + 1], right[e], right[e + 1]);
-      }
   }
 };
 
