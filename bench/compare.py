@@ -45,7 +45,8 @@ def parse_arguments():
                         help="a contender that needs longer for its samples gets fewer (default 60)")
     parser.add_argument("--between", choices=("nothing", "matmul"), default="nothing", help="CPU: what runs before each "
                         "call (matmul: contenders take turns call by call; the column alone is Mica without it, over Mica "
-                        "with it; inside: the same of the library's own part, without Python's)")
+                        "with it; inside: the same of the library's own part, without Python's; sdpa alone: the same of "
+                        "SDPA's short calls)")
     parser.add_argument("--graph", action="store_true", help="GPU: time each contender inside a CUDA graph as well")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
     parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
@@ -174,7 +175,8 @@ def measure(case, device, library, peers, arguments):
     cell["p90_s"] = {name: t[2] for name, t in times.items()}
     cell["samples"] = {name: t[3] for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
-    cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in ("mica", "inside", "alone inside")}
+    own = ("mica", "inside", "alone inside", *(name + " alone" for name in runs))
+    cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in own}
     if arguments.graph:
         cell["ratio"].update({name + IN_A_GRAPH: t / cell["graph_median_s"]["mica"]
                               for name, t in cell["graph_median_s"].items() if name != "mica"})
@@ -184,6 +186,8 @@ def measure(case, device, library, peers, arguments):
             cell["ratio"]["best" + suffix] = min(of_peers)
     if "inside" in times:
         cell["ratio"]["inside"] = times["alone inside"][0] / times["inside"][0]
+        cell["ratio"].update({name + " alone": times[name + " alone"][0] / times[name][0] for name in peers
+                              if name + " alone" in times})
     if case.beside == "dense-rate":
         cell["ratio"]["beside"] = dense_rate_seconds(case, device, library, arguments) / mica
     return cell
@@ -268,7 +272,8 @@ def main():
     columns += ["best"] if len(columns) > 1 else []
     columns += filter(None, arguments.kernels.split(","))
     columns += [column + IN_A_GRAPH for column in columns] if arguments.graph else []
-    columns += ["alone", "inside"] if arguments.between == "matmul" else []
+    if arguments.between == "matmul":
+        columns += ["alone", "inside", *(peer + " alone" for peer in device.default_peers)]
     columns += ["beside"] if any(case.beside is not None for case in cases) else []
     out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,
            "version": library.version(), "commit": commit(), "suite": name, "layout": arguments.layout,

@@ -22,6 +22,12 @@ class CpuDevice:
         torch.set_num_threads(self.threads)
         library.set_num_threads(self.threads)
         self.name = library.describe_device(mica.CPU)
+        self._has_other_threads = "OpenMP" not in self.name
+
+    def quiet(self):
+        """PyTorch's idle threads stop spinning, where the library does not compute on them itself."""
+        if self._has_other_threads:
+            time.sleep(0.02)
 
     @staticmethod
     def stream():
@@ -143,27 +149,43 @@ def interleaved_medians(device, contenders, samples, sample_seconds, cell_second
     return {name: summary(values) for name, values in times.items()}
 
 
+# Calls of up to so many seconds are warm again only after a few of them, and cheap enough for it; longer ones warm
+# themselves.
+SHORT_CALL = 1e-3
+CALLS_TO_WARM_UP = 3
+
+
 def medians_between(device, contenders, between, cell_seconds, seconds_inside):
     """The same as in a model: before each call something else has run. The contenders take turns call by call. And by the
-    name "alone" Mica's calls with nothing between them, a run of them in every few turns. "inside" and "alone inside" are
-    the library's own part of Mica's calls (seconds_inside() of the last one): the rest is the interpreter, whose code is
-    cold after something else, whoever is called."""
-    once = {name: device.seconds(function, 1) for name, function in contenders.items()}
-    turn = sum(once.values()) + once["mica"] + len(contenders) * device.seconds(between, 3)
+    name "alone" Mica's calls that follow calls of its own, one in each turn, so that a slow moment of the machine hits
+    both; "sdpa alone" likewise, of short calls. "inside" and "alone inside" are the library's own part of Mica's calls
+    (seconds_inside() of the last one): the rest is the interpreter, whose code is cold after something else, whoever is
+    called."""
+    once = {name: min(device.seconds(function, 1) for _ in range(2)) for name, function in contenders.items()}
+    with_alone = [name for name in contenders if name == "mica" or once[name] < SHORT_CALL]
+    turn = sum(once.values()) + sum(once[name] for name in with_alone) + len(contenders) * device.seconds(between, 3)
     turns = max(8, min(200, int(cell_seconds / max(turn, 1e-6))))
-    times = {name: [] for name in (*contenders, "alone", "inside", "alone inside")}
-    for number in range(turns):
+    times = {name: [] for name in contenders}
+    times.update({alone_name(name): [] for name in with_alone}, **{"inside": [], "alone inside": []})
+    for _ in range(turns):
         for name, function in contenders.items():
             between()
             times[name].append(device.seconds(function, 1))
             if name == "mica":
                 times["inside"].append(seconds_inside())
-        if number % 8 == 7:
-            device.settle(contenders["mica"])
-            for _ in range(8):
-                times["alone"].append(device.seconds(contenders["mica"], 1))
+            if name not in with_alone:
+                continue
+            device.quiet()
+            for _ in range(CALLS_TO_WARM_UP if once[name] < SHORT_CALL else 0):
+                function()
+            times[alone_name(name)].append(device.seconds(function, 1))
+            if name == "mica":
                 times["alone inside"].append(seconds_inside())
     return {name: summary(values) for name, values in times.items()}
+
+
+def alone_name(contender):
+    return "alone" if contender == "mica" else contender + " alone"
 
 
 def summary(values):
