@@ -113,8 +113,19 @@ struct NextRows {
   const char* const* rows;
   i64 step;   // bytes from a row to the one that is meant
   i32 bytes;  // of a row; 0: none
+  HWY_INLINE i32 lines() const { return (bytes + 63) / 64; }
+  // kLines: lines(), where it is known, up to 4; -1: it is not.
+  template <i32 kLines = -1>
   HWY_INLINE void call_in(i32 j) const {
-    for (i32 byte = 0; byte < bytes; byte += 64) __builtin_prefetch(rows[j] + step + byte);
+    if constexpr (kLines < 0) {
+      for (i32 n = 0; n < lines(); ++n) __builtin_prefetch(rows[j] + step + 64 * n);
+    } else {
+      const char* row = rows[j] + step;
+      if (kLines > 0) __builtin_prefetch(row);
+      if (kLines > 1) __builtin_prefetch(row + 64);
+      if (kLines > 2) __builtin_prefetch(row + 128);
+      if (kLines > 3) __builtin_prefetch(row + 192);
+    }
   }
 };
 

@@ -151,6 +151,9 @@ class DecodeWorker {
   void multiply_keys(const char* const* k_rows, const char* const* v_rows, i32 count) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     constexpr i32 kGroup = 4;
+#if defined(__AVX512BF16__)
+    if (kDtype == MICA_BF16 && rows_ == 1 && multiply_pairs_of_one_row(k_rows, v_rows, count)) return;
+#endif
     for (i32 j = 0; j < count; j += kGroup) {
       const char* k[kGroup];
       for (i32 i = 0; i < kGroup; ++i) {
@@ -172,6 +175,20 @@ class DecodeWorker {
       }
     }
   }
+
+#if defined(__AVX512BF16__)
+  // Whether there is a function for so many columns.
+  bool multiply_pairs_of_one_row(const char* const* k_rows, const char* const* v_rows, i32 count) {
+    const i32 vectors = ceil_div(p_.dim_qk, kPairColumns);
+    if (vectors != ceil_div(p_.dim_v, kPairColumns)) return false;
+    switch (vectors) {
+      case 2: multiply_one_row<2>(m_.q_pairs, k_rows, v_rows, count, p_.dim_qk, m_.s); return true;
+      case 3: multiply_one_row<3>(m_.q_pairs, k_rows, v_rows, count, p_.dim_qk, m_.s); return true;
+      case 4: multiply_one_row<4>(m_.q_pairs, k_rows, v_rows, count, p_.dim_qk, m_.s); return true;
+      default: return false;
+    }
+  }
+#endif
 
   // kRows x 4 products. Products with keys past the last one repeat it and are hidden by the band.
   template <i32 kDtype, i32 kRows>
