@@ -100,12 +100,14 @@ typedef struct mica_dropout {
 /* Backward on a GPU, piece by piece over the keys (mica_place) for the same queries: the pieces share a workspace, in
  * which the row statistics are made once and dQ is summed, and dQ is written at the end. All calls have the same q, o,
  * lse, d_o, scale and kernel (mica_plan_kernel), go to one stream, and the workspace is as large as the largest asks.
- */
+ * Pieces BESIDE may go to a second stream after BEGIN, and run at the same time as those of NEXT. */
 typedef enum mica_pieces {
   MICA_PIECES_NONE = 0,  /* the call is the whole */
   MICA_PIECES_FIRST = 1, /* begins the sums; dq is not written */
   MICA_PIECES_NEXT = 2,  /* adds to them; dq is not written */
-  MICA_PIECES_END = 3    /* no piece: dq is written from the sums; dk and dv are not */
+  MICA_PIECES_END = 3,   /* no piece: dq is written from the sums; dk and dv are not */
+  MICA_PIECES_BEGIN = 4, /* no piece: begins the sums; dq, dk and dv are not written */
+  MICA_PIECES_BESIDE = 5 /* as NEXT, on another stream; refused where kernels keep more than dQ's sums there */
 } mica_pieces;
 
 typedef struct mica_control {

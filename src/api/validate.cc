@@ -513,8 +513,8 @@ mica_status Validation::dropout_and_control() {
     return invalid("control.num_splits is %d, want 0 or 1 in backward", c.num_splits);
   if (c.num_splits > 1 && present(a.probs))
     return invalid("control.num_splits is %d, want 0 or 1 with probs", c.num_splits);
-  if (c.pieces < MICA_PIECES_NONE || c.pieces > MICA_PIECES_END)
-    return invalid("control.pieces is %d, want 0 to %d (mica_pieces)", c.pieces, MICA_PIECES_END);
+  if (c.pieces < MICA_PIECES_NONE || c.pieces > MICA_PIECES_BESIDE)
+    return invalid("control.pieces is %d, want 0 to %d (mica_pieces)", c.pieces, MICA_PIECES_BESIDE);
   if (c.pieces != MICA_PIECES_NONE && (p.pass != MICA_BACKWARD || !present(a.gradients.dq)))
     return invalid("control.pieces is %d, want 0 but in backward with gradients.dq", c.pieces);
   if (c.pieces != MICA_PIECES_NONE && a.device.backend != MICA_CUDA)

@@ -139,6 +139,14 @@ void add_aligned_cases(CaseTable& table) {
                     .causal = MICA_CAUSAL_TOP_LEFT,
                     .piece_keys = 140,
                     .gradients_fp32 = true});
+    add("_pieces_beside", {.batch = 1,
+                           .heads_q = 2,
+                           .heads_k = 2,
+                           .len_q = 150,
+                           .len_k = 300,
+                           .causal = MICA_CAUSAL_TOP_LEFT,
+                           .piece_keys = 100,
+                           .pieces_beside = true});
     add("_pieces_in_order",
         {.batch = 1, .heads_k = 1, .len_q = 70, .len_k = 250, .deterministic = 1, .piece_keys = 130});
     add("_splits", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 70, .len_k = 300, .num_splits = 3});

@@ -210,7 +210,9 @@ class Run {
     const int64_t keys = whole.k.shape[1];
     for (int64_t first = 0; first < keys; first += inputs_.options.piece_keys) {
       mica_attention piece = whole;
-      piece.control.pieces = first == 0 ? MICA_PIECES_FIRST : MICA_PIECES_NEXT;
+      const bool is_beside = inputs_.options.pieces_beside && parts.size() % 2 == 0;
+      piece.control.pieces = is_beside ? MICA_PIECES_BESIDE : MICA_PIECES_NEXT;
+      if (first == 0 && !inputs_.options.pieces_beside) piece.control.pieces = MICA_PIECES_FIRST;
       for (mica_tensor* tensor : {&piece.k, &piece.v, &piece.gradients.dk, &piece.gradients.dv})
         tensor->shape[1] = std::min(inputs_.options.piece_keys, keys - first);
       piece.place.shift = whole.mask.causal == MICA_CAUSAL_NONE ? 0 : -first;
@@ -218,6 +220,10 @@ class Run {
     }
     parts.push_back(parts[0]);
     parts.back().description.control.pieces = MICA_PIECES_END;
+    if (inputs_.options.pieces_beside) {
+      parts.insert(parts.begin(), parts[0]);
+      parts[0].description.control.pieces = MICA_PIECES_BEGIN;
+    }
     return parts;
   }
 

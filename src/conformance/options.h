@@ -108,7 +108,8 @@ struct Options {
   bool o_fp32 = false;
 
   uint32_t gradients = kNoGradients;
-  int64_t piece_keys = 0;  // on a GPU: backward by pieces of so many keys that share a workspace (mica_pieces)
+  int64_t piece_keys = 0;      // on a GPU: backward by pieces of so many keys that share a workspace (mica_pieces)
+  bool pieces_beside = false;  // every second one as if on another stream
   bool has_d_lse = false;
   bool d_o_fp32 = false, gradients_fp32 = false;
   int32_t d_bias_dtype = MICA_FP32, d_sinks_dtype = MICA_FP32;

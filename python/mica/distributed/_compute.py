@@ -140,7 +140,7 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
     run = None
     if (query_sums is not None and rooms[0] is not None and not rows.vectors and slopes.moved is None and
             query_sums.takes(*(t for t in (*some[:5], *wanted) if isinstance(t, Tensor)))):
-        run = query_sums.run_of(rows.begin, rows.end)
+        run = query_sums.run_of(rows.begin, rows.end, lanes)
     with lanes.on(k, v, rows, slopes, some_lse, rooms):
         _tensors.backward(some[0], some[1], some[2], some[3], some[4], some[5],
                           d_lse=None if d_lse is None else rows.packed(d_lse[:, :, mine])[0],

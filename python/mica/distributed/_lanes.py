@@ -32,6 +32,7 @@ class Lanes:
         self._device = device
         self._streams = _streams(device) if are_wanted and device.type == "cuda" else ()
         self._begun: List[_Begun] = []
+        self._caller: Any = None
         self.index = 0  # of the lane in use
         self.begun = 0  # pieces of work so far
 
@@ -50,11 +51,22 @@ class Lanes:
             yield
             return
         stream = self._streams[self.index]
-        stream.wait_event(torch.cuda.current_stream(self._device).record_event())
+        self._caller = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._caller.record_event())
         with torch.cuda.stream(stream):
             yield
             self._begun.append(_Begun(self.begun, stream.record_event(), kept))
         self.begun += 1
+
+    @contextmanager
+    def home(self) -> Iterator[None]:
+        """Within a piece of work: the caller's stream is current, and the lane goes on after what that has now."""
+        if not self._streams:
+            yield
+            return
+        with torch.cuda.stream(self._caller):
+            yield
+        self._streams[self.index].wait_event(self._caller.record_event())
 
     def wait(self, before: Optional[int] = None) -> None:
         """The caller's stream waits for what was begun, or for the pieces of work whose number is smaller."""

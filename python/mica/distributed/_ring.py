@@ -218,10 +218,10 @@ class Homeward:
 def backward(mail: Optional[Mail], route: Route, call: Call, d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor,
              v: Tensor, o: Tensor, lse: Tensor, alibi: Optional[Tensor], rng_state: Optional[Tensor],
              needs: Tuple[bool, bool, bool]) -> Tuple[Optional[Tensor], ...]:
-    """The gradients of q, k and v in fp32, None where not needed."""
+    """The gradients of q, k and v, None where not needed: in fp32, that of q maybe in q's type."""
     lanes = Lanes(q.device, _num_pieces(route.steps) > 1)
-    shares = q.is_cuda and _num_pieces(route.steps) > 1
-    queries = [(Sum(q, needs[0]), QuerySums() if shares else None) for _ in range(lanes.count)]
+    query_sums = QuerySums() if q.is_cuda and _num_pieces(route.steps) > 1 else None
+    sums_of_dq = [Sum(q, needs[0]) for _ in range(lanes.count)]  # what is not in query_sums, of each lane
     travel = Travel(mail, route, route.steps, k, v)
     homeward = Homeward(mail, route, (k, v), needs[1:])
     made: Dict[int, Tuple[Sum, Sum]] = {}  # of steps that wait for hand_on
@@ -241,27 +241,23 @@ def backward(mail: Optional[Mail], route: Route, call: Call, d_o: Tensor, d_lse:
             hand_on(step - 1)
         begun = lanes.begun
         lanes.index = step % lanes.count
-        dq, query_sums = queries[lanes.index]
         made[step] = Sum(travel.k, needs[1]), Sum(travel.v, needs[2])
         for group in turn.groups:
             _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state,
-                              (dq, *made[step]), query_sums, lanes)
+                              (sums_of_dq[lanes.index], *made[step]), query_sums, lanes)
         if step > 0 and is_late:
             lanes.wait(begun)
             hand_on(step - 1)
         travel.arrive(on_its_way)
     lanes.wait()
     hand_on(len(route.steps) - 1)
-    for lanes.index, (dq, query_sums) in enumerate(queries):
-        if query_sums is not None:
-            with lanes.on(dq):
-                query_sums.end(dq)
-    lanes.wait()
-    whole = queries[0][0].onto(None)
-    for dq, _ in queries[1:]:
-        whole = dq.onto(whole)
+    dq = None if query_sums is None else query_sums.end(sums_of_dq, q)
+    if dq is None:
+        dq = sums_of_dq[0].onto(None)
+        for one in sums_of_dq[1:]:
+            dq = one.onto(dq)
     homeward.so_far()
-    return whole, homeward.home[0], homeward.home[1]
+    return dq, homeward.home[0], homeward.home[1]
 
 
 class Attend(Function):

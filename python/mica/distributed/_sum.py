@@ -16,6 +16,10 @@ class Sum:
         self._whole: Optional[Tensor] = None
         self._filled: List[Tuple[int, int]] = []  # stretches of _whole that have values; they do not overlap
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._filled)
+
     def _gaps(self, begin: int, end: int) -> Iterator[Tuple[int, int]]:
         """Of [begin, end), what has no values yet."""
         for first, last in sorted(self._filled):

@@ -38,6 +38,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (prepare < 0 || finish < 0)
     return fail(MICA_ERROR_UNSUPPORTED, "%s needs a step before or after it that this build does not carry", row.name);
 
+  // Pieces that run at the same time draw from a counter each; they lie where every piece has them.
+  const bool is_beside = plan.pieces == MICA_PIECES_BESIDE;
+  const u64 counters = plan.pieces == MICA_PIECES_NONE ? 0 : layout.reserve(2 * sizeof(u64));
   BackwardParams params = backward_params(p, row);
   const i64 key_blocks = i64(params.tiles_k) * params.slices * p.heads_k * (params.packed_k ? 1 : p.batch);
   const bool whole_heads = row.course == Course::HEADS;
@@ -71,6 +74,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
   const i64 key_semaphores = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
   const i64 sums = accumulator + semaphores + key_semaphores + dk_sums + dv_sums;
+  if (is_beside && sums != accumulator)
+    return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
+                plan.pieces, row.name);
   layout.dq_accumulator = layout.reserve(u64(sums) * sizeof(float));
   layout.dq_semaphores = layout.dq_accumulator + u64(accumulator) * sizeof(float);
   layout.key_semaphores = layout.dq_semaphores + u64(semaphores) * sizeof(float);
@@ -83,8 +89,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
 
   // Of several pieces that share the workspace, the first makes the statistics; the others set to zero what is not
   // dQ's.
-  const bool adds = plan.pieces == MICA_PIECES_NEXT, ends = plan.pieces == MICA_PIECES_END;
-  const bool has_keys = key_blocks > 0 && !ends, writes_dq = plan.pieces == MICA_PIECES_NONE || ends;
+  const bool adds = plan.pieces == MICA_PIECES_NEXT || is_beside, ends = plan.pieces == MICA_PIECES_END;
+  const bool is_piece = !ends && plan.pieces != MICA_PIECES_BEGIN;
+  const bool has_keys = key_blocks > 0 && is_piece, writes_dq = plan.pieces == MICA_PIECES_NONE || ends;
   mica_status status = MICA_OK;
   if (query_blocks > 0 && !ends && !(adds && sums == accumulator)) {
     BackwardPrepareParams prepared = backward_prepare_params(p, whole_heads || adds ? accumulator : 0, sums);
@@ -101,7 +108,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.by_query_parts = divisor_of(share.query_parts);
     mapped.work_items = i32(work_items);
     mapped.work_epoch = draws;  // another one for each call
-    if (draws) layout.work_counter = layout.reserve(sizeof(u64));
+    if (draws)
+      layout.work_counter =
+          plan.pieces == MICA_PIECES_NONE ? layout.reserve(sizeof(u64)) : counters + is_beside * sizeof(u64);
     mapped.whole_heads = whole_heads;
     mapped.takes_in_order = takes_in_order;
     mapped.tail_items = max_of(tail_items, 0);
@@ -117,7 +126,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     if (row.traits.uses_maps && has_keys) overlap(plan, choice, finish);
   }
   for (const bool of_v : {false, true}) {
-    if (status != MICA_OK || ends || (of_v ? dv_sums : dk_sums) == 0) continue;
+    if (status != MICA_OK || !is_piece || (of_v ? dv_sums : dk_sums) == 0) continue;
     KernelRow keys = row;
     keys.tile_q = row.tile_k;
     if (of_v) keys.dim_qk = row.dim_v;
@@ -126,7 +135,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
                       backward_finish_keys_params(p, params, row, of_v));
     overlap(plan, choice, finish_keys);
   }
-  if (status == MICA_OK && p.d_bias.dtype && !ends) {
+  if (status == MICA_OK && p.d_bias.dtype && is_piece) {
     const i32 bias = find_kernel(Role::BACKWARD_BIAS, choice);
     const i64 blocks = bias_blocks(p.d_bias, kernel_table().rows[bias]);
     if (blocks > 0) status = add_step(plan, StepKind::BACKWARD_BIAS, bias, blocks, backward_bias_params(params, p));
