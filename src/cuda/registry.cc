@@ -166,7 +166,7 @@ const char* feature_name(u32 feature) {
     case kFeatureDropout: return "dropout";
     case kFeatureNegativeScale: return "a negative scale";
     case kFeaturePaged: return "pages";
-    case kFeatureSmallPages: return "pages of other sizes than multiples of 64 rows, or behind left padding";
+    case kFeatureSmallPages: return "pages of other sizes than multiples of 16 rows, or behind left padding";
     case kFeaturePageFactors: return "factors that go by pages";
     case kFeatureE4m3Queries: return "queries of e4m3";
     case kFeatureFp16Output: return "fp16 output";
@@ -268,9 +268,16 @@ i64 short_cost(const ShortCost& cost, const Problem& p, i32 at_once) {
   const i64 full = rounds * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
   return full * (groups + ceil_div(len_q, kGroup)) / (2 * groups);
 }
+// Heads of up to kHasOwnRow columns have a narrower row than the middle one, with tiles of kKeysOfOwnTile keys: more
+// keys than those and no more than kKeysOfMiddleTile are one tile of the middle row.
+constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96, kKeysOfMiddleTile = 128;
+bool is_one_middle_tile(const Problem& p) {
+  return p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= kKeysOfMiddleTile && p.hint_len_q <= kKeysOfMiddleTile;
+}
 // Whether 256 queries a tile pay beside the row with 192, for a row as wide as this.
 bool suits_tall(const KernelRow& row, const Problem& p, i32 num_sms) {
   const bool narrow = row.dim_qk <= kNarrow;
+  if (!narrow && is_one_middle_tile(p)) return false;
   return p.hint_len_k <= kMostShortKeys && narrow == (p.dim_qk <= kNarrow && p.dim_v <= kNarrow) &&
          short_cost(narrow ? kTallCost : kTallWideCost, p, num_sms) <=
              short_cost(narrow ? kUsualCost : kUsualWideCost, p, num_sms);
@@ -285,8 +292,6 @@ bool suits_small(const KernelRow& row, const Problem& p, i32 num_sms) {
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kLeastKeysUnderMask = 6145, kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
-  // Head dimensions up to kHasOwnRow have a narrower row than the middle one, with key tiles as narrow as this.
-  constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96;
   const bool is_cut = is_banded(p);
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
@@ -434,7 +439,7 @@ bool rows_are_aligned(const Tensor& t) {
 
 namespace {
 bool has_small_pages(const Problem& p) {
-  constexpr i32 kLeastBox = 64;  // rows, below which lanes are faster (docs/design/tuning.md)
+  constexpr i32 kLeastBox = 16;  // rows, below which lanes are faster (docs/design/tuning.md)
   return p.page_size > 0 && (p.page_size % kLeastBox != 0 || (p.vectors & MICA_CACHE_LEFTPAD));
 }
 }  // namespace

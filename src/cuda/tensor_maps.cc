@@ -12,7 +12,13 @@ namespace {
 
 // CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 enum : int { kTypeByte = 0, kTypeFp16 = 6, kTypeBf16 = 9 };
-enum : int { kNotInterleaved = 0, kSwizzle128Bytes = 3, kPromoteTo256Bytes = 3, kFillWithZeros = 0 };
+enum : int {
+  kNotInterleaved = 0,
+  kSwizzle128Bytes = 3,
+  kPromoteTo128Bytes = 2,
+  kPromoteTo256Bytes = 3,
+  kFillWithZeros = 0
+};
 constexpr i64 kBoxBytes = 128, kStrideBytes = 16, kMostStrideBytes = i64(1) << 40, kMostSize = i64(1) << 32;
 
 bool is_stride(i64 bytes) { return bytes >= 0 && bytes % kStrideBytes == 0 && bytes < kMostStrideBytes; }
@@ -42,7 +48,7 @@ const char* why_no_map(const RowsShape& s) {
   return "";
 }
 
-mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped) {
+mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lines lines) {
   const Driver& driver = Driver::instance();
   // Any address will do until the tensor is bound.
   void* const address = reinterpret_cast<void*>(std::uintptr_t(1) << 20);
@@ -61,7 +67,8 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped) {
   mapped.rows = i64(sizes[1]);
   return driver.check(driver.api().cuTensorMapEncodeTiled(&mapped.map, type_of(s.dtype), 4, address, sizes, strides,
                                                           box, element_strides, kNotInterleaved, kSwizzle128Bytes,
-                                                          kPromoteTo256Bytes, kFillWithZeros),
+                                                          lines == Lines::ONE ? kPromoteTo128Bytes : kPromoteTo256Bytes,
+                                                          kFillWithZeros),
                       "cuTensorMapEncodeTiled");
 }
 

@@ -19,9 +19,12 @@ RowsShape rows_shape(const Tensor& tensor);
 // "" when the copy engine takes the tensor, else why not.
 const char* why_no_map(const RowsShape& shape);
 
+// What a box's row of 128 bytes brings into the second-level cache: itself, or the 128 bytes beside it, too.
+enum class Lines { ONE, TWO };
+
 // Boxes of 128 bytes of columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and
 // its coordinate must be multiplied by the step that goes with it.
-mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped);
+mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped, Lines lines = Lines::TWO);
 mica_status bind_map(MappedRows& mapped, void* address);
 
 }  // namespace mica

@@ -265,6 +265,42 @@ TEST(KernelTable, CrossAttentionTakesTheRowOfItsColumns) {
     }
 }
 
+// Heads of 80 columns: 97 to 128 queries and keys are one tile of the middle row, fewer keys or more queries are not.
+TEST(KernelTable, OneTileOfWideHeadsTakesTheMiddleRow) {
+  const struct {
+    i32 queries, keys;
+    bool middle;
+  } cases[] = {{128, 128, true}, {97, 97, true}, {128, 96, false}, {4096, 120, false}, {256, 256, false}};
+  for (const auto& c : cases)
+    for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+      const KernelRow& row = kernel_table().rows[i];
+      const std::string name = row.name;
+      if (name != "forward_sm90_bf16_d96_tall") continue;
+      Problem p = problem_of(row);
+      p.batch = 64;
+      p.heads_q = p.heads_k = 12;
+      p.dim_qk = p.dim_v = 80;
+      p.max_len_q = p.hint_len_q = c.queries;
+      p.max_len_k = p.hint_len_k = c.keys;
+      const bool suits = reason(i, p, 90).find("another tile suits them better") == std::string::npos;
+      EXPECT_EQ(suits, !c.middle) << c.queries << " x " << c.keys;
+    }
+}
+
+// Boxes of the copy engine bring pages of a multiple of 16 rows, lanes all others.
+TEST(KernelTable, PagesThatBoxesBring) {
+  KernelRow row = {};
+  row.dtype = MICA_BF16;
+  row.dim_qk = row.dim_v = 64;
+  Problem p = problem_of(row);
+  for (const i32 size : {1, 8, 16, 24, 32, 48, 64, 256}) {
+    p.page_size = size;
+    EXPECT_EQ((features_of(p) & kFeatureSmallPages) == 0, size % 16 == 0) << size;
+  }
+  p.vectors |= MICA_CACHE_LEFTPAD;
+  EXPECT_NE(features_of(p) & kFeatureSmallPages, 0u) << "boxes would not begin with a page's rows";
+}
+
 TEST(KernelTable, FeaturesOfAProblem) {
   KernelRow row = {};
   row.dtype = MICA_BF16;
@@ -284,7 +320,7 @@ TEST(KernelTable, FeaturesOfAProblem) {
   p.vectors = MICA_CACHE_LEFTPAD;
   EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged | kFeatureSmallPages));
   p.vectors = 0;
-  p.page_size = 16;
+  p.page_size = 8;
   p.dropout = 0.5f;
   p.dropout_place = {.row_first = 32, .row_step = 1, .key_first = 64, .key_step = 1, .head_first = 0, .heads = 1};
   EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | serves::PAGED | kFeatureDropout));

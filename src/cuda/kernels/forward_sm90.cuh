@@ -107,6 +107,7 @@ struct ForwardSm90
   RingPlace<kQSlots> q_place;
   u32 landed_parity = 0;
   TileRange own;  // a consumer's
+  i32 key_head;   // of those that ask for K and V: once a query tile, since a division takes longer than asking
   FeatureState<false, FloatMath, served> features;
   PairsAhead<tile_k / 8> pairs;  // of the next tile, where the kernel serves them
 
@@ -184,6 +185,7 @@ struct ForwardSm90
         fetch_rows<KTile, true>(p.k, p.dim_qk, smem_k, k_ring, k_place);
         continue;
       }
+      key_head = warp_max(head / p.group);
       Boxes boxes = find_boxes(maps.k, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         fetch_k(step, boxes);
@@ -200,6 +202,7 @@ struct ForwardSm90
         fetch_rows<VTile, false>(p.v, p.dim_v, smem_v, v_ring, v_place);
         continue;
       }
+      key_head = warp_max(head / p.group);
       Boxes boxes = find_boxes(maps.v, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         fetch_v(step, boxes);
@@ -251,7 +254,7 @@ struct ForwardSm90
     arrive_as_warp(ring.full(stage));
   }
   MICA_DEVICE TmaPlace key_place(i32 step) const {
-    return {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};
+    return {0, i32(sequence.k_begin) + key_begin(step), key_head, sequence.k_slot};
   }
   // Where the boxes of rows of a key tile in pages are, a lane each; asked for a tile ahead, since the block table is
   // far away. Boxes past the last key repeat the last one that has any.
@@ -273,7 +276,7 @@ struct ForwardSm90
       const i32 rows = mapped.box_rows;
 #pragma unroll 1
       for (i32 box = 0; box * rows < tile_k; ++box) {
-        const TmaPlace place = {0, __shfl_sync(0xffffffffu, boxes.row, box), head / p.group,
+        const TmaPlace place = {0, __shfl_sync(0xffffffffu, boxes.row, box), key_head,
                                 __shfl_sync(0xffffffffu, boxes.page, box)};
         if (threadIdx.x % 32 == 0) ask_for<KeyTile>(shared + box * rows * 128, mapped, place, barrier);
       }

@@ -85,11 +85,15 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   params.forward = forward;
   RowsShape q = rows_shape(p.q);
   q.strides = forward.q;  // rotary: of the workspace
-  mica_status status = encode_map(q, 64, params.q);
+  // Short sequences wait for memory: what lies beside a row is another head's, which another block asks for by itself.
+  constexpr i32 kMostShortKeys = 1024;
+  const bool is_short = p.hint_len_k <= kMostShortKeys && p.dtype != MICA_FP8_E4M3 && !row.traits.v_in_k;
+  const Lines lines = is_short ? Lines::ONE : Lines::TWO;
+  mica_status status = encode_map(q, 64, params.q, lines);
   if (!fetches_rows(p, row)) {
     const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
-    if (status == MICA_OK) status = encode_map(rows_shape(p.k), box_rows, params.k);
-    if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows, params.v);
+    if (status == MICA_OK) status = encode_map(rows_shape(p.k), box_rows, params.k, lines);
+    if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows, params.v, lines);
   }
   // O of another type, and what is neither aligned nor small enough for a map, leaves from the registers.
   RowsShape o = rows_shape(p.o);
