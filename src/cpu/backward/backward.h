@@ -123,10 +123,13 @@ class BackwardWorker {
 
   // Rows [begin, end) of a gradient from its transposed accumulator (dim, panel).
   void store_transposed(void* base, const Tensor& t, const float* accumulator, i32 dim, i32 begin, i32 end) {
-    float row[kMaxDim];
-    for (i32 j = begin; j < end; ++j) {
-      for (i32 c = 0; c < dim; ++c) row[c] = accumulator[c * m_.ld_panel + j - begin];
-      store_row_scaled(key_row(base, t, j), row, 1, t.dtype, dim);
+    constexpr i32 kKeys = 4;  // a block of transpose_elements
+    float rows[kKeys * kMaxDim];
+    const i32 ld = round_up(dim, kKeys);
+    for (i32 j = begin; j < end; j += kKeys) {
+      transpose_elements(rows, ld, accumulator + j - begin, m_.ld_panel, dim, kKeys);
+      for (i32 n = 0; n < min_of(kKeys, end - j); ++n)
+        store_row_scaled(key_row(base, t, j + n), rows + n * ld, 1, t.dtype, dim);
     }
   }
 

@@ -108,7 +108,7 @@ inline void finish_dq(const CpuCall& call, i64 index) {
   }
   for (i32 i = rows.begin; i < rows.end; ++i) {
     float sum[kMaxDim + kLanes];
-    memset(sum, 0, sizeof sum);
+    memset(sum, 0, sizeof(float) * size_t(round_up(p.dim_qk, kLanes)));
     for (i32 chunk = 0; chunk < plan.num_chunks; ++chunk) {
       if (i < rows_of_chunk[chunk].begin || i >= rows_of_chunk[chunk].end) continue;
       const float* row = partial + chunk * stride_chunk + i * plan.ld_dq;
