@@ -83,6 +83,13 @@ i32 packed_tail(const KernelRow& row, const Problem& p, const Device& device) {
   return p.window_right < kUnlimited ? kWaves * device.num_sms : 0;
 }
 
+bool stores_dq_first(const KernelRow& row, const Problem& p) {
+  // Blocks that begin at the same queries wait for the first of them: with narrow rows that costs more than the zeros,
+  // and in a fixed order they wait for each other anyway.
+  constexpr i32 kNarrow = 64;
+  return p.dq.dtype && row.course == Course::DRAWN && !p.deterministic && (is_banded(p) || row.dim_qk > kNarrow);
+}
+
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kMostKeys = 1024;
   // dQ's sums by way of the workspace, which blocks with single key tiles need, cost a quarter of their time.

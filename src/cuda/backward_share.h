@@ -28,6 +28,10 @@ BackwardShare share_heads(const KernelRow& row, const Problem& problem, const De
 // key tiles come first (BackwardMapsParams::tail_items). < 0: they take them as they lie.
 i32 packed_tail(const KernelRow& row, const Problem& problem, const Device& device);
 
+// Whether the block that comes first to a tile of dQ stores its part (BackwardMapsParams::dq_turns), and nobody writes
+// zeros.
+bool stores_dq_first(const KernelRow& row, const Problem& problem);
+
 // Why a kernel whose blocks take whole heads should not run this; "": it should.
 const char* why_not_whole_heads(const KernelRow& row, const Problem& problem, const Device& device);
 

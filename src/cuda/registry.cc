@@ -321,6 +321,11 @@ i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
   return row.traits.least_keys == kLongKeys && !is_cut ? kMiddleKeys : row.traits.least_keys;
 }
+// Of packed sequences the mean counts where there are gradients: blocks take the short ones, too.
+i32 keys_of_sequence(const KernelRow& row, const Problem& p) {
+  const bool counts_mean = row.role == Role::BACKWARD && (p.vectors & MICA_CU_SEQLENS_K) != 0 && p.batch > 0;
+  return counts_mean ? i32(min_of<i64>(p.total_k / p.batch, p.hint_len_k)) : p.hint_len_k;
+}
 
 // Kernels of e4m3 keys that compute with bf16 take queries of e4m3, too.
 bool reads_queries(const KernelRow& row, const Problem& p) {
@@ -364,7 +369,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
                kMostNarrow) &&
          q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),
                "v has as many columns as k or other strides: it is no part of k") &&
-         q.ask(p.hint_len_k >= least_keys(row, p), "%d keys: too few for it", p.hint_len_k) &&
+         q.ask(keys_of_sequence(row, p) >= least_keys(row, p), "%d keys: too few for it", keys_of_sequence(row, p)) &&
          q.ask(suits(row, p, num_sms), "%d queries and %d keys: another tile suits them better", p.hint_len_q,
                p.hint_len_k) &&
          q.ask(row.traits.fixed_order || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&

@@ -346,8 +346,6 @@ JobStatus look_at_job(const Job& job) {
   }
   if (status.log.size() > kLogLines) status.log.erase(status.log.begin(), status.log.end() - kLogLines);
 
-  status.build = build_state(job);
-  status.outcome = noted_outcome(job);
   const bool known = ask_queue(job, &status);
   const bool seen = status.phase != JobPhase::kUnknown;
   status.exit_code = noted_exit_code(job);
@@ -356,6 +354,9 @@ JobStatus look_at_job(const Job& job) {
     closer.problem.clear();
     if (ask_control(job, &closer) || (!known && ask_accounts(job, &closer))) status = closer;
   }
+  // After Slurm was asked: what a job that has ended noted last is there.
+  status.build = build_state(job);
+  status.outcome = noted_outcome(job);
   if (!known && status.phase == JobPhase::kUnknown) {
     // Slurm has forgotten it: the script's own note and the log remain.
     status.phase = JobPhase::kEnded;

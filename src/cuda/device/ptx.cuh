@@ -79,6 +79,11 @@ MICA_DEVICE u64 atomic_add(u64* address, u64 x) {
   asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;\n" : "=l"(before) : "l"(address), "l"(x) : "memory");
   return before;
 }
+MICA_DEVICE u32 atomic_add(u32* address, u32 x) {
+  u32 before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;\n" : "=r"(before) : "l"(address), "r"(x) : "memory");
+  return before;
+}
 // Returns what was there: `expected` when x was written.
 MICA_DEVICE u64 compare_and_swap(u64* address, u64 expected, u64 x) {
   u64 before;

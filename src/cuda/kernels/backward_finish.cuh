@@ -42,6 +42,11 @@ MICA_DEVICE void store_4(const BackwardFinishParams& p, i64 row_offset, i32 colu
         make_float4(x[0], x[1], x[2], x[3]);
 }
 
+// Four sums. accumulator null: nobody has added to them.
+MICA_DEVICE float4 load_sums(const float* accumulator, i32 index) {
+  return accumulator ? *reinterpret_cast<const float4*>(accumulator + index) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
 // A block of the accumulator, by all threads: a warp takes 16 rows of 32 columns, 512 neighbouring bytes a load.
 template <int threads>
 MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumulator, i64 base, i32 dim, i32 tile_q,
@@ -55,8 +60,7 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumula
     float x[4][4];  // of a 16 x 8 block each: two columns of a row, and of the row eight further down
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float4 quad =
-          *reinterpret_cast<const float4*>(accumulator + dq_accumulator_index(dim, row_block, column_block + i, lane));
+      const float4 quad = load_sums(accumulator, dq_accumulator_index(dim, row_block, column_block + i, lane));
       x[i][0] = quad.x * p.scale;
       x[i][1] = quad.y * p.scale;
       x[i][2] = quad.z * p.scale;
@@ -107,8 +111,7 @@ MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const float* ac
     float x[2][2][8];  // row, columns 0 to 7 and 8 to 15
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
-      const float4 quad = *reinterpret_cast<const float4*>(
-          accumulator + dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
+      const float4 quad = load_sums(accumulator, dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
       x[0][0][g] = quad.x * p.scale;
       x[1][0][g] = quad.y * p.scale;
       x[0][1][g] = quad.z * p.scale;
@@ -146,7 +149,8 @@ MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const float* ac
 template <int dim_of_row, int tile_q_of_row, int threads>
 MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   const i32 dim = dim_of_row ? dim_of_row : p.dq_columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
-  const i32 head = blockIdx.x % p.heads_q, tile_of_all = blockIdx.x / p.heads_q;
+  // From the last block on: what was added last is still in the second-level cache.
+  const i32 block = i32(gridDim.x - 1 - blockIdx.x), head = block % p.heads_q, tile_of_all = block / p.heads_q;
   i32 batch, tile;
   if (p.packed_q) {
     const QueryTile found =
@@ -159,7 +163,8 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   }
   const Sequence sequence = sequence_of(p.sequences, batch);
   if (tile * tile_q >= sequence.slot_len_q) return;
-  const float* accumulator = p.dq_accumulator + i64(blockIdx.x) * (tile_q * dim);
+  const bool is_empty = p.dq_turns && p.dq_turns[block] == 0;
+  const float* accumulator = is_empty ? nullptr : p.dq_accumulator + i64(block) * (tile_q * dim);
   const i64 base =
       head * p.dq.stride_head + query_row_offset(sequence, tile * tile_q, p.dq.stride_batch, p.dq.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;

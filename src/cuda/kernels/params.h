@@ -204,6 +204,10 @@ struct BackwardMapsParams {
   // null: not wanted.
   i32 whole_heads;
   RowsArg dq;
+  // For each tile of dQ's accumulator a word that counts the blocks that add to it (DqTurns): the first stores its
+  // part, so that nobody sets the accumulator to zero. null: it is zero.
+  u32* dq_turns;
+  i32 stores_dq_first;  // whether it is not null once bound
 };
 
 // One pass over dO and O: the row statistics; sums in the workspace are set to zero on the way.
@@ -236,6 +240,8 @@ struct BackwardFinishParams {
   i32 dq_dtype;
   i32 unaligned;  // as kFeatureUnaligned, of dq
   const float* dq_accumulator;
+  const u32* dq_turns;  // as BackwardMapsParams'; a tile to which nobody added is zero
+  i32 stores_dq_first;
   SequenceTable sequences;
   i32 batch, heads_q, dim_qk;
   i32 tiles_q, packed_q;

@@ -13,14 +13,14 @@ namespace mica {
 
 // Where the parts of a plan's workspace begin, in bytes.
 struct WorkspaceLayout {
-  u64 partial_o, partial_lse;                                             // split forward
-  Parts parts;                                                            // join
-  u64 q_rotated;                                                          // rotary
-  u64 work_counter;                                                       // persistent kernels that draw
-  u64 d_o;                                                                // backward, in q's type
-  u64 row_lse, row_delta, dq_accumulator, dq_semaphores, key_semaphores;  // backward
-  u64 packed_order;                                                       // backward, of packed sequences
-  u64 dk_accumulator, dv_accumulator;                                     // backward, where blocks share a key tile
+  u64 partial_o, partial_lse;                                                       // split forward
+  Parts parts;                                                                      // join
+  u64 q_rotated;                                                                    // rotary
+  u64 work_counter;                                                                 // persistent kernels that draw
+  u64 d_o;                                                                          // backward, in q's type
+  u64 row_lse, row_delta, dq_accumulator, dq_semaphores, dq_turns, key_semaphores;  // backward
+  u64 packed_order;                                                                 // backward, of packed sequences
+  u64 dk_accumulator, dv_accumulator;  // backward, where blocks share a key tile
   u64 bytes;
 
   // Returns where `size` bytes begin.

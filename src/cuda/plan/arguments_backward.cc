@@ -140,6 +140,7 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
     a.work_epoch = next_work_epoch();
   }
   if (a.takes_in_order) a.packed_order = reinterpret_cast<const i32*>(in_workspace(x, layout.packed_order));
+  if (a.stores_dq_first) a.dq_turns = reinterpret_cast<u32*>(in_workspace(x, layout.dq_turns));
   if (a.whole_heads) {
     a.backward.dq_semaphores = nullptr;  // a head's key tiles follow one another anyway
     a.dq = rows_arg(p.dq);
@@ -192,6 +193,7 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
   a.dq_accumulator = in_workspace(x, a.of_keys == 0   ? layout.dq_accumulator
                                      : a.of_keys == 1 ? layout.dk_accumulator
                                                       : layout.dv_accumulator);
+  if (a.stores_dq_first) a.dq_turns = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
   a.sequences = sequence_table(p, x);
   if (a.of_keys == 0) return;
   const i32 rows = a.sequences.slot_len_k;

@@ -69,17 +69,21 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // The semaphores of deterministic sums lie behind the accumulator, and are set to zero with it.
   const i64 semaphores =
       p.dq.dtype && p.deterministic && !whole_heads ? round_up<i64>(query_blocks * params.slices, 4) : 0;
+  // Of several pieces, a later one adds to what the first left.
+  const bool stores_first = plan.pieces == MICA_PIECES_NONE && key_blocks > 0 && stores_dq_first(row, p);
+  const i64 turns = stores_first ? round_up<i64>(query_blocks, 4) : 0;
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
   const i64 key_semaphores = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
-  const i64 sums = accumulator + semaphores + key_semaphores + dk_sums + dv_sums;
+  const i64 sums = accumulator + semaphores + turns + key_semaphores + dk_sums + dv_sums;
   if (is_beside && sums != accumulator)
     return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
                 plan.pieces, row.name);
   layout.dq_accumulator = layout.reserve(u64(sums) * sizeof(float));
   layout.dq_semaphores = layout.dq_accumulator + u64(accumulator) * sizeof(float);
-  layout.key_semaphores = layout.dq_semaphores + u64(semaphores) * sizeof(float);
+  layout.dq_turns = layout.dq_semaphores + u64(semaphores) * sizeof(float);
+  layout.key_semaphores = layout.dq_turns + u64(turns) * sizeof(float);
   layout.dk_accumulator = layout.key_semaphores + u64(key_semaphores) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
@@ -94,7 +98,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool has_keys = key_blocks > 0 && is_piece, writes_dq = plan.pieces == MICA_PIECES_NONE || ends;
   mica_status status = MICA_OK;
   if (query_blocks > 0 && !ends && !(adds && sums == accumulator)) {
-    BackwardPrepareParams prepared = backward_prepare_params(p, whole_heads || adds ? accumulator : 0, sums);
+    BackwardPrepareParams prepared =
+        backward_prepare_params(p, whole_heads || stores_first || adds ? accumulator : 0, sums);
     prepared.tile_k = takes_in_order ? row.tile_k : 0;
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 16, prepared);
   }
@@ -112,6 +117,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
       layout.work_counter =
           plan.pieces == MICA_PIECES_NONE ? layout.reserve(sizeof(u64)) : counters + is_beside * sizeof(u64);
     mapped.whole_heads = whole_heads;
+    mapped.stores_dq_first = stores_first;
     mapped.takes_in_order = takes_in_order;
     mapped.tail_items = max_of(tail_items, 0);
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
@@ -120,8 +126,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   }
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype && writes_dq && !(whole_heads && key_blocks > 0)) {
-    status =
-        add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, backward_finish_params(p, params, row.tile_q));
+    BackwardFinishParams finished = backward_finish_params(p, params, row.tile_q);
+    finished.stores_dq_first = stores_first;
+    status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, finished);
     // After the kernel that waits for the preparation itself: only then is that one done, too.
     if (row.traits.uses_maps && has_keys) overlap(plan, choice, finish);
   }

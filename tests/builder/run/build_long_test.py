@@ -328,6 +328,7 @@ class Storage(unittest.TestCase):
         self.addCleanup(subprocess.run, ["umount", str(self.share)], check=True)
 
     def wheel(self, name, size):
+        sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "shelf"))
         from shelf_command_test import make_wheel
 
         noise = os.urandom(size // 2).hex()

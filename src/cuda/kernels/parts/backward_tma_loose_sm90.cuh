@@ -13,6 +13,24 @@ namespace mica {
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
 struct BackwardTmaSm90;
 
+// The blocks that add to a tile of dQ. Who comes first stores its part; the others wait until it has arrived. In a
+// fixed order they come in that order. The counter is relaxed: what the copy engine has done lies in the second-level
+// cache, where it is counted, too.
+struct DqTurns {
+  static constexpr u32 kOpen = 1u << 31;
+  u32* words;  // null: there are zeros to add to
+
+  MICA_DEVICE u32 take(i64 tile) const { return words ? atomic_add(words + tile, 1) : kOpen; }
+  // When the part is ready.
+  MICA_DEVICE bool is_first(u32 turn, i64 tile) const {
+    if (turn == 0) return true;
+    if (turn < kOpen)
+      while (load_acquire(reinterpret_cast<const i32*>(words + tile)) >= 0) __nanosleep(20);
+    return false;
+  }
+  MICA_DEVICE void open(i64 tile) const { add_release(reinterpret_cast<i32*>(words + tile), i32(kOpen)); }
+};
+
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
 struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
@@ -53,7 +71,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using typename Base::VTile;
   static constexpr int kPingPongBarrier = kOwnBarrier + kConsumers;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
-  static constexpr bool kFewSpare = kTransposed || tile_q == 128;
+  static constexpr bool kFewSpare = kTransposed;
   static constexpr int kProducerRegisters = kFewSpare ? 24 : 40, kConsumerRegisters = kFewSpare ? 240 : 232;
 
   Ring<2> do_ring, ds_ring, dq_ring;  // the last has a stage for each consumer
@@ -104,27 +122,39 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       const i64 block = this->dq_tile(query.tile);
       float* where = p.dq_accumulator + block * (tile_q * dim_qk);
       if (p.dq_semaphores) this->spin_on_semaphore(query.tile, block);
+      const DqTurns turns{maps.dq_turns};
+      const u32 turn = turns.take(block);
+      bool is_first = false;
       for (i32 group = 0; group < kConsumers; ++group) {
         dq_ring.wait_full({group, parity});
-        add_half(where, group);
+        if (group == 0) is_first = turns.is_first(turn, block);
+        send_half(where, group, is_first);
         bulk_commit();
         bulk_wait_read();
         mbarrier_arrive(dq_ring.empty(group));
       }
-      if (!p.dq_semaphores) continue;
+      if (!p.dq_semaphores && !is_first) continue;
       bulk_wait();
-      add_release(p.dq_semaphores + block, 1);
+      if (is_first) turns.open(block);
+      if (p.dq_semaphores) add_release(p.dq_semaphores + block, 1);
     }
   }
-  MICA_DEVICE void add_half(float* where, i32 group) const {
+  // Adds it to what is there, or stores it.
+  MICA_DEVICE void send_half(float* where, i32 group, bool is_first) const {
+    const auto send = [=](float* to, u32 from, u32 bytes) {
+      if (is_first)
+        bulk_store(to, from, bytes);
+      else
+        bulk_reduce_add(to, from, bytes);
+    };
     if constexpr (kTransposed || kRowsEach) {
-      bulk_reduce_add(where + group * (kBytesDQ / 8), smem_dq + group * (kBytesDQ / 2), kBytesDQ / 2);
+      send(where + group * (kBytesDQ / 8), smem_dq + group * (kBytesDQ / 2), kBytesDQ / 2);
     } else {
       constexpr int kFirst = kColumnsDQ * 64,
                     kRowBlock = dim_qk * 64;  // bytes of 16 rows: of the first consumer, of all
       for (i32 block = 0; block < tile_q / 16; ++block) {
         const i32 from = block * kRowBlock + group * kFirst;
-        bulk_reduce_add(where + from / 4, smem_dq + from, group == 0 ? kFirst : kRowBlock - kFirst);
+        send(where + from / 4, smem_dq + from, group == 0 ? kFirst : kRowBlock - kFirst);
       }
     }
   }

@@ -39,6 +39,11 @@ inline u64 atomic_add(u64* address, u64 x) {
   *address += x;
   return before;
 }
+inline u32 atomic_add(u32* address, u32 x) {
+  const u32 before = *address;
+  *address += x;
+  return before;
+}
 inline u64 compare_and_swap(u64* address, u64 expected, u64 x) {
   const u64 before = *address;
   if (before == expected) *address = x;
