@@ -77,6 +77,7 @@ builder::JobRequest job_request(const builder::BuildRequest& request, const Slur
   job.target = prepared.source.path.empty() ? request.target : prepared.source.path;
   std::error_code error;
   const std::string self = fs::read_symlink("/proc/self/exe", error).string();
+  job.python = prepared.place.program;
   job.words = {self.empty() ? "mica" : self, "build", job.target, "--no-progress"};
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) job.words.insert(job.words.end(), {flag, value});

@@ -100,6 +100,7 @@ class Build {
         end_session(before->session, 5);
     }
     state_.target = b_.request.target;
+    state_.python = b_.place.program;
     state_.package = b_.source.package;
     state_.owner_host = host_name();
     state_.owner = getpid();

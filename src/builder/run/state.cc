@@ -22,6 +22,7 @@ void each_field(State& s, Visit visit) {
   visit("phase", s.phase);
   visit("target", s.target);
   visit("package", s.package);
+  visit("python", s.python);
   visit("owner_host", s.owner_host);
   visit("owner", s.owner);
   visit("owner_start", s.owner_start);

@@ -12,6 +12,7 @@ struct BuildState {
   // "preparing", "building", "judging", "done", "failed", "interrupted"
   std::string phase = "preparing";
   std::string target, package;  // as asked for, and the name it turned out to have
+  std::string python;           // for which it is
   std::string owner_host;       // who works on it
   int owner = 0;                // process
   uint64_t owner_start = 0;     // of that process, so that a recycled id is not taken for it

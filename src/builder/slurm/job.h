@@ -30,6 +30,7 @@ struct JobRequest {
   std::string work_folder;         // where the command starts; empty: in `folder`
   std::string out, publish;        // where the wheel goes, and the shelf that the job puts it on; empty: none
   std::string builds, target;      // folder in which the command notes its progress (state.h), and under which target
+  std::string python;              // and for which Python: tasks of an array share both
   int cores = 1;
   int jobs = 1;            // compilers at the same time
   uint64_t job_bytes = 0;  // memory of one; 0: not known

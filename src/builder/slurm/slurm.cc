@@ -122,8 +122,8 @@ std::optional<BuildState> build_state(const Job& job) {
   for (std::filesystem::directory_iterator entry(job.request.builds, error), end; !error && entry != end;
        entry.increment(error)) {
     auto state = read_state(entry->path().string());
-    if (state && state->target == job.request.target && state->updated >= job.submitted &&
-        (!newest || newest->updated < state->updated))
+    if (state && state->target == job.request.target && state->python == job.request.python &&
+        state->updated >= job.submitted && (!newest || newest->updated < state->updated))
       newest = std::move(state);
   }
   return newest;

@@ -37,6 +37,7 @@ std::string to_json(const Job& job) {
                     {"publish", request.publish},
                     {"builds", request.builds},
                     {"target", request.target},
+                    {"python", request.python},
                     {"cores", request.cores},
                     {"jobs", request.jobs},
                     {"job_bytes", request.job_bytes},
@@ -71,6 +72,7 @@ Job job_from_json(std::string_view text, const std::string& origin) {
     request.publish = in.value("publish", "");
     request.builds = in.at("builds").get<std::string>();
     request.target = in.at("target").get<std::string>();
+    request.python = in.value("python", "");
     request.cores = in.at("cores").get<int>();
     request.jobs = in.at("jobs").get<int>();
     request.job_bytes = in.at("job_bytes").get<uint64_t>();
