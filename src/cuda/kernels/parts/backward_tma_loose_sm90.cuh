@@ -116,31 +116,47 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   }
   // The consumers' halves of a tile come one after the other.
   MICA_DEVICE void add_dq(i32 count, u32& parity) {
+    if (p.dq_semaphores)
+      add_dq_in_order(count, parity);
+    else
+      add_dq_freely(count, parity);
+  }
+  // Others wait for every part: nothing stands between it and its release.
+  MICA_DEVICE void add_dq_in_order(i32 count, u32& parity) {
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
       this->head = query.head;
       const i64 block = this->dq_tile(query.tile);
-      float* where = p.dq_accumulator + block * (tile_q * dim_qk);
-      if (p.dq_semaphores) this->spin_on_semaphore(query.tile, block);
-      const DqTurns turns{maps.dq_turns};
+      this->spin_on_semaphore(query.tile, block);
+      for (i32 group = 0; group < kConsumers; ++group) {
+        dq_ring.wait_full({group, parity});
+        send_half(block, group, false);
+      }
+      bulk_wait();
+      add_release(p.dq_semaphores + block, 1);
+    }
+  }
+  MICA_DEVICE void add_dq_freely(i32 count, u32& parity) {
+    const DqTurns turns{maps.dq_turns};
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
+      this->head = query.head;
+      const i64 block = this->dq_tile(query.tile);
       const u32 turn = turns.take(block);
       bool is_first = false;
       for (i32 group = 0; group < kConsumers; ++group) {
         dq_ring.wait_full({group, parity});
         if (group == 0) is_first = turns.is_first(turn, block);
-        send_half(where, group, is_first);
-        bulk_commit();
-        bulk_wait_read();
-        mbarrier_arrive(dq_ring.empty(group));
+        send_half(block, group, is_first);
       }
-      if (!p.dq_semaphores && !is_first) continue;
+      if (!is_first) continue;
       bulk_wait();
-      if (is_first) turns.open(block);
-      if (p.dq_semaphores) add_release(p.dq_semaphores + block, 1);
+      turns.open(block);
     }
   }
-  // Adds it to what is there, or stores it.
-  MICA_DEVICE void send_half(float* where, i32 group, bool is_first) const {
+  // Adds it to what is there, or stores it, until it has been read.
+  MICA_DEVICE void send_half(i64 block, i32 group, bool is_first) const {
+    float* where = p.dq_accumulator + block * (tile_q * dim_qk);
     const auto send = [=](float* to, u32 from, u32 bytes) {
       if (is_first)
         bulk_store(to, from, bytes);
@@ -152,11 +168,14 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     } else {
       constexpr int kFirst = kColumnsDQ * 64,
                     kRowBlock = dim_qk * 64;  // bytes of 16 rows: of the first consumer, of all
-      for (i32 block = 0; block < tile_q / 16; ++block) {
-        const i32 from = block * kRowBlock + group * kFirst;
+      for (i32 rows = 0; rows < tile_q / 16; ++rows) {
+        const i32 from = rows * kRowBlock + group * kFirst;
         send(where + from / 4, smem_dq + from, group == 0 ? kFirst : kRowBlock - kFirst);
       }
     }
+    bulk_commit();
+    bulk_wait_read();
+    mbarrier_arrive(dq_ring.empty(group));
   }
 
   // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence. parities: of
