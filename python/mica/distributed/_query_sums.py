@@ -65,12 +65,12 @@ class QuerySums:
     def _entry(self, call: Any, numbers: Tuple[Any, ...], bound: Bound, lane: int) -> Tuple[Entry, bool]:
         """The plan of a piece on the lane, and whether its sums may be the other lane's, too."""
         following = self._find(call, numbers, bound, _abi.PIECES_NEXT)
-        if following.address not in _refused:
+        if (following.address,) not in _refused:
             try:
                 beside = self._find(call, numbers, bound, _abi.PIECES_BESIDE)
                 return (beside if lane else following), True
             except Unsupported:
-                _refused[following.address] = True
+                _refused[(following.address,)] = True
         return following, False
 
     def end(self, sums_of_dq: Sequence[Sum], q: Tensor) -> Optional[Tensor]:
