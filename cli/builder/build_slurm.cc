@@ -75,9 +75,9 @@ builder::JobRequest job_request(const builder::BuildRequest& request, const Slur
   job.builds = prepared.request.work;
   // What was fetched here need not be fetched by a node that may have no network.
   job.target = prepared.source.path.empty() ? request.target : prepared.source.path;
+  job.python = prepared.place.program;
   std::error_code error;
   const std::string self = fs::read_symlink("/proc/self/exe", error).string();
-  job.python = prepared.place.program;
   job.words = {self.empty() ? "mica" : self, "build", job.target, "--no-progress"};
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) job.words.insert(job.words.end(), {flag, value});

@@ -59,7 +59,7 @@ enum Feature : u32 {
   kFeatureDropout = 16,
   kFeatureNegativeScale = 32,  // the largest product is not the largest score
   kFeaturePaged = 64,
-  kFeatureSmallPages = 65536,  // pages that no box of 64 rows fits, or whose sequences do not begin with a page's
+  kFeatureSmallPages = 65536,  // pages that no box of 16 rows fits, or whose sequences do not begin with a page's
   kFeatureUnaligned = 128,     // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
   kFeatureFp32Output = 256,
   kFeatureManyPairs = 512,      // a bias in fp32, or a bias beside a mask
