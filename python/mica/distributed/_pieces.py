@@ -106,6 +106,20 @@ def merged(pieces: Sequence[Piece]) -> List[Piece]:
     return made
 
 
+def cut(piece: Piece, row: int) -> Tuple[Piece, Piece]:
+    """The piece of the rows before `row` with the keys that these see, and the piece of the others. It has no lower limit
+    and an upper one."""
+    assert piece.lower is None and piece.upper is not None
+    (first, step, count), keys = piece.q.chunk, piece.k.chunk.count
+    seen = min(max(row + piece.upper, 1), keys)
+    upper = None if piece.upper + row >= keys - 1 else piece.upper + row
+    return (piece._replace(q=piece.q._replace(chunk=Chunk(first, step, row)),
+                           k=piece.k._replace(chunk=piece.k.chunk._replace(count=seen)),
+                           upper=None if piece.upper >= seen - 1 else piece.upper),
+            piece._replace(q=piece.q._replace(begin=piece.q.begin + row, chunk=Chunk(first + row * step, step, count - row)),
+                           upper=upper, diagonal=piece.diagonal + row))
+
+
 def _corner_key(piece: Piece, corner: str, has_alibi: bool) -> Tuple[Any, ...]:
     """Equal for pieces that a packed call with the diagonal in that corner can compute together."""
     moved = piece.k.chunk.count - piece.q.chunk.count if corner == "bottom-right" else 0

@@ -19,11 +19,13 @@ from ._compute import Call
 from ._join import Joined, sink_gradient
 from ._lanes import Lanes
 from ._mail import Letter, Mail
-from ._pieces import Group, Mask, Part, groups_of, pieces_of, sees_any
+from ._pieces import Group, Mask, Part, cut, groups_of, pieces_of, sees_any
 from ._query_sums import QuerySums
 from ._sum import Sum
 
 KEYS, GRADIENTS = 1, 2  # tags of letters
+LEAST_ROWS_CUT = 4096  # of a piece of the own keys, half of which is held back
+TILE_ROWS = 768  # whole tiles of 64, 128, 192 or 256 rows
 
 
 class Slot(NamedTuple):
@@ -41,10 +43,20 @@ class Turn(NamedTuple):
     groups: Tuple[Group, ...]
 
 
+class Own(NamedTuple):
+    """Groups of the rank's own keys: what is computed first, while keys travel, and what is held back until behind the groups of
+    the turn `last`."""
+    first: Tuple[Group, ...]
+    held_back: Tuple[Group, ...] = ()
+    last: int = 0
+
+
 class Route(NamedTuple):
-    """A rank's way through the steps. turns: as forward takes them; steps: one by one, as backward does; hops[r]: how
-    many steps the keys of rank r travel; lengths[r]: how many keys rank r has."""
+    """A rank's way through the steps. turns: as forward takes them; own: the first of these, where lanes are used; steps:
+    one by one, as backward takes them; hops[r]: how many steps the keys of rank r travel; lengths[r]: how many keys
+    rank r has."""
     turns: Tuple[Turn, ...]
+    own: Own
     steps: Tuple[Turn, ...]
     hops: Tuple[int, ...]
     lengths: Tuple[int, ...]
@@ -85,7 +97,26 @@ def route_of(queries: Tuple[Tuple[Part, ...], ...], keys: Tuple[Tuple[Part, ...]
     steps = tuple(map(step_of, range(size)))
     turns = steps if together == 1 else (turn_of((0,)), *(
         turn_of(range(step, min(step + together, size))) for step in range(1, size, together)))
-    return Route(turns, steps, tuple(hops), lengths)
+    return Route(turns, _own_of(turns), steps, tuple(hops), lengths)
+
+
+def _own_of(turns: Sequence[Turn]) -> Own:
+    """The tiles of pieces that are seen whole are all equally long, and the last ones leave multiprocessors idle. Behind such
+    pieces come the short tiles below the own keys' diagonal, which fill these."""
+    groups = turns[0].groups
+    last = max((number for number, turn in enumerate(turns) if turn.groups), default=0)
+    are_whole = all(piece.lower is None and piece.upper is None for group in turns[last].groups for piece in group.pieces)
+    if last == 0 or not are_whole or not groups or len(groups[-1].pieces) > 1:
+        return Own(groups)
+    piece = groups[-1].pieces[0]
+    if piece.lower is not None or piece.upper is None:
+        return Own(groups)
+    if len(groups) > 1:
+        return Own(groups[:-1], groups[-1:], last)
+    if piece.q.chunk.count < LEAST_ROWS_CUT:
+        return Own(groups)
+    early, late = cut(piece, piece.q.chunk.count // 2 // TILE_ROWS * TILE_ROWS)
+    return Own((groups[0]._replace(pieces=(late,)),), (groups[0]._replace(pieces=(early,)),), last)
 
 
 def _num_pieces(turns: Sequence[Turn]) -> int:
@@ -153,16 +184,22 @@ def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor
     """o in q's type and lse, of this rank's rows."""
     joined = Joined((*q.shape[:-1], v.shape[-1]), q.device, q.dtype)
     lanes = Lanes(q.device, joined.waits and _num_pieces(route.turns) > 1)
+    own = route.own if lanes.are_used else Own(route.turns[0].groups)
     travel = Travel(mail, route, route.turns, k, v)
-    for turn in route.turns:
-        on_its_way = travel.send_on()
-        begun = lanes.begun
-        for group in turn.groups:
+
+    def compute(groups: Sequence[Group], some_k: Tensor, some_v: Tensor) -> None:
+        for group in groups:
             lanes.index = lanes.begun % lanes.count
-            part = _compute.forward(q, travel.k, travel.v, group, call, alibi, rng_state, lanes)
+            part = _compute.forward(q, some_k, some_v, group, call, alibi, rng_state, lanes)
             if joined.is_full:
                 lanes.wait()
             joined.add(part)
+    for number, turn in enumerate(route.turns):
+        on_its_way = travel.send_on()
+        begun = lanes.begun
+        compute(turn.groups if number else own.first, travel.k, travel.v)
+        if number == own.last:
+            compute(own.held_back, k, v)
         lanes.wait(begun)  # of the turn before: its keys' memory is free then
         travel.arrive(on_its_way)
     lanes.wait()

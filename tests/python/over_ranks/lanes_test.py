@@ -43,9 +43,9 @@ class Stream:
 
 @pytest.fixture
 def work(monkeypatch):
-    """`pieces`: the stream of each piece that ran, and the pieces that it had waited for. Whoever reads a sum or the joined
-    result must have waited for all that went into it."""
-    noted = {"pieces": [], "caller": Stream()}
+    """`pieces`: the stream of each piece that ran, and what it had waited for. A piece must have waited for the keys that came;
+    whoever reads a sum or the joined result, or adds to a sum, for all that went into it before."""
+    noted = {"pieces": [], "caller": Stream(), "keys": set()}
     streams = Stream(), Stream()
     Stream.current = noted["caller"]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream.current)
@@ -64,10 +64,13 @@ def work(monkeypatch):
 
     def piece(_):
         here = Stream.current
+        assert noted["keys"] <= here.after
         noted["pieces"].append((here, here.after))
         here.after |= {len(noted["pieces"]) - 1}
 
     def fill(whole):
+        if isinstance(whole, _sum.Sum) or whole.is_full:
+            read(whole)
         whole.pieces = {*getattr(whole, "pieces", ()), len(noted["pieces"]) - 1}
 
     def read(whole):
@@ -77,19 +80,69 @@ def work(monkeypatch):
     for owner, reads in ((_join.Joined, "result"), (_sum.Sum, "onto")):
         first(owner, "add", fill)
         first(owner, reads, read)
+
+    class Arrived(ring_pieces.Arrived):
+        """Keys that come on the caller's stream, into memory that those before the last turn's have left."""
+
+        def __init__(self, *given):
+            super().__init__(*given)
+            self._first = self._begin = len(noted["pieces"])
+            self.come()
+
+        def come(self):
+            noted["keys"].add(f"keys {len(noted['keys'])}")
+            noted["caller"].after |= noted["keys"]
+
+        def arrive(self, started):
+            assert {*range(self._first, self._begin)} <= noted["caller"].after
+            self._begin = len(noted["pieces"])
+            super().arrive(started)
+            self.come()
+    monkeypatch.setattr(_ring, "Travel", Arrived)
     return noted
 
 
+@pytest.fixture(params=[False, True], ids=["whole", "held-back"])
+def is_held_back(request, monkeypatch):
+    """Whether own keys of so few rows are cut too."""
+    if request.param:
+        monkeypatch.setattr(_ring, "LEAST_ROWS_CUT", 4)
+        monkeypatch.setattr(_ring, "TILE_ROWS", 2)
+    _ring.route_of.cache_clear()
+    yield request.param
+    _ring.route_of.cache_clear()
+
+
+def test_a_full_join_waits(work, monkeypatch):
+    """One part at most: when the next comes, it is read."""
+    monkeypatch.setattr(_join, "MOST_PARTS", 1)
+    q, k, v = (torch.randn(1, 80, 2, 16) for _ in range(3))
+    ring = ring_pieces.Ring("ring", False, 5, 1, q, k, v, v)
+    for rank in range(5):
+        _ring.forward(ring.post(rank), ring.routes[rank], ring.call, ring.q[rank], ring.k[rank], ring.v[rank], None, None, None)
+
+
+def test_home(work):
+    """What a piece of work asks of the caller's stream comes after all that is there, and the lane goes on after it."""
+    lanes = _lanes.Lanes(torch.device("cpu"), True)
+    with lanes.on():
+        with lanes.home():
+            assert Stream.current is work["caller"]
+            Stream.current.after |= {"made at home"}
+        assert Stream.current is not work["caller"] and "made at home" in Stream.current.after
+
+
 @pytest.mark.parametrize("layout, causal", ring_pieces.CASES)
-def test_pieces_side_by_side(work, monkeypatch, layout, causal):
+def test_pieces_side_by_side(work, is_held_back, layout, causal):
     import mica
-    monkeypatch.setattr(_ring, "Travel", ring_pieces.Arrived)
     torch.manual_seed(1)
     q, k, v, d_o = (torch.randn(1, 80, 2, 16) for _ in range(4))
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     o = mica.attention(*leaves, causal=causal)
     want = torch.autograd.grad(o, leaves, d_o)
     ring = ring_pieces.Ring(layout, causal, 5, 2, q, k, v, d_o)
+    assert any(route.own.held_back for route in ring.routes) == (layout == "zigzag" or
+                                                                 layout == "ring" and causal and is_held_back)
     beside = []
     made, gradients = [], []
 

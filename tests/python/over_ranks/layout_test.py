@@ -137,6 +137,26 @@ def test_turns_of_several_steps_show_the_pairs_of_each(layout):
                 assert pairs_by_token(route.turns, rank, size) == want
 
 
+@pytest.mark.parametrize("layout", _layout.PLAIN)
+def test_own_keys_held_back_show_the_same_pairs(layout, monkeypatch):
+    monkeypatch.setattr(_ring, "LEAST_ROWS_CUT", 4)
+    monkeypatch.setattr(_ring, "TILE_ROWS", 2)
+    held_back = 0
+    for size, length, left, right in ((1, 9, None, 0), (3, 31, None, 0), (4, 40, None, 3), (3, 31, None, -2), (4, 40, None, None),
+                                      (5, 37, 11, 0)):
+        parts = functions._parts(layout, length, size)
+        lengths = tuple(sum(part.chunk.count for part in some) for some in parts)
+        for rank in range(size):
+            route = _ring.route_of.__wrapped__(parts, parts, lengths, _pieces.Mask(left, right, (0,)), rank, False, False,
+                                               False, 2)
+            first, last = ([*pairs_of(piece for group in groups for piece in group.pieces)] for groups in route.own[:2])
+            want = pairs_of(piece for group in route.turns[0].groups for piece in group.pieces)
+            assert len({*first, *last}) == len(first) + len(last) and {*first, *last} == {*want}
+            held_back += bool(last)
+            assert not last or right is not None
+    assert bool(held_back) == (layout != "stripe")  # whose pieces all end with short tiles
+
+
 def test_two_steps_are_fewer_pieces():
     parts = functions._parts("ring", 64, 8)
     route = _ring.route_of(parts, parts, (8,) * 8, _pieces.Mask(None, None, (0,)), 3, False, False, False, 2)
