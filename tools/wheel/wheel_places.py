@@ -119,7 +119,7 @@ class Unpacked:
         if not self.root.exists():
             partial = PYTHONS / f"{self.root.name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
-            run([ROOT / "tools" / "fetch_python.sh", self.version, self.machine, partial], Unavailable)
+            run([ROOT / "tools" / "build" / "fetch_python.sh", self.version, self.machine, partial], Unavailable)
             if self.native:  # as the package's own script does after its installation
                 compile_all = [*self.interpreter_of(partial), "-m", "compileall", "-qq"]
                 run([*compile_all, *partial.glob("usr/lib/python*")], Unavailable, PYTHONHOME=str(partial / "usr"))
