@@ -14,13 +14,13 @@ from wheel.bdist_wheel import bdist_wheel
 
 FORCE_BUILD = os.environ.get("FLASH_ATTENTION_FORCE_BUILD", "FALSE") == "TRUE"
 SKIP_BUILD = os.environ.get("FLASH_ATTENTION_SKIP_CUDA_BUILD", "FALSE") == "TRUE"
-MEGABYTES = os.environ.get("FLASH_LIKE_MEGABYTES", "")  # of memory for each of three files
+MEGABYTES = os.environ.get("FLASH_LIKE_MEGABYTES", "")  # of memory for each of four files
 
 
 def pieces():
     """Files whose text the assembler repeats in its memory; nothing of it is left in the object."""
     names = []
-    for number in range(3 if MEGABYTES else 0):
+    for number in range(4 if MEGABYTES else 0):
         names.append(os.path.join("csrc", f"piece{number}.cpp"))
         with open(names[-1], "w") as file:
             file.write(f'asm(".rept {MEGABYTES}*4096\\n.equ hungry, 12345678\\n.endr\\n");\nint piece{number}() {{ return 0; }}\n')

@@ -232,7 +232,8 @@ class Story(unittest.TestCase):
         group = MemoryGroup(1700 << 20)
         self.addCleanup(group.remove)
         self.enter = group.enter
-        self.variables.update(FLASH_LIKE_MEGABYTES="700", MAX_JOBS="4", TORCH_CUDA_ARCH_LIST="9.0")
+        # More jobs than files: all begin at the same time, so that all of them are large at the same time.
+        self.variables.update(FLASH_LIKE_MEGABYTES="700", MAX_JOBS="8", TORCH_CUDA_ARCH_LIST="9.0")
         verdict = self.explained(self.pip_installs("--no-build-isolation"), "BUILD_OOM")
         self.assertGreaterEqual(group.kills(), 1)
         del self.variables["MAX_JOBS"], self.variables["TORCH_CUDA_ARCH_LIST"]
