@@ -48,10 +48,10 @@ fuzz: ## libFuzzer over every parser of the doctor, SECONDS_EACH (60) each; what
 	  grep -E "^stat::number_of_executed_units|DONE" out/fuzz/$$parser.log; \
 	done
 
-doctor-truth: ## the doctor against real packages in throw-away Pythons (downloads 10 GB); writes docs/evidence/doctor-truth-ARCH.md
+doctor-truth: ## the doctor against real packages in throw-away Pythons (downloads 10 GB; TRUTH="--wheels FOLDER --jobs 2"); writes docs/evidence/doctor-truth-ARCH.md
 	@$(BOOTSTRAP) build
 	@$(call build,release,-DMICA_BUILD_TESTS=OFF $(LOCAL_KERNELS))
-	python3 tools/truth/doctor_truth.py build/bin/mica --output docs/evidence/doctor-truth-$$(uname -m).md
+	python3 tools/truth/doctor_truth.py build/bin/mica --output docs/evidence/doctor-truth-$$(uname -m).md $(TRUTH)
 
 bench: ## time the default suite, then beside PyTorch (from pip); writes out/bench.json and out/compare-cpu.json
 	@$(BOOTSTRAP) build bench

@@ -5,6 +5,11 @@
 #include <bit>
 #include <cstring>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 namespace support {
 namespace {
 
@@ -19,7 +24,7 @@ constexpr uint32_t kRound[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-void absorb(std::array<uint32_t, 8>& state, const uint8_t* block) {
+void absorb_block(std::array<uint32_t, 8>& state, const uint8_t* block) {
   uint32_t w[64];
   for (int i = 0; i < 16; ++i)
     w[i] = uint32_t(block[4 * i]) << 24 | uint32_t(block[4 * i + 1]) << 16 | uint32_t(block[4 * i + 2]) << 8 |
@@ -41,7 +46,65 @@ void absorb(std::array<uint32_t, 8>& state, const uint8_t* block) {
   for (int i = 0; i < 8; ++i) state[std::size_t(i)] += added[i];
 }
 
+void absorb(std::array<uint32_t, 8>& state, const uint8_t* blocks, std::size_t count) {
+  for (; count > 0; --count, blocks += 64) absorb_block(state, blocks);
+}
+
+#ifdef __x86_64__
+
+bool has_sha_instructions() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kSsse3 = 1u << 9, kSse41 = 1u << 19, kSha = 1u << 29;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & kSsse3) == 0 || (ecx & kSse41) == 0) return false;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & kSha) != 0;
+}
+
+// The instructions keep the state as (a, b, e, f) and (c, d, g, h), and do two rounds each.
+__attribute__((target("sha,sse4.1,ssse3"))) void absorb_by_instructions(std::array<uint32_t, 8>& state,
+                                                                        const uint8_t* blocks, std::size_t count) {
+  const auto load = [](const void* at) __attribute__((target("sse2"))) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(at));
+  };
+  const __m128i big_endian = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+  const __m128i badc = _mm_shuffle_epi32(load(state.data()), 0xb1), hgfe = _mm_shuffle_epi32(load(&state[4]), 0x1b);
+  __m128i abef = _mm_alignr_epi8(badc, hgfe, 8), cdgh = _mm_blend_epi16(hgfe, badc, 0xf0);
+  for (; count > 0; --count, blocks += 64) {
+    const __m128i abef_before = abef, cdgh_before = cdgh;
+    __m128i w[4];  // the last sixteen words of the schedule, four each
+    for (int group = 0; group < 16; ++group) {
+      __m128i& now = w[group % 4];
+      if (group < 4) {
+        now = _mm_shuffle_epi8(load(blocks + 16 * group), big_endian);
+      } else {
+        const __m128i last = w[(group + 3) % 4], before_last = w[(group + 2) % 4];
+        const __m128i sum =
+            _mm_add_epi32(_mm_sha256msg1_epu32(now, w[(group + 1) % 4]), _mm_alignr_epi8(last, before_last, 4));
+        now = _mm_sha256msg2_epu32(sum, last);
+      }
+      const __m128i words = _mm_add_epi32(now, load(kRound + 4 * group));
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, words);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(words, 0x0e));
+    }
+    abef = _mm_add_epi32(abef, abef_before);
+    cdgh = _mm_add_epi32(cdgh, cdgh_before);
+  }
+  const __m128i feba = _mm_shuffle_epi32(abef, 0x1b), dchg = _mm_shuffle_epi32(cdgh, 0xb1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(state.data()), _mm_blend_epi16(feba, dchg, 0xf0));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(&state[4]), _mm_alignr_epi8(dchg, feba, 8));
+}
+
+#endif
+
 }  // namespace
+
+Sha256::Sha256(bool in_words) : absorb_(absorb) {
+#ifdef __x86_64__
+  static const bool has_instructions = has_sha_instructions();
+  if (has_instructions && !in_words) absorb_ = absorb_by_instructions;
+#else
+  (void)in_words;
+#endif
+}
 
 void Sha256::update(std::span<const uint8_t> bytes) {
   const std::size_t held = length_ % 64;
@@ -51,9 +114,10 @@ void Sha256::update(std::span<const uint8_t> bytes) {
     std::memcpy(block_.data() + held, bytes.data(), take);
     bytes = bytes.subspan(take);
     if (held + take < 64) return;
-    absorb(state_, block_.data());
+    absorb_(state_, block_.data(), 1);
   }
-  for (; bytes.size() >= 64; bytes = bytes.subspan(64)) absorb(state_, bytes.data());
+  absorb_(state_, bytes.data(), bytes.size() / 64);
+  bytes = bytes.last(bytes.size() % 64);
   if (!bytes.empty()) std::memcpy(block_.data(), bytes.data(), bytes.size());
 }
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor against the truth: predicts what real packages will do in real Pythons, then really loads them.
 
-Usage: doctor_truth.py MICA [--output FILE] [--work FOLDER] [--only REGEX] [--torch RELEASE] [--rows FILE] [--keep]
+Usage: doctor_truth.py MICA [--output FILE] [--work FOLDER] [--only REGEX] [--torch RELEASE] [--wheels FOLDER] [--jobs N]
+                       [--resume] [--rows FILE] [--keep]
 
 Each target is a throw-away virtual environment with one release of PyTorch and of NumPy (or no PyTorch). What a package
 requires of Python is installed, then it is judged (`mica doctor FILE --python ENVIRONMENT --json`) and unpacked as pip does.
@@ -13,6 +14,10 @@ requires of Python is installed, then it is judged (`mica doctor FILE --python E
   a package that Python code does not find says nothing about compiled files, and is counted apart.
 A torch that a wheel excludes is asked of `pip check`. Wheels that pip must refuse and source packages that must not build are
 tried as well. Exit status 1 if a prediction was wrong.
+
+Wheels are taken from the folders that --wheels names, and what they lack is downloaded. With --jobs, targets are tried side by
+side, each worker in an environment of its own. A run that was ended goes on with --resume: pairs that have a row are not tried
+again (rows.json in the --work folder; of another doctor they are worth nothing).
 """
 
 import argparse
@@ -25,8 +30,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 sys.path += [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent / "check")]
@@ -35,6 +42,7 @@ import summary  # noqa: E402
 from doctor_loader import Loader, top_modules, try_import  # noqa: E402
 
 FIRST = "opened before it by its package: "  # evidence of a prediction
+MOST_AT_ONCE = 15  # wheels that one call of pip downloads
 OWN_CUDA = ("jax", "cuda-bindings")  # not needed by an import, and large
 LOAD_CODES = {"LOADS", "NEEDED_MISSING", "CUDA_MAJOR", "GLIBC_TOO_OLD", "GLIBCXX_TOO_OLD", "VERSION_MISSING",
               "UNDEFINED_SYMBOL", "TORCH_CXX11_ABI", "TORCH_SIGNATURE", "TORCH_STABLE_MIN", "TORCH_MISSING", "ELF_MACHINE",
@@ -92,22 +100,56 @@ def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
 
 
+class Rows:
+    """What came out, of all workers, kept in a file: a run that is ended has not been for nothing."""
+
+    def __init__(self, path: pathlib.Path, resume: bool) -> None:
+        self.path, self.lock, self.downloading = path, threading.Lock(), threading.Lock()
+        self.rows: List[Row] = []
+        self.open_pairs = 0  # where all that could be said is that it was made for another release of torch
+        if resume and path.exists():
+            self.rows = [Row(*row) for row in json.loads(path.read_text())]
+
+    def add(self, row: Row) -> None:
+        with self.lock:
+            self.rows.append(row)
+            self.path.write_text(json.dumps(self.rows))
+
+    def has(self, target: str, package: str) -> bool:
+        with self.lock:
+            return any(row.target == target and row.package.split(",")[0] == package for row in self.rows)
+
+
 class Truth:
-    def __init__(self, mica: pathlib.Path, work: pathlib.Path, only: str) -> None:
+    """One worker: an environment, into which one target after the other is put."""
+
+    def __init__(self, mica: pathlib.Path, work: pathlib.Path, only: str, rows: Rows, kept: Sequence[pathlib.Path] = (),
+                 wheels: Optional[pathlib.Path] = None) -> None:
         self.skip_sources = not re.search(only, "source")
         self.mica, self.work, self.only = mica, work, re.compile(only)
-        self.wheels = work / "wheels"
+        self.wheels = wheels or work / "wheels"
         self.wheels.mkdir(parents=True, exist_ok=True)
-        self.rows: List[Row] = []
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.folders = [self.wheels, *kept]
+        self.results = rows
         self.torch: Optional[str] = None  # of the target
         self.numpy = ""
-        self.open_pairs = 0  # where all that could be said is that it was made for another release of torch
+
+    def is_meant(self, target: str, package: str) -> bool:
+        return bool(self.only.search(f"{target} {package}")) and not self.results.has(target, package)
+
+    def links(self) -> List[str]:
+        return [word for folder in self.folders[1:] for word in ("--find-links", str(folder))]
 
     def download_all(self, packages: Sequence[str]) -> List[pathlib.Path]:
-        """Their wheels, in that order, by as few calls of pip as there are releases of one package."""
-        rest = [p for p in packages if not self.downloaded(p)]
+        """Their wheels, in that order, some at once: what a call of pip brought stays when the next one is ended."""
+        with self.results.downloading:
+            self.fetch_all([p for p in packages if not self.downloaded(p)])
+        return [wheel for wheel in map(self.downloaded, packages) if wheel]
+
+    def fetch_all(self, rest: List[str]) -> None:
         while rest:
-            batch = {name_of(p.split("=")[0]): p for p in reversed(rest)}
+            batch = {name_of(p.split("=")[0]): p for p in reversed(rest[:MOST_AT_ONCE])}
             rest = [p for p in rest if p not in batch.values()]
             while batch:
                 missing = self.fetch(list(batch.values()))
@@ -116,7 +158,6 @@ class Truth:
                 if missing not in batch:
                     raise RuntimeError(f"pip download failed: {missing}")
                 say(f"not to be had: {batch.pop(missing)}")
-        return [wheel for wheel in map(self.downloaded, packages) if wheel]
 
     def fetch(self, packages: List[str], options: Sequence[str] = (), folder: Optional[pathlib.Path] = None) -> Optional[str]:
         """Nothing if all came, else the name of the one that this machine's index does not have, or pip's last line."""
@@ -129,16 +170,18 @@ class Truth:
 
     def downloaded(self, package: str) -> Optional[pathlib.Path]:
         name, _, version = package.replace(" ", "").partition("==")
-        for wheel in self.wheels.glob("*.whl"):
-            parts = wheel.name.split("-")
-            if name_of(parts[0]) == name_of(name) and (not version or parts[1] == version):
-                return wheel
+        for folder in self.folders:
+            for wheel in folder.glob("*.whl"):
+                parts = wheel.name.split("-")
+                if name_of(parts[0]) == name_of(name) and (not version or parts[1] == version):
+                    return wheel
         return None
 
     def foreign_wheel(self, package: str, options: Sequence[str]) -> Optional[pathlib.Path]:
         folder = self.wheels / re.sub(r"[^A-Za-z0-9.]+", "-", " ".join([package, *options]))
-        if not folder.exists() and self.fetch([package], options, folder) is not None:
-            say(f"not to be had: {package} {' '.join(options)}")
+        with self.results.downloading:
+            if not folder.exists() and self.fetch([package], options, folder) is not None:
+                say(f"not to be had: {package} {' '.join(options)}")
         return next(iter(sorted(folder.glob("*.whl"))), None)
 
     def make_environment(self) -> None:
@@ -150,7 +193,7 @@ class Truth:
         self.site = next((self.environment / "lib").glob("python*/site-packages"))
 
     def pip_install(self, packages: Sequence[str], options: Sequence[str] = ("--no-deps",)) -> bool:
-        return run([self.python, "-m", "pip", "install", "-q", *options, *packages]).returncode == 0
+        return run([self.python, "-m", "pip", "install", "-q", *self.links(), *options, *packages]).returncode == 0
 
     def bring_requirements(self, wheels: List[pathlib.Path]) -> None:
         """What the wheels require, and what that requires, by pip, with the target's torch and NumPy as they are."""
@@ -218,16 +261,13 @@ class Truth:
         shown = (wrong or failing or predictions or [("none", "", "")])[0]
         codes = sorted({code for code, _, _ in predictions})
         row = Row(target, package, len(predictions), shown[1], shown[2], ", ".join(codes), foretold, *imported)
-        self.rows.append(row)
-        (self.work / "rows.json").write_text(json.dumps(self.rows))  # a run that is ended has not been for nothing
+        self.results.add(row)
         say(f"{'right' if row.right else 'WRONG'}  {target}  {row.package}  {row.code}  import {foretold}/{row.imported} {row.words}")
         if wrong:
             say(f"  predicted {shown[1]}\n  really    {shown[2]}")
 
     def wheel_pair(self, target: str, wheel: pathlib.Path) -> None:
         """Predict from the wheel, unpack it where pip would, load each file that was judged, import it."""
-        if not self.only.search(f"{target} {wheel.name}"):
-            return
         code, verdicts = self.judge(wheel)
         added = self.unpack(wheel)
         predictions = []
@@ -258,14 +298,14 @@ class Truth:
         foretold = {0: "works", 1: "fails"}.get(code, "") if tops else ""
         if not predictions and open_files and not foretold:
             say(f"not foretold: {wheel.name} in {target}")
-            self.open_pairs += 1
+            self.results.open_pairs += 1
         else:
             self.add(target, wheel.name + (f", {open_files} more not foretold" if open_files else ""), predictions, foretold,
                      imported)
 
     def refused_pair(self, target: str, wheel: pathlib.Path) -> None:
         """A wheel that pip must refuse, in pip's words."""
-        if not self.only.search(f"{target} {wheel.name}"):
+        if not self.is_meant(target, wheel.name):
             return
         refused = [v for v in self.judge(wheel)[1] if v["code"] in ("WHEEL_TAG_PYTHON", "WHEEL_TAG_PLATFORM")]
         result = run([self.python, "-m", "pip", "install", "-q", "--no-deps", wheel])
@@ -276,10 +316,10 @@ class Truth:
 
     def foreign_file(self, target: str, wheel: pathlib.Path) -> None:
         """A file of another machine's or Python's wheel, unpacked by hand and loaded by its path."""
-        if not self.only.search(f"{target} {wheel.name}"):
-            return
         with zipfile.ZipFile(wheel) as archive:
             names = sorted(n for n in archive.namelist() if n.endswith(".so") and ".libs/" not in n)
+            if not self.is_meant(target, f"{names[0]} of {wheel.name}"):
+                return
             path = pathlib.Path(archive.extract(names[0], self.work / "foreign" / wheel.stem))
         verdicts = [v for v in self.judge(path)[1] if v["code"] in LOAD_CODES]
         if verdicts:
@@ -289,7 +329,7 @@ class Truth:
 
     def source_pair(self, target: str, package: str) -> None:
         """A source package: the first thing that stops its build."""
-        if not self.only.search(f"{target} {package}"):
+        if not self.is_meant(target, f"{package} (source)"):
             return
         source = self.work / (package.replace("-", "_").replace("==", "-") + ".tar.gz")
         source.write_bytes(gzip.compress(b""))  # what is judged is the environment; pip downloads the package when it builds it
@@ -323,13 +363,13 @@ class Truth:
         target = (f"torch {torch}" if torch else "no torch") + f", {numpy.replace('==', ' ')}"
         self.torch, self.numpy = torch, numpy
         say(f"target: {target}")
+        plain = tried.PLAIN if numpy == tried.NUMPY_2 else []
+        wheels = self.download_all(tried.packages_with_torch() if torch else tried.WITH_NUMPY + plain)
+        wheels = [wheel for wheel in wheels if self.is_meant(target, wheel.name)]
         self.pip_install(tried.PYTHON_OF_TORCH + [numpy])
         added = self.bring_torch(torch) if torch else []
         if added is None:
             return
-        plain = tried.PLAIN if numpy == tried.NUMPY_2 else []
-        wheels = self.download_all(tried.packages_with_torch() if torch else tried.WITH_NUMPY + plain)
-        wheels = [wheel for wheel in wheels if self.only.search(f"{target} {wheel.name}")]
         self.bring_requirements(wheels)
         self.loader = Loader(self.python, torch is not None, self.work)
         for wheel in wheels:
@@ -360,44 +400,50 @@ class Truth:
             self.pip_install([module])
             self.source_pair(f"no torch, with {module}", tried.SOURCE)
 
-    def run_all(self, torches: List[Optional[str]]) -> None:
+    def run_targets(self, targets: List[Tuple[Optional[str], str]], with_sources: bool) -> None:
+        """Those of the list, which other workers take from too, until none is left."""
         self.make_environment()
-        if None in torches and not self.skip_sources:
+        if with_sources and not self.skip_sources:
             self.source_steps()
-        for torch in torches:
-            for numpy in [tried.TORCHES[torch]] if torch else [tried.NUMPY_1, tried.NUMPY_2]:
-                self.run_target(torch, numpy)
+        while True:
+            with self.results.lock:
+                if not targets:
+                    break
+                torch, numpy = targets.pop(0)
+            self.run_target(torch, numpy)
         shutil.rmtree(self.environment, ignore_errors=True)
+        shutil.rmtree(self.work / "foreign", ignore_errors=True)
 
-    def report(self) -> str:
-        right = sum(row.right for row in self.rows)
-        packages = {name_of(re.split(r"[-= ]", row.package.split(" of ")[-1])[0]) for row in self.rows}
-        files = sum(row.files for row in self.rows)
-        imports = [row for row in self.rows if row.foretold and row.imported]
-        apart = [row for row in imports if row.imported == "in Python"]
-        untold = sum(bool(row.imported) and not row.foretold for row in self.rows)
-        lines = ["# The doctor against the truth", "",
-                 "Written by `make doctor-truth`: each package was judged by `mica doctor`, then really installed and loaded in a",
-                 "throw-away Python. A row is right if what the loader (or pip, or the build) said of every compiled file is what",
-                 "was predicted, word for word, and if `import` of the package's top modules did what the exit code said.", "",
-                 f"{len(self.rows)} pairs of a target and a package, over {len(packages)} packages: {right} right. {files} files were",
-                 f"loaded. Of {len(imports)} imports {sum(r.import_right for r in imports) - len(apart)} did what was foretold; {len(apart)} stopped at a name or a package that",
-                 "Python code did not find, which says nothing about compiled files (`in Python`). Of "
-                 f"{self.open_pairs} more the doctor only said",
-                 "that they were made for another release of torch (TORCH_OTHER_RELEASE: loads, or crashes). Of "
-                 f"{untold} imports it said\nthat it cannot tell (exit code 2). "
-                 f"At {summary.commit()} on",
-                 f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, {platform.machine()}, "
-                 f"{' '.join(platform.libc_ver())}.", "",
-                 "| | target | package | files | verdicts | first message | import foretold | and really |",
-                 "|---|---|---|---|---|---|---|---|"]
-        for row in self.rows:
-            same = plain(row.predicted) == plain(row.really)
-            message = row.really if same else f"predicted {row.predicted}, really {row.really}"
-            cells = ["right" if row.right else "WRONG", row.target, row.package, str(row.files), row.code,
-                     f"`{message[:300]}`" if message else "", row.foretold, row.imported + (f": `{row.words[:200]}`" if row.words else "")]
-            lines.append("| " + " | ".join(c.replace(str(self.work), "...").replace("|", "\\|") for c in cells) + " |")
-        return "\n".join(lines) + "\n"
+
+def report(results: Rows, work: pathlib.Path) -> str:
+    right = sum(row.right for row in results.rows)
+    packages = {name_of(re.split(r"[-= ]", row.package.split(" of ")[-1])[0]) for row in results.rows}
+    files = sum(row.files for row in results.rows)
+    imports = [row for row in results.rows if row.foretold and row.imported]
+    apart = [row for row in imports if row.imported == "in Python"]
+    untold = sum(bool(row.imported) and not row.foretold for row in results.rows)
+    lines = ["# The doctor against the truth", "",
+             "Written by `make doctor-truth`: each package was judged by `mica doctor`, then really installed and loaded in a",
+             "throw-away Python. A row is right if what the loader (or pip, or the build) said of every compiled file is what",
+             "was predicted, word for word, and if `import` of the package's top modules did what the exit code said.", "",
+             f"{len(results.rows)} pairs of a target and a package, over {len(packages)} packages: {right} right. {files} files were",
+             f"loaded. Of {len(imports)} imports {sum(r.import_right for r in imports) - len(apart)} did what was foretold; {len(apart)} stopped at a name or a package that",
+             "Python code did not find, which says nothing about compiled files (`in Python`). Of "
+             f"{results.open_pairs} more the doctor only said",
+             "that they were made for another release of torch (TORCH_OTHER_RELEASE: loads, or crashes). Of "
+             f"{untold} imports it said\nthat it cannot tell (exit code 2). "
+             f"At {summary.commit()} on",
+             f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, {platform.machine()}, "
+             f"{' '.join(platform.libc_ver())}.", "",
+             "| | target | package | files | verdicts | first message | import foretold | and really |",
+             "|---|---|---|---|---|---|---|---|"]
+    for row in results.rows:
+        same = plain(row.predicted) == plain(row.really)
+        message = row.really if same else f"predicted {row.predicted}, really {row.really}"
+        cells = ["right" if row.right else "WRONG", row.target, row.package, str(row.files), row.code,
+                 f"`{message[:300]}`" if message else "", row.foretold, row.imported + (f": `{row.words[:200]}`" if row.words else "")]
+        lines.append("| " + " | ".join(re.sub(re.escape(str(work)) + r"(/worker-\d+)?", "...", c).replace("|", "\\|") for c in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -407,25 +453,38 @@ def main() -> int:
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path(".cache/doctor-truth"))
     parser.add_argument("--only", default="", help="a regular expression over target and package")
     parser.add_argument("--torch", action="append", help="only these releases of torch, or none")
+    parser.add_argument("--wheels", type=pathlib.Path, action="append", default=[], help="a folder of wheels to look into first")
+    parser.add_argument("--jobs", type=int, default=1, help="targets that are tried side by side")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was ended")
     parser.add_argument("--rows", type=pathlib.Path, action="append", default=[],
                         help="rows.json of another run (its --work folder), reported too")
     parser.add_argument("--report-only", action="store_true", help="try nothing: only report --rows")
     parser.add_argument("--keep", action="store_true", help="keep the downloads")
     arguments = parser.parse_args()
-    truth = Truth(arguments.mica.resolve(), arguments.work.resolve(), arguments.only)
-    wanted = [None if release == "none" else release for release in arguments.torch or ["none", *tried.TORCHES]]
+    work, wanted = arguments.work.resolve(), arguments.torch or ["none", *tried.TORCHES]
+    work.mkdir(parents=True, exist_ok=True)
+    results = Rows(work / "rows.json", arguments.resume)
     for path in arguments.rows:
-        truth.rows += [Row(*row) for row in json.loads(path.read_text())]
+        results.rows += [Row(*row) for row in json.loads(path.read_text())]
+    targets: List[Tuple[Optional[str], str]] = [(release, tried.TORCHES[release]) for release in wanted if release != "none"]
+    if "none" in wanted:
+        targets = [(None, tried.NUMPY_1), *targets, (None, tried.NUMPY_2)]
     if not arguments.report_only:
-        truth.run_all(wanted)
+        kept = [folder.resolve() for folder in arguments.wheels]
+        workers = [Truth(arguments.mica.resolve(), work / f"worker-{i}", arguments.only, results, kept, work / "wheels")
+                   for i in range(arguments.jobs)]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            ended = [pool.submit(worker.run_targets, targets, "none" in wanted and i == 0) for i, worker in enumerate(workers)]
+        for each in ended:
+            each.result()
     if not arguments.keep:
-        shutil.rmtree(truth.wheels, ignore_errors=True)
-    shutil.rmtree(truth.work / "foreign", ignore_errors=True)
-    report = truth.report()
+        shutil.rmtree(work / "wheels", ignore_errors=True)
+    results.rows.sort(key=lambda row: row.target)
+    text = report(results, work)
     if arguments.output:
-        arguments.output.write_text(report)
-    print(report)
-    return 0 if truth.rows and all(row.right for row in truth.rows) else 1
+        arguments.output.write_text(text)
+    print(text)
+    return 0 if results.rows and all(row.right for row in results.rows) else 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,12 @@ std::string built_for(const std::string& symbol, const std::string& name) {
   return "";
 }
 
+bool is_ffmpeg_name(const std::string& symbol) {
+  for (const char* prefix : {"av_", "avcodec_", "avformat_", "avfilter_", "avio_", "swr_", "sws_"})
+    if (symbol.starts_with(prefix)) return true;
+  return false;
+}
+
 }  // namespace
 
 void explain_symbol(const std::string& symbol, const Environment* target, Verdict& verdict) {
@@ -32,10 +38,36 @@ void explain_symbol(const std::string& symbol, const Environment* target, Verdic
       "{pip} uninstall -y PACKAGE, then install the wheel that fits: for flash-attn, mica pick names it; for "
       "torchvision and the like, {pip} install -U torch torchvision torchaudio in one command; what has no wheel: mica "
       "build PACKAGE. (`import torch` must stand before the import: by itself that alone gives such an error, too)";
-  if (!is_torch_name(symbol) && !is_torch_stable_name(symbol)) {
+  if (is_torch_stable_name(symbol)) {
+    const Version release = stable_function_release(symbol);
+    verdict.code = "TORCH_STABLE_MIN";
+    verdict.cause = symbol + " is of torch's stable interface" +
+                    (release.known() ? ", from torch " + release.text() + " on" : "") + ", and " +
+                    describe_torch(target) + " is older than that: the file was built for a newer one.";
+    verdict.fix = release.known() ? "{pip} install 'torch>=" + release.text() + "', or an older release of the package"
+                                  : "{pip} install -U torch and the package in one command";
+    return;
+  }
+  if (!is_torch_name(symbol)) {
     verdict.code = "UNDEFINED_SYMBOL";
     verdict.cause = "Nothing that is loaded defines " + name + ".";
     verdict.fix = "mica doctor FILE.so shows which of its libraries should have it";
+    if (is_ffmpeg_name(symbol)) {
+      verdict.cause +=
+          " It is FFmpeg's: the file was compiled with the headers of a newer FFmpeg than the one whose libraries are "
+          "found (av_channel_layout... came with 5.1), or two of them are installed.";
+      verdict.fix =
+          "one FFmpeg for the build and the run: conda install -c conda-forge 'ffmpeg>=6,<8', then {pip} install "
+          "--force-reinstall --no-cache-dir PACKAGE (a checkout: rm -rf build first)";
+    }
+    if (symbol.starts_with("__cudaRegisterLinkedBinary_")) {
+      verdict.cause +=
+          " Its files were compiled as relocatable GPU code (nvcc -rdc=true), and the step in which nvcc links that "
+          "code did not take place or left a file out: g++ alone linked them.";
+      verdict.fix =
+          "rm -rf build *.egg-info in its checkout and {pip} install --no-cache-dir --no-build-isolation PACKAGE; in "
+          "its setup.py the extension needs CUDAExtension(..., dlink=True) and every .cu file in it";
+    }
     if (symbol.rfind("_Z", 0) == 0) {
       verdict.cause +=
           " It is no symbol of PyTorch, of CUDA or of the C++ library, so that it belongs to the extension "

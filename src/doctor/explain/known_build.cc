@@ -51,6 +51,15 @@ std::span<const KnownFailure> known_build_failures() {
        "{pip} install torch, or start the Python that has it (mica doctor lists them)"},
       {"BUILD_NVCC_MISSING",
        Role::kCause,
+       {"sh: {line}: :{path*}/bin/nvcc: not found", "sh: line {line}: :{path*}/bin/nvcc: No such file",
+        "No such file or directory: ':{path*}/bin/nvcc'"},
+       {},
+       "CUDA_HOME is one folder, and here it begins with a colon (:{path}): it was set as a list is, from a variable "
+       "that was empty.",
+       "export CUDA_HOME={path} PATH={path}/bin:$PATH, and put the same in ~/.bashrc in place of "
+       "CUDA_HOME=$CUDA_HOME:{path}"},
+      {"BUILD_NVCC_MISSING",
+       Role::kCause,
        {"CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile CUDA op",
         "MissingCUDAException", "nvcc was not found", "name 'bare_metal_version' is not defined",
         "[Errno 2] No such file or directory: '{path*}/bin/nvcc'", "nvcc: command not found", "nvcc: not found",
@@ -91,7 +100,8 @@ std::span<const KnownFailure> known_build_failures() {
        "delete its -gencode in setup.py or the Makefile), then {pip} install {project} --no-build-isolation"},
       {"BUILD_ARCH_UNSUPPORTED_BY_NVCC",
        Role::kCause,
-       {"Unsupported gpu architecture '{arch}'", "Value '{arch}' is not defined for option 'gpu-architecture'",
+       {"Unsupported gpu architecture '{arch}'", "unsupported gpu architecture '{arch}'",
+        "Value '{arch}' is not defined for option 'gpu-architecture'",
         "Unknown CUDA arch ({arch}) or GPU not supported"},
        {},
        "nvcc (or this PyTorch's list) does not know {arch}: it is too old for it (compute_86 needs CUDA 11.1, "
@@ -151,6 +161,29 @@ std::span<const KnownFailure> known_build_failures() {
        "export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH (mica doctor lists the toolkits here); with "
        "nvcc "
        "11.5: apt-get install -y g++-10 and export CC=gcc-10 CXX=g++-10 NVCC_PREPEND_FLAGS='-ccbin g++-10'"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
+       {"exception specification is incompatible with that of previous function '{function}'"},
+       {"mathcalls.h", "math_functions.h"},
+       "The C library's headers and CUDA's both declare {function}, and not in the same way: glibc has cospi, sinpi "
+       "and "
+       "their like since 2.41, rsqrt since 2.42, and this CUDA toolkit is older than that.",
+       "build against an older glibc: conda install -c conda-forge gxx_linux-64 'sysroot_linux-64<2.41' and export "
+       "NVCC_PREPEND_FLAGS=\"-ccbin $CXX\"; or in a container of a distribution before it (Ubuntu 24.04: docker run "
+       "-it "
+       "--gpus all nvidia/cuda:12.8.1-devel-ubuntu24.04); or with a newer CUDA toolkit, where there is one"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
+       {"fatal error: {header}: No such file or directory"},
+       {"fatal error: filesystem: No", "fatal error: charconv: No", "fatal error: optional: No",
+        "fatal error: variant: No", "fatal error: string_view: No", "fatal error: concepts: No",
+        "fatal error: span: No", "fatal error: ranges: No", "fatal error: format: No"},
+       "<{header}> is a header of the C++ library itself, and the g++ that compiles is too old to have it: optional, "
+       "variant and string_view came with g++ 7, filesystem and charconv with 8, concepts, span and ranges with 10, "
+       "format with 13.",
+       "g++ --version, then a newer one: apt-get install -y g++-12 (or: conda install -c conda-forge gxx_linux-64=12) "
+       "and "
+       "export CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12'"},
       {"BUILD_HOST_COMPILER",
        Role::kCause,
        {"Cannot open include file: 'corecrt.h'", "Cannot open include file: 'stddef.h'",
@@ -229,11 +262,50 @@ std::span<const KnownFailure> known_build_failures() {
        "--no-cache-dir --no-deps {project}"},
       {"BUILD_HEADERS_MISSING",
        Role::kCause,
+       {"nvshmem.h: No such file or directory", "nvshmemx.h: No such file or directory"},
+       {},
+       "The source is built on NVSHMEM, and its headers are not where the build looks: NVSHMEM_DIR names no folder, or "
+       "one without an include (flashinfer's copy has the libraries only).",
+       "{pip} install nvidia-nvshmem-cu12 && export NVSHMEM_DIR=$({python} -c 'import nvidia.nvshmem as n; "
+       "print(n.__path__[0])'), then {pip} install --no-build-isolation {project}"},
+      {"BUILD_HEADERS_MISSING",
+       Role::kCause,
        {"{header}.h: No such file or directory", "{header}.cuh: No such file or directory"},
-       {"cuda", "cusparse", "cublas", "cusolver", "nv/target", "thrust"},
+       {"cuda", "cusparse", "cublas", "cusolver", "curand", "cufft", "nvrtc", "nvToolsExt", "nv/target", "thrust"},
        "A header of the CUDA toolkit is missing: the toolkit is not whole, as some conda and pip packages are.",
        "conda install -c nvidia cuda-toolkit, or the distribution's whole toolkit, and export CUDA_HOME to it (mica "
        "doctor lists the toolkits here)"},
+      {"BUILD_FAILED",
+       Role::kCause,
+       {"nvlink error : Undefined reference to '{symbol_of_gpu}' in '{object}'",
+        "nvlink error : Undefined reference to '{symbol_of_gpu}'"},
+       {},
+       "The linker for GPU code finds {symbol_of_gpu} in none of the objects and libraries that it was given: the "
+       "library "
+       "that has it is missing from the link, or was built without that part (nvshmemi_ibgda... is in an NVSHMEM with "
+       "IBGDA only).",
+       "names that begin with nvshmem: {pip} install -U nvidia-nvshmem-cu12 && export NVSHMEM_DIR=$({python} -c "
+       "'import "
+       "nvidia.nvshmem as n; print(n.__path__[0])'); others: rm -rf build and {pip} install --no-cache-dir "
+       "--no-build-isolation {project}"},
+      {"BUILD_FAILED",
+       Role::kCause,
+       {"A single input file is required for a non-link phase when an outputfile is specified"},
+       {},
+       "nvcc took a piece of an option for a second file: a path with a blank in it (Program Files, a user's name) "
+       "stands "
+       "in the command without quotation marks, or a variable of flags ends in one that wants a value.",
+       "move what has the blank in its path, or name it by a link without one (mklink /J C:\\cuda \"%CUDA_PATH%\" && "
+       "set "
+       "CUDA_HOME=C:\\cuda); code that is compiled at first use: export TORCH_EXTENSIONS_DIR to a folder without one"},
+      {"BUILD_FAILED",
+       Role::kSummary,
+       {"Could not open input file '{folder*}tmpxft_{rest}'", "Could not open input file {folder*}tmpxft_{rest}"},
+       {},
+       "nvcc hands files from one of its programs to the next by way of a temporary folder, and one was gone: the "
+       "folder is full or is being cleaned, or the program before was ended (memory), often with several builds at "
+       "once.",
+       "df -h /tmp; then TMPDIR=/path/with/space MAX_JOBS=1 {pip} install --no-build-isolation {project}"},
       {"BUILD_HEADERS_MISSING",
        Role::kCause,
        {"cannot find -lcuda{rest}", "cannot find -lnvrtc", "cannot find -lcublas{rest}", "cannot find -lcudart",
@@ -256,6 +328,37 @@ std::span<const KnownFailure> known_build_failures() {
        {},
        "Without ninja the files are compiled one after the other, for hours.",
        "{pip} install ninja (if it is there: {pip} install --force-reinstall ninja, and `ninja --version` must work)"},
+      // Any other header, last of those.
+      {"BUILD_HEADERS_MISSING",
+       Role::kSummary,
+       {"fatal error: {header}: No such file or directory", "fatal error: '{header}' file not found"},
+       {},
+       "The compiler finds no {header}, which the source includes: it belongs to a library whose development files are "
+       "not installed, or to a submodule that the checkout was made without.",
+       "in a checkout: git submodule update --init --recursive; a library of the system: apt-get install -y apt-file "
+       "&& "
+       "apt-file update && apt-file search {header} names its package"},
+      {"BUILD_HOST_COMPILER",
+       Role::kSummary,
+       {"[WinError 2] The system cannot find the file specified", "[WinError 2]"},
+       {"build_ext", "cpp_extension", "setup.py", "Failed to build", "BuildExtension"},
+       "The build started a program that is not on PATH: on Windows that is Visual Studio's cl.exe, or nvcc. Their "
+       "paths are set only in their own prompts.",
+       "install \"Desktop development with C++\" of the Visual Studio Build Tools and the CUDA toolkit, open \"x64 "
+       "Native "
+       "Tools Command Prompt\", check `where cl nvcc`, then set DISTUTILS_USE_SDK=1 && {pip} install {project} "
+       "--no-build-isolation"},
+      {"BUILD_NO_ARCH",
+       Role::kCause,
+       {"Unknown compute capability. Specify the target compute capabilities in the {variable} environment variable",
+        "Unknown compute capability. Ensure PyTorch with CUDA support is installed"},
+       {},
+       "No GPU is visible to the build (a login node, docker build, a PyTorch for the CPU), and it was not told what "
+       "to "
+       "compile for.",
+       "export TCNN_CUDA_ARCHITECTURES=\"80;90\" TORCH_CUDA_ARCH_LIST=\"8.0;9.0\" (the GPUs it shall run on), then "
+       "{pip} "
+       "install --no-build-isolation {project}"},
       {"BUILD_NO_ARCH",
        Role::kCause,
        {"IndexError: list index out of range"},

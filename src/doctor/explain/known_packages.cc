@@ -132,6 +132,14 @@ std::span<const KnownFailure> known_package_failures() {
        "{python} -c 'import torch, ctypes, glob, importlib.util as u; "
        "[ctypes.CDLL(f) for f in glob.glob(u.find_spec(\"dgl\").submodule_search_locations[0] + "
        "\"/graphbolt/*.so\")]' 2>&1 | mica explain"},
+      {"TORCH_SIGNATURE",
+       Role::kCause,
+       {"ImportError: {package} was built using PyTorch {built} But you are using PyTorch {have} to run it"},
+       {},
+       "{package} was built for PyTorch {built}, and the one here is {have}. It looks at the version itself, and "
+       "stops.",
+       "a build of {package} for PyTorch {have}: its page of wheels names them by PyTorch and CUDA, and mica build "
+       "{package} makes one here; or in an environment of its own {pip} install torch=={built}"},
       // DeepSpeed, apex, AutoGPTQ, sgl_kernel, mmcv, triton.
       {"BUILD_CUDA_MAJOR_MISMATCH",
        Role::kCause,
@@ -179,8 +187,8 @@ std::span<const KnownFailure> known_package_failures() {
        "{pip} install --no-build-isolation 'transformer-engine[pytorch]'"},
       {"MODULE_MISSING",
        Role::kSummary,
-       {"NameError: name '{module}' is not defined"},
-       {"_cuda' is not defined", "_cuda_core' is not defined", "_cuda_oflex' is not defined",
+       {"NameError: name '{module}' is not defined", "name '{module}' is not defined"},
+       {"_ext' is not defined", "_cuda' is not defined", "_cuda_core' is not defined", "_cuda_oflex' is not defined",
         "name '_C' is not defined", "_kernels' is not defined"},
        "The compiled module was imported below `try`, that failed, and the failure was dropped: it was not built, or "
        "does not load with this PyTorch.",
@@ -303,6 +311,18 @@ std::span<const KnownFailure> known_package_failures() {
        {},
        "The caller was written for another release of {module} than the one that is installed: that one has no {name}.",
        "{pip} install -U both in one command (the caller's requirements name the release of {module} that it wants)"},
+      // A part of a package that is there.
+      {"MODULE_MISSING",
+       Role::kSummary,
+       {"No module named '{package*}.{part}'"},
+       {},
+       "{package} was found and has no {part}: it is of another release than the one that its caller was written for, "
+       "or "
+       "a checkout of its source is found first, in which that file is made only by the build, or something else is "
+       "called {package}.",
+       "{python} -c 'import importlib.util as u; print(u.find_spec(\"{package}\"))' from another folder says which it "
+       "is; "
+       "then {pip} install -U --force-reinstall --no-cache-dir its package"},
       // Any module that is missing, last.
       {"PACKAGE_MISSING",
        Role::kSummary,

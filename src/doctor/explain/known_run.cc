@@ -33,6 +33,14 @@ std::span<const KnownFailure> known_run_failures() {
        "{python} -c 'import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())' says whether "
        "it is PyTorch ({pip} install -U torch --index-url https://download.pytorch.org/whl/cu128 serves 12.0); if it "
        "is an extension: mica inspect FILE.so lists what it serves, and mica build PACKAGE builds it for this GPU"},
+      {"GPU_NO_CODE",
+       Role::kCause,
+       {"OSError: Could not find compatible {package} extension for compute capability {capability*}."},
+       {},
+       "{package} has one extension for each compute capability that it was built for, and none for this GPU's "
+       "({capability}): it was built on a machine with another one.",
+       "export TCNN_CUDA_ARCHITECTURES={capability} TORCH_CUDA_ARCH_LIST=\"8.0;9.0\" (this GPU's), then {pip} install "
+       "--force-reinstall --no-cache-dir --no-build-isolation {package} from its source"},
       {"PTX_TOO_NEW",
        Role::kCause,
        {"the provided PTX was compiled with an unsupported toolchain", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",

@@ -45,6 +45,7 @@ class LoadJudge {
                         : "It is a program, not a shared library: it is started, not imported.",
                     binary_.elf.type == ET_REL ? "link it: g++ -shared ..." : "take the file that its package imports");
       case LoadFailure::kNeededMissing: return needed();
+      case LoadFailure::kDamaged: return damaged();
       case LoadFailure::kVersionMissing: return version();
       case LoadFailure::kUndefinedSymbol: return symbol();
     }
@@ -119,6 +120,18 @@ class LoadJudge {
     return make("NEEDED_MISSING", "The library is in none of the places where the loader looks.",
                 "install the package that has " + printable(library) + ", or add its folder to LD_LIBRARY_PATH",
                 evidence);
+  }
+
+  Verdict damaged() const {
+    return make("ELF_DAMAGED",
+                result_.message.ends_with("too short")
+                    ? "A library that it needs has no bytes, or next to none: a copy or a download ended before it had "
+                      "begun. The loader looks no further."
+                    : "What has the name of a library that it needs is no library: a script for the linker, a pointer "
+                      "of Git LFS, an error page. The loader looks no further.",
+                "install the package that has the file again: python -m pip install --force-reinstall --no-deps "
+                "--no-cache-dir PACKAGE",
+                {printable(base_name(result_.object)) + " needs " + printable(base_name(result_.library))});
   }
 
   // A library of CUDA from pip is found by a file that looks into its folder, and by one that is opened after a torch

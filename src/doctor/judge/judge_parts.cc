@@ -26,11 +26,11 @@ using namespace support;
 namespace {
 
 // Where a wheel's files will lie. Scripts and data folders move; what they hold is not imported.
-std::string placed_path(const Inspection& inspection, const Binary& binary, const Environment& target) {
+std::string placed_path(const Inspection& inspection, const std::string& path, const Environment& target) {
   if (!inspection.wheel) {
     std::error_code error;
-    const auto absolute = std::filesystem::absolute(binary.path, error);
-    return error ? binary.path : absolute.lexically_normal().string();
+    const auto absolute = std::filesystem::absolute(path, error);
+    return error ? path : absolute.lexically_normal().string();
   }
   const std::string folder =
       target.python && !target.python->site_packages.empty() ? target.python->site_packages[0] : "/site-packages";
@@ -39,9 +39,9 @@ std::string placed_path(const Inspection& inspection, const Binary& binary, cons
           ? ""
           : inspection.wheel->dist_info.substr(0, inspection.wheel->dist_info.size() - 10) + ".data/";
   for (const char* scheme : {"platlib/", "purelib/"})
-    if (!data.empty() && binary.path.starts_with(data + scheme))
-      return folder + "/" + binary.path.substr(data.size() + std::string(scheme).size());
-  return folder + "/" + binary.path;
+    if (!data.empty() && path.starts_with(data + scheme))
+      return folder + "/" + path.substr(data.size() + std::string(scheme).size());
+  return folder + "/" + path;
 }
 
 bool is_library(const Binary& binary) {
@@ -114,6 +114,7 @@ class PartsJudge {
     if (inspection.wheel)
       for (const Binary& binary : binaries_)
         if (is_library(binary)) beside.push_back(placed(binary));
+    if (inspection.wheel) add_too_short(beside);
     session_ = std::make_unique<LoadSession>(target, beside);
     for (std::size_t i = 0; i < binaries_.size(); ++i)
       if (is_library(binaries_[i])) {
@@ -173,6 +174,10 @@ class PartsJudge {
       out_.push_back(verdict);
       out_.back().evidence.push_back("it is imported on the way: " + module);
     }
+    for (const std::string& name : imports.lacking()) add_lacking(name, Code::NEEDED_MISSING);
+    // One that has compiled files may bring the library with it.
+    if (imports.lacking().empty() && binaries_.empty())
+      for (const std::string& name : imports.perhaps_lacking()) add_lacking(name, Code::CANNOT_TELL);
   }
 
  private:
@@ -242,7 +247,19 @@ class PartsJudge {
     return PackageImports(words(), std::move(compiled), std::move(lost), target_);
   }
 
-  PlacedFile placed(const Binary& binary) const { return {placed_path(inspection_, binary, target_), &binary.elf}; }
+  PlacedFile placed(const Binary& binary) const {
+    return {placed_path(inspection_, binary.path, target_), &binary.elf};
+  }
+
+  // Files of the wheel that have a library's name and are too short to be one: at them the loader's search ends.
+  void add_too_short(std::vector<PlacedFile>& out) const {
+    for (const WheelEntry& entry : inspection_.wheel->entries) {
+      const std::string name = base_name(entry.path);
+      const bool is_named_so = name.ends_with(".so") || name.find(".so.") != name.npos;
+      if (is_named_so && !entry.is_directory && !entry.is_link && entry.size < sizeof(Elf64_Ehdr))
+        out.push_back({placed_path(inspection_, entry.path, target_), nullptr});
+    }
+  }
 
   const PythonWords& words() {
     if (!words_)
@@ -371,6 +388,20 @@ class PartsJudge {
     if (name.empty() || !facts_[attempt.binary].uses_torch) return false;
     const std::string stem = stem_of(binaries_[attempt.binary].path), space = name.substr(0, name.find("::"));
     return stem == "_C" || stem.find(space) != stem.npos;
+  }
+
+  // A library of the system that Python code looks for by find_library.
+  void add_lacking(const std::string& name, VerdictCode code) {
+    const std::string shown = printable(name);
+    out_.push_back(make_verdict(
+        {.code = code,
+         .subject = printable(inspection_.wheel ? inspection_.wheel->file_name : inspection_.path),
+         .message = "ctypes.util.find_library(\"" + shown + "\") is None",
+         .cause = std::string("`import` of the package looks for this library of the system, which is neither in "
+                              "ld.so.cache nor in the loader's folders, and ") +
+                  (code == Code::NEEDED_MISSING ? "stops without it." : "its own code decides whether it stops."),
+         .fix = "apt-get install -y the package that has lib" + shown + ".so (apt-file search lib" + shown +
+                ".so names it), or conda install -c conda-forge " + shown}));
   }
 
   // See judge_numpy: exit code 2.

@@ -2,9 +2,11 @@
 // The shared libraries of this machine, or of a file tree that stands for another.
 #include "doctor/load/library_store.h"
 
+#include <elf.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <optional>
 #include <unordered_map>
 
@@ -47,6 +49,19 @@ class DiskLibraries : public LibraryStore {
       }
     }
     return it->second ? &*it->second : nullptr;
+  }
+
+  std::string refusal(const std::string& path) override {
+    if (find(path)) return {};
+    uint8_t head[sizeof(Elf64_Ehdr)] = {};
+    try {
+      FileSource source(root_ + canonical(path));
+      if (source.size() < sizeof head) return "file too short";
+      if (!source.read(0, head)) return {};
+    } catch (const ReadError&) {
+      return {};
+    }
+    return std::memcmp(head, ELFMAG, SELFMAG) == 0 ? "" : "invalid ELF header";
   }
 
   // Links are followed as the target would, absolute ones from its root.

@@ -17,6 +17,8 @@ class LibraryStore {
   virtual ~LibraryStore() = default;
   // The ELF file at this path, links followed; nullptr if there is none that could be read. Stays valid.
   virtual const ElfFile* find(const std::string& path) = 0;
+  // Why the loader ends its search at the file there: "file too short", "invalid ELF header"; empty: it does not.
+  virtual std::string refusal(const std::string&) { return {}; }
   // The path without links and "..", so that one file under two names is one library; the path itself if not known.
   virtual std::string canonical(const std::string& path) { return path; }
   // What lies around them, where the target can be read: names in a folder, a text file, a compiled file with all that

@@ -37,12 +37,20 @@ const ElfFile* Process::find(const std::string& path) {
   return real != beside_.end() ? real->second : target_.libraries->find(path);
 }
 
-// Folders of RPATH, RUNPATH: separated by colons, $ORIGIN is where the object lies.
+std::string Process::refusal(const std::string& path) {
+  if (find(path)) return {};
+  if (beside_.count(path) || (target_.libraries && beside_.count(target_.libraries->canonical(path))))
+    return "file too short";
+  return target_.libraries ? target_.libraries->refusal(path) : "";
+}
+
+// Folders of RPATH, RUNPATH: separated by colons. $ORIGIN is the folder of the path by which a library was opened, also
+// where that is a link to a file elsewhere; of the program, the folder of the file itself.
 std::vector<std::string> Process::expand(std::string_view list, const LoadedObject& object) const {
   std::vector<std::string> out;
   if (list.empty()) return out;
-  const std::string real = target_.libraries ? target_.libraries->canonical(object.path) : object.path;
-  const std::string origin = folder_name(beside_.count(object.path) ? object.path : real);
+  const bool is_program = !objects_.empty() && &object == &objects_.front() && target_.libraries;
+  const std::string origin = folder_name(is_program ? target_.libraries->canonical(object.path) : object.path);
   for (std::string folder : split(list, ':')) {
     for (const std::string name : {"$ORIGIN", "${ORIGIN}"})
       for (std::size_t at; (at = folder.find(name)) != folder.npos && folder.size() < 65536;)
@@ -73,8 +81,9 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
   Search out;
   const auto try_path = [&](const std::string& path) {
     const ElfFile* elf = find(path);
-    // A file for another machine is passed over.
-    if (!elf || !loadable(*elf, target_)) return false;
+    if (!elf) out.refusal = refusal(path);
+    // A file for another machine is passed over; one that is none ends the search.
+    if (out.refusal.empty() && (!elf || !loadable(*elf, target_))) return false;
     out.path = path;
     out.elf = elf;
     return true;
@@ -169,6 +178,14 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
       LoadedObject* found = already_loaded(name);
       if (!found) {
         const Search where = search(name, object);
+        if (!where.refusal.empty()) {
+          failure.failure = LoadFailure::kDamaged;
+          failure.object = object.path;
+          failure.object_elf = object.elf;
+          failure.library = where.path;
+          failure.message = printable(where.path) + ": " + where.refusal;
+          return out;
+        }
         if (!where.elf) {
           failure.failure = LoadFailure::kNeededMissing;
           failure.object = object.path;

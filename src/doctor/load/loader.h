@@ -53,11 +53,14 @@ class Process {
 
   // The file at a path of the target: of those beside, else of its libraries.
   const ElfFile* find(const std::string& path);
+  // Why the loader refuses what lies there; empty: it does not, or nothing does.
+  std::string refusal(const std::string& path);
 
  private:
   struct Search {
     std::string path;  // empty: not found
     const ElfFile* elf = nullptr;
+    std::string refusal;  // of the file at `path`, at which the search ends
     std::vector<std::string> folders;
   };
   Search search(const std::string& name, const LoadedObject& loader);

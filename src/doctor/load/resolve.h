@@ -13,7 +13,7 @@ namespace doctor {
 
 class Process;  // doctor/load/loader.h
 
-enum class LoadFailure { kNone, kMachine, kNotShared, kNeededMissing, kVersionMissing, kUndefinedSymbol };
+enum class LoadFailure { kNone, kMachine, kNotShared, kNeededMissing, kDamaged, kVersionMissing, kUndefinedSymbol };
 
 struct MissingSymbol {
   std::string name, version;  // version may be empty
@@ -25,7 +25,7 @@ struct Resolution {
   std::string message;
   std::string object;  // path of the file that asked
   const ElfFile* object_elf = nullptr;
-  std::string library, version;        // kNeededMissing: the library; kVersionMissing: both
+  std::string library, version;        // kNeededMissing, kDamaged: the library; kVersionMissing: both
   std::vector<std::string> searched;   // kNeededMissing: where it was looked for
   std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the one in the message, then others of the same file
   std::vector<std::pair<std::string, std::string>>
@@ -34,8 +34,8 @@ struct Resolution {
 
 // A file as it will lie in the target.
 struct PlacedFile {
-  std::string path;  // absolute, in the target
-  const ElfFile* elf = nullptr;
+  std::string path;              // absolute, in the target
+  const ElfFile* elf = nullptr;  // null: too short to be one
 };
 
 struct LoadRequest {

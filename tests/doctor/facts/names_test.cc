@@ -238,8 +238,8 @@ TEST(Text, Imports) {
 }
 
 TEST(Text, Sha256) {
-  const auto hash = [](const std::string& text, std::size_t piece) {
-    support::Sha256 h;
+  const auto hash = [](const std::string& text, std::size_t piece, bool in_words = false) {
+    support::Sha256 h(in_words);
     for (std::size_t at = 0; at < text.size(); at += piece) {
       const std::string part = text.substr(at, piece);
       h.update({reinterpret_cast<const uint8_t*>(part.data()), part.size()});
@@ -251,6 +251,12 @@ TEST(Text, Sha256) {
   EXPECT_EQ(hash("abc", 3), "ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0");
   EXPECT_EQ(hash(std::string(1'000'000, 'a'), 1000), "zcduXJkU-5KBocfihNc-Z_GAmkiklyAOBG05zMcRLNA");
   EXPECT_EQ(hash(std::string(119, 'a'), 7), hash(std::string(119, 'a'), 119));
+  // The processor's instructions, where it has them, say what C++ says.
+  EXPECT_EQ(hash("abc", 3, true), hash("abc", 3));
+  std::string text;
+  for (unsigned i = 0; i < 1000; ++i) text += char(i * 2654435761u >> 24);
+  for (const std::size_t piece : {1u, 63u, 64u, 65u, 500u, 1000u})
+    EXPECT_EQ(hash(text, piece, true), hash(text, piece)) << piece;
 }
 
 }  // namespace

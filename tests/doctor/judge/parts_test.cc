@@ -183,6 +183,45 @@ TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
   EXPECT_NE(of(both(other, opens), "pkg/lib/_video6.so").message.find("undefined symbol: pkg_play"), std::string::npos);
 }
 
+// sounddevice has no compiled file, and asks for PortAudio by ctypes.util.find_library.
+TEST(Parts, ALibraryOfTheSystemThatPythonLooksFor) {
+  using Names = std::vector<std::pair<std::string, std::string>>;
+  const auto last_error = [](const std::string& python, const Names& cache) -> Verdict {
+    fixtures::WheelParts parts;
+    parts.tag = "py3-none-any";
+    parts.files = {{"pkg/__init__.py", "from ctypes.util import find_library\n" + python}};
+    Node node;
+    node.target.loader.cache = cache;
+    Verdict out;
+    for (const Verdict& verdict : doctor::judge(wheel(parts), node.target))
+      if (verdict.severity == Severity::kError || verdict.code == "CANNOT_TELL") out = verdict;
+    return out;
+  };
+  const Names without = {{"libc.so.6", "/lib/libc.so.6"}}, with = {{"libaudio.so.2", "/lib/libaudio.so.2"}};
+  const std::string stops =
+      "path = find_library('audio')\nif path is None:\n    raise OSError('audio library not found')\n";
+  const Verdict verdict = last_error(stops, without);
+  EXPECT_EQ(verdict.code, "NEEDED_MISSING");
+  EXPECT_EQ(verdict.message, "ctypes.util.find_library(\"audio\") is None");
+  EXPECT_EQ(last_error(stops, with).message, "");
+  EXPECT_EQ(last_error(stops, {}).message, "") << "a system of whose libraries nothing is known";
+  EXPECT_EQ(last_error("path = find_library('audio')\nlib = path and ctypes.CDLL(path)\n", without).message, "");
+  EXPECT_EQ(last_error("path = find_library('audio')\nif OTHER:\n    raise OSError('no')\n", without).code,
+            "CANNOT_TELL");
+}
+
+// An empty file in the place of a library that another one needs: the loader's words.
+TEST(Parts, ALibraryOfTheWheelThatIsEmpty) {
+  Inspection inspection =
+      package({{"pkg/_core.so", {{"libc10.so", "libown.so.1"}, {kNewError}, {}, {}}}}, "from . import _core\n");
+  inspection.wheel->binaries[0].elf.runpath = "$ORIGIN/lib";
+  EXPECT_EQ(of(inspection, "pkg/_core.so").code, "NEEDED_MISSING");
+  inspection.wheel->entries.push_back({"pkg/lib/libown.so.1", 0, 0, false, false, ""});
+  const Verdict verdict = of(inspection, "pkg/_core.so");
+  EXPECT_EQ(verdict.code, "ELF_DAMAGED");
+  EXPECT_EQ(verdict.message, "ImportError: /site/pkg/lib/libown.so.1: file too short");
+}
+
 TEST(Parts, ALibraryThatAProgramNeedsIsJudgedToo) {
   const Words library = {{"libc.so.6"}, {"malloc@GLIBC_2.17@libc.so.6"}, {"pkg_open"}, {}, "libpkg.so.0"};
   const Words user = {{"libpkg.so.0"}, {"pkg_open"}, {}, {}};

@@ -106,6 +106,39 @@ TEST(Resolve, NeededLibraryMissing) {
   world().expect_truth(at + "/libgone.so.12", "cannot open shared object file");
 }
 
+// $ORIGIN is where the link lies, not the file: what lies beside the file is not found.
+TEST(Resolve, OriginOfALibraryThatIsALink) {
+  const std::string at = world().folder / "links";
+  compile(at + "/store/libdep.so.1", "int dep(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libdep.so.1");
+  compile(at + "/store/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "libdep.so.1 -Wl,-rpath,'$ORIGIN'");
+  std::filesystem::create_directories(at + "/site");
+  std::filesystem::create_symlink(at + "/store/a.so", at + "/site/a.so");
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/store/a.so", "");
+  world().expect_truth(at + "/site/a.so", "libdep.so.1: cannot open shared object file: No such file or directory");
+  std::filesystem::create_symlink(at + "/store/libdep.so.1", at + "/site/libdep.so.1");
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/site/a.so", "");
+}
+
+// The search ends at a file that is no library, even where a later folder has one.
+TEST(Resolve, NeededLibraryIsNone) {
+  const std::string at = world().folder / "damaged";
+  compile(at + "/good/libdep.so.1", "int dep(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libdep.so.1");
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "good/libdep.so.1 -Wl,-rpath,'$ORIGIN/first:$ORIGIN/good'");
+  world().expect_truth(at + "/a.so", "");
+  std::filesystem::create_directories(at + "/first");
+  for (const auto& [bytes, words] : {std::pair(std::string(), "/first/libdep.so.1: file too short"),
+                                     {std::string("\177ELF\2\1\1"), "/first/libdep.so.1: file too short"},
+                                     {std::string(200, 'x'), "/first/libdep.so.1: invalid ELF header"}}) {
+    fixtures::write_file(at + "/first/libdep.so.1", bytes);
+    world().target.libraries = doctor::disk_libraries();
+    world().expect_truth(at + "/a.so", words);
+  }
+}
+
 TEST(Resolve, RunpathIsNotInherited) {
   const std::string at = world().folder / "inherit";
   compile(at + "/deep/libinner.so", "int inner(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libinner.so");

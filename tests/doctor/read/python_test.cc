@@ -58,6 +58,8 @@ class Modules : public doctor::ModuleFinder {
     outlines_.insert_or_assign(doctor::module_of_path(path), doctor::outline_of(path, source));
   }
   std::map<std::string, ImportFailure> broken;
+  std::set<std::string> absent;  // libraries of the system
+  bool has_system_library(const std::string& name) override { return !absent.count(name); }
   const Outline* python(const std::string& module) override {
     const auto found = outlines_.find(module);
     return found == outlines_.end() ? nullptr : &found->second;
@@ -136,6 +138,47 @@ TEST(PythonText, WhatStopsAnImport) {
   EXPECT_TRUE(
       stops("def f():\n    for p in q:\n        if p:\n            return p\n    raise OSError\n"
             "try:\n    f()\n    import pkg._C\nexcept OSError:\n    pass\n"));
+}
+
+// Libraries of the system that ctypes.util.find_library is asked for: "stops", "perhaps", or "" where it goes on.
+TEST(PythonText, LibrariesOfTheSystem) {
+  const auto outcome = [](const std::string& python, bool is_there) -> std::string {
+    Modules modules;
+    modules.add("pkg.py", "from ctypes.util import find_library as _find\nimport ctypes.util\n" + python);
+    if (!is_there) modules.absent = {"audio", "audio2"};
+    const ImportOutcome out = doctor::run_imports({"pkg"}, modules);
+    return out.lacking.count("audio") ? "stops" : out.perhaps_lacking.count("audio") ? "perhaps" : "";
+  };
+  const std::string loop =
+      "for name in (\n        'audio',  # here\n        'audio2'):\n    name = _find(name)\n    if name is not None:\n"
+      "        break\nelse:\n    raise OSError('none found')\n";
+  const auto below = [](const std::string& head, const std::string& text) {
+    std::string out = head + "    ";
+    for (const char c : text.substr(0, text.size() - 1)) out += c == '\n' ? std::string("\n    ") : std::string(1, c);
+    return out + "\n";
+  };
+  for (const std::string& text :
+       {loop, std::string("path = ctypes.util.find_library('audio')\nif path is None:\n    raise ImportError('no')\n"),
+        std::string("path = _find('audio')\nif not path:\n    raise ImportError('no')\n"),
+        below("try:\n", loop) +
+            "except OSError:\n    if platform.system() == 'Darwin':\n        p = 1\n    else:\n        raise\n",
+        std::string("def load():\n    path = _find('audio')\n    if path:\n        return path\n    raise "
+                    "OSError('no')\nload()\n")}) {
+    EXPECT_EQ(outcome(text, false), "stops") << text;
+    EXPECT_EQ(outcome(text, true), "") << text;
+  }
+  for (const std::string& text :
+       {below("try:\n", loop) + "except OSError:\n    lib = None\n",
+        std::string("path = _find('audio')\nif path:\n    lib = ctypes.CDLL(path)\n"),
+        std::string("def later():\n    path = _find('audio')\n    if not path:\n        raise OSError('no')\n"),
+        std::string("path = _find(name)\nif not path:\n    raise OSError('no')\n")})
+    EXPECT_EQ(outcome(text, false), "") << text;
+  // Others are tried after it.
+  EXPECT_EQ(outcome("def names():\n    yield _find('audio')\n    yield 'libaudio.so.1'\n"
+                    "def load():\n    for n in names():\n        try:\n            return ctypes.CDLL(n)\n"
+                    "        except OSError:\n            pass\n    else:\n        raise ImportError('no')\nload()\n",
+                    false),
+            "perhaps");
 }
 
 TEST(PythonText, ImportsThatNeverEnd) {

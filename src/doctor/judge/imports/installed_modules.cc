@@ -52,6 +52,20 @@ std::string InstalledModules::find_file(const std::string& module, const std::ve
   return "";
 }
 
+// ctypes asks ldconfig for its list, and then a linker for the folders that it looks into.
+bool InstalledModules::has_system_library(const std::string& name) {
+  if (target_.loader.cache.empty() || !target_.libraries) return true;
+  const std::string begin = "lib" + name + ".";
+  for (const auto& [soname, path] : target_.loader.cache)
+    if (soname.starts_with(begin)) return true;
+  for (const auto* folders : {&target_.loader.library_path, &target_.loader.default_folders})
+    for (const std::string& folder : *folders)
+      if (const auto& names = names_in(folder);
+          names.lower_bound(begin) != names.end() && names.lower_bound(begin)->starts_with(begin))
+        return true;
+  return false;
+}
+
 const Outline* InstalledModules::python(const std::string& module) {
   const auto [it, is_new] = outlines_.try_emplace(module);
   if (!is_new || outlines_.size() > kMostModules) return it->second.get();

@@ -42,6 +42,8 @@ class Finder : public ModuleFinder {
            std::any_of(lost_.begin(), lost_.end(), [&](const std::string& stem) { return is_opened_by(word, stem); });
   }
 
+  bool has_system_library(const std::string& name) override { return others_.has_system_library(name); }
+
  private:
   // A folder that several packages share (nvidia, google) has no file of its own at the top.
   bool is_own(const std::string& module) const {
@@ -103,6 +105,8 @@ PackageImports::PackageImports(const PythonWords& words, std::map<std::string, I
     Finder finder(words.outlines, as_if, lost, *modules_);
     ImportOutcome outcome = run_imports(tops_, finder, python);
     opened_.merge(outcome.opened);
+    lacking_.merge(outcome.lacking);
+    perhaps_lacking_.merge(outcome.perhaps_lacking);
     for (const std::string& name : outcome.operators)
       if (asked_operator_.empty() && is_own_namespace(name)) asked_operator_ = name;
     reached_.merge(outcome.reached);

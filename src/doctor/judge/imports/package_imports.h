@@ -33,6 +33,10 @@ class PackageImports {
   bool opens_for_certain(const std::string& stem) const;
   // Does the import stop where it finds none of its libraries?
   bool stops_at_library() const { return stops_at_library_; }
+  // Libraries of the system that it looks for and that are not there: those without which the import stops, and those
+  // of which it cannot be told.
+  const std::set<std::string>& lacking() const { return lacking_; }
+  const std::set<std::string>& perhaps_lacking() const { return perhaps_lacking_; }
   // The first operator of torch that the import asks for and that is not there unless a library of the package made it
   // ("pkg::nms"); empty: none.
   const std::string& asked_operator() const { return asked_operator_; }
@@ -47,6 +51,7 @@ class PackageImports {
   std::shared_ptr<InstalledModules> modules_;
   std::set<std::string> stopping_, reached_;
   std::set<std::string> opened_;
+  std::set<std::string> lacking_, perhaps_lacking_;
   std::string asked_operator_;
   bool stops_at_library_ = false;
   std::map<std::string, Verdict> others_;

@@ -21,7 +21,8 @@ struct Failure {
   std::string module;  // that could not be imported; empty: Python code raised something by itself
 };
 using Outcome = std::optional<Failure>;
-constexpr const char* kLibrary = "<library>";  // in place of a module: what ctypes or torch.ops opens
+constexpr const char* kLibrary = "<library>";     // in place of a module: what ctypes or torch.ops opens
+constexpr std::string_view kSystem = "<system>";  // before its name: a library that find_library does not find
 
 bool is_part_of_if(StepKind kind) { return kind == StepKind::kElif || kind == StepKind::kElse; }
 
@@ -31,7 +32,7 @@ bool catches(const std::string& handler, const Failure& failure) {
       (handler[0] >= 'a' && handler[0] <= 'z'))
     return true;
   // What Python code raised by itself may be anything.
-  if (failure.module.empty()) return true;
+  if (failure.module.empty() || failure.module.starts_with(kSystem)) return true;
   switch (failure.kind) {
     case ImportFailure::kModuleNotFound: return handler == "ImportError" || handler == "ModuleNotFoundError";
     case ImportFailure::kImportError: return handler == "ImportError";
@@ -57,6 +58,8 @@ class ImportRunner {
     if (!failure) return;
     if (failure->module == kLibrary)
       out_.stops_at_library = true;
+    else if (failure->module.starts_with(kSystem))
+      out_.lacking.insert(failure->module.substr(kSystem.size()));
     else if (!failure->module.empty())
       out_.stopping.insert(failure->module);
   }
@@ -72,7 +75,9 @@ class ImportRunner {
     bool is_caught = false;               // a failure of the library that is opened here stops nothing
     bool is_operator_caught = false;      // nor does an operator that is not there
     bool has_returned = false, may_have_returned = false;
-    Outcome passed_over;  // what a handler caught last, and did not raise again
+    std::map<std::string, bool> found;  // variables that hold what find_library said: whether it found it
+    std::string lacking;                // the last library of the system that it did not find
+    Outcome passed_over;                // what a handler caught last, and did not raise again
   };
 
   Outcome import_module(const std::string& name) {
@@ -123,7 +128,7 @@ class ImportRunner {
     return import_module(name);
   }
 
-  Outcome call(const Frame& frame, const std::string& name) {
+  Outcome call(Frame& frame, const std::string& name) {
     if (name == "sys.exit")
       return frame.is_certain && !frame.may_have_returned && tries_ > 0
                  ? Outcome(Failure{ImportFailure::kImportError, ""})
@@ -145,6 +150,7 @@ class ImportRunner {
     ++depth_;
     Frame inner{*outline, {}, frame.is_certain, frame.is_caught, frame.is_operator_caught};
     Outcome failure = run(inner, found->second + 1, key->end);
+    if (!inner.lacking.empty()) frame.lacking = inner.lacking;
     --depth_;
     calling_.erase(key);
     return failure;
@@ -166,6 +172,7 @@ class ImportRunner {
           if (finder_.library_fails(frame.outline.package, step.name))
             failure = Failure{ImportFailure::kOsError, kLibrary};
           break;
+        case StepKind::kFind: find(frame, step); break;
         case StepKind::kOperator:
           if (frame.is_certain && !frame.may_have_returned && !frame.is_operator_caught)
             out_.operators.insert(step.name);
@@ -197,6 +204,27 @@ class ImportRunner {
     return {};
   }
 
+  void find(Frame& frame, const Step& step) {
+    const bool is_there = std::any_of(step.names.begin(), step.names.end(),
+                                      [&](const std::string& name) { return finder_.has_system_library(name); });
+    frame.lacking = is_there ? "" : step.names[0];
+    if (!step.name.empty()) frame.found[step.name] = is_there;
+  }
+
+  // `not path`, `path is None` and their opposites, of a variable that holds what find_library said.
+  static Truth truth_of_found(const Frame& frame, std::string_view condition) {
+    condition = trimmed(condition);
+    const bool is_negated = condition.starts_with("not ");
+    if (is_negated) condition = trimmed(condition.substr(4));
+    const std::string_view name = condition.substr(0, condition.find(' '));
+    const std::string_view rest = trimmed(condition.substr(name.size()));
+    const auto found = frame.found.find(std::string(name));
+    if (found == frame.found.end()) return Truth::kUnknown;
+    const bool asks_for_none = rest == "is None" || rest == "== None";
+    if (!asks_for_none && !rest.empty() && rest != "is not None" && rest != "!= None") return Truth::kUnknown;
+    return found->second != (is_negated != asks_for_none) ? Truth::kTrue : Truth::kFalse;
+  }
+
   Outcome run_perhaps(Frame& frame, std::size_t begin, std::size_t end) {
     const bool was_certain = std::exchange(frame.is_certain, false);
     Outcome failure = run(frame, begin, end);
@@ -207,9 +235,13 @@ class ImportRunner {
   Outcome raised(const Frame& frame, const Step& step) {
     if (const auto held = frame.held.find(step.name); !step.name.empty() && held != frame.held.end())
       return held->second;
-    if (!frame.is_certain || frame.may_have_returned) return {};
+    if (!frame.is_certain || frame.may_have_returned) {
+      if (!frame.lacking.empty()) out_.perhaps_lacking.insert(frame.lacking);
+      return {};
+    }
     // In a handler it passes on what was caught.
     if (const auto caught = frame.held.find(""); caught != frame.held.end()) return caught->second;
+    if (!frame.lacking.empty()) return Failure{ImportFailure::kOsError, std::string(kSystem) + frame.lacking};
     // One after the other was tried, a failure was caught each time, and this is what is left.
     if (frame.passed_over) return frame.passed_over;
     // Where nobody would catch it, the text was misread: no package raises whenever it is imported.
@@ -299,7 +331,8 @@ class ImportRunner {
     Outcome failure;
     do {
       const Step& step = steps[branch];
-      const Truth truth = step.kind == StepKind::kElse ? Truth::kTrue : truth_of(step.name, python_);
+      Truth truth = step.kind == StepKind::kElse ? Truth::kTrue : truth_of(step.name, python_);
+      if (truth == Truth::kUnknown) truth = truth_of_found(frame, step.name);
       if (truth == Truth::kGuard) {
         is_open = is_decided =
             true;  // a question for a GPU: neither branch is certain, nor what follows a return there

@@ -30,6 +30,8 @@ class ModuleFinder {
   virtual std::optional<ImportFailure> compiled(const std::string& module) = 0;
   // Is a library that the Python code of this package opens by `word` (empty: not in the text) known to fail?
   virtual bool library_fails(const std::string& /*package*/, const std::string& /*word*/) { return false; }
+  // Does ctypes.util.find_library find this library of the system ("portaudio")? True where that is not known.
+  virtual bool has_system_library(const std::string& /*name*/) { return true; }
 };
 
 struct ImportOutcome {
@@ -40,6 +42,8 @@ struct ImportOutcome {
   // text.
   std::set<std::string> opened;
   bool stops_at_library = false;  // one of these is known to fail, and stopped it
+  // Libraries of the system ("portaudio") that find_library does not find, where that stops it, and where it may.
+  std::set<std::string> lacking, perhaps_lacking;
   // Operators of torch ("pkg::nms") without which the import stops, since Python code registers something for them.
   std::set<std::string> operators;
 };

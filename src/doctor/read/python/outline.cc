@@ -26,6 +26,18 @@ std::string_view quoted_after(std::string_view text, std::size_t from) {
   return end == text.npos ? std::string_view() : text.substr(open + 1, end - open - 1);
 }
 
+// All texts in quotes.
+std::vector<std::string> all_quoted(std::string_view text, std::size_t most) {
+  std::vector<std::string> out;
+  for (std::size_t open = text.find('"'); open != text.npos && out.size() < most;) {
+    const std::size_t end = text.find('"', open + 1);
+    if (end == text.npos) break;
+    if (end > open + 1) out.emplace_back(text.substr(open + 1, end - open - 1));
+    open = text.find('"', end + 1);
+  }
+  return out;
+}
+
 // "a.b" of ".b" in package a; the dots go up one package each after the first.
 std::string absolute_name(std::string_view name, const std::string& package) {
   std::size_t dots = 0;
@@ -200,12 +212,34 @@ class OutlineReader {
       } else if (last == "CDLL" || last == "PyDLL" || last == "LoadLibrary" || last == "load_library" ||
                  last == "dlopen") {
         add(StepKind::kOpen, word);
+      } else if (is_find_library(std::string(name))) {
+        find(text, begin, word);
       } else if ((last == "register_fake" || last == "impl_abstract") && word.find("::") != word.npos) {
         add(StepKind::kOperator, word);
       } else {
         add(StepKind::kCall, name);
       }
     }
+  }
+
+  bool is_find_library(const std::string& name) const {
+    const auto other = out_.from_others.find(name);
+    return name == "find_library" || name.ends_with(".find_library") ||
+           (other != out_.from_others.end() && other->second == "ctypes.util.find_library");
+  }
+
+  // path = find_library("name"), or of each name in a loop around it.
+  void find(std::string_view text, std::size_t call, std::string_view word) {
+    constexpr std::size_t kMostWords = 8;
+    std::vector<std::string> words;
+    if (!word.empty()) words.emplace_back(word.substr(0, kMostWordBytes));
+    for (auto block = blocks_.rbegin(); block != blocks_.rend() && words.empty(); ++block)
+      if (const Step& outer = out_.steps[block->step]; outer.kind == StepKind::kLoop)
+        words = all_quoted(outer.name, kMostWords);
+    if (words.empty()) return;
+    const std::string_view before = trimmed(text.substr(0, call));
+    const std::string_view left = before.ends_with("=") ? trimmed(before.substr(0, before.size() - 1)) : "";
+    add(StepKind::kFind, left == name_at(left) ? left : "").names = std::move(words);
   }
 
   bool is_known_call(const std::string& name) const {

@@ -15,6 +15,7 @@ enum class StepKind : uint8_t {
   kImport,      // name: the module; names: what is taken from it
   kImportCall,  // importlib.import_module("name")
   kOpen,        // a shared library, by ctypes or torch.ops; name: the word that names it, may be empty
+  kFind,        // name = ctypes.util.find_library(...): a library of the system; names: the words it is asked by
   kOperator,    // torch.library.register_fake("name"): an operator of torch that must be there
   kCall,        // name: of a function or class of this file, or one that it imported
   kRaise,       // name: the variable that is raised, if it is one
