@@ -244,6 +244,17 @@ void add_aligned_cases(CaseTable& table) {
                                     .layout_q = Layout::kHeadsFirst,
                                     .layout_o = Layout::kHeadsFirst,
                                     .has_batch_idx = true});
+    // In the LSE rows run within heads, and in q heads within rows. 100 sequences are a GPU's worth of tiles.
+    add("_decode_64_heads_2_rows", {.batch = 3,
+                                    .heads_q = 64,
+                                    .heads_k = 1,
+                                    .len_q = 2,
+                                    .len_k = 70,
+                                    .used_k = {70, 0, 17},
+                                    .has_batch_idx = true});
+    if (dim == 64)
+      add("_decode_100_sequences",
+          {.batch = 100, .heads_q = 64, .heads_k = 1, .len_q = 2, .len_k = 70, .has_batch_idx = true});
     add("_decode_70_heads", {.batch = 2,
                              .heads_q = 70,
                              .heads_k = 1,

@@ -34,14 +34,25 @@ inline bool join_rows_and_heads(Tensor& t, int row_axis, int head_axis, const Pr
 
 inline bool join_rows_and_heads(const Problem& p, bool rows_first, Problem& joined) {
   joined = p;
-  return join_rows_and_heads(joined.q, 1, 2, p, rows_first) && join_rows_and_heads(joined.o, 1, 2, p, rows_first) &&
-         (!p.lse.dtype || join_rows_and_heads(joined.lse, 2, 1, p, rows_first));
+  return join_rows_and_heads(joined.q, 1, 2, p, rows_first) && join_rows_and_heads(joined.o, 1, 2, p, rows_first);
+}
+inline bool join_lse(const Problem& p, bool rows_first, Problem& joined) {
+  return !p.lse.dtype || join_rows_and_heads(joined.lse, 2, 1, p, rows_first);
 }
 
-// The problem with all query heads of a key head as rows of one. False if it would not be the same.
-inline bool heads_as_rows(const Problem& p, Problem& joined) {
+// The problem with all query heads of a key head as rows of one. False if it would not be the same. lse_heads: heads of
+// the LSE that are rows of a joined head; 1: its joined strides say where they are. Otherwise rows run within heads in
+// the LSE but not in q: it keeps its shape, and the joined row r of head h is its row r / lse_heads of head
+// h * lse_heads + r % lse_heads.
+inline bool heads_as_rows(const Problem& p, Problem& joined, i32& lse_heads) {
   if (p.pass != MICA_FORWARD || !treats_rows_alike(p)) return false;
-  if (!join_rows_and_heads(p, true, joined) && !join_rows_and_heads(p, false, joined)) return false;
+  lse_heads = 1;
+  const bool is_joined = (join_rows_and_heads(p, true, joined) && join_lse(p, true, joined)) ||
+                         (join_rows_and_heads(p, false, joined) && join_lse(p, false, joined));
+  if (!is_joined) {
+    if (!join_rows_and_heads(p, false, joined)) return false;
+    lse_heads = p.group;
+  }
   joined.heads_q = p.heads_k;
   joined.group = 1;
   joined.max_len_q = joined.hint_len_q = p.max_len_q * p.group;

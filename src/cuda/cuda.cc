@@ -63,9 +63,11 @@ i32 splits_to_fill(const KernelRow& row, const Problem& p, i32 num_sms) {
 }
 
 // The forward kernel that takes a decode problem's heads as rows, and does better than decode; -1: none.
-i32 find_for_heads_as_rows(const KernelChoice& choice, Problem& joined) {
+i32 find_for_heads_as_rows(const KernelChoice& choice, Problem& joined, i32& lse_heads) {
   const Problem& p = choice.problem;
-  if (p.num_splits > 1 || p.batch_invariant || !heads_as_rows(p, joined)) return -1;
+  if (p.num_splits > 1 || p.batch_invariant || !heads_as_rows(p, joined, lse_heads) ||
+      find_kernel(Role::COMBINE, choice) < 0)
+    return -1;
   char text[160];
   for (i32 index = 0; index < kernel_table().num_rows; ++index) {
     const KernelRow& row = kernel_table().rows[index];
@@ -82,12 +84,15 @@ mica_status plan(Plan& plan) {
   const KernelChoice choice = {plan.problem, Driver::instance().device(plan.device), kernel_images(), plan.pieces};
   i32 index = find_principal(choice);
   if (index < 0) return no_kernel(choice);
+  i32 lse_heads = 1;
   if (kernel_table().rows[index].role == Role::DECODE) {
     Problem joined;
-    const i32 other = find_for_heads_as_rows(choice, joined);
+    i32 joined_lse_heads = 1;
+    const i32 other = find_for_heads_as_rows(choice, joined, joined_lse_heads);
     if (other >= 0) {
       plan.problem = joined;
       index = other;
+      lse_heads = joined_lse_heads;
     }
   }
   std::snprintf(plan.kernel, sizeof plan.kernel, "cuda/%s", kernel_table().rows[index].name);
@@ -99,8 +104,8 @@ mica_status plan(Plan& plan) {
   // A tensor map is made in a context, which the thread of an autograd engine need not have.
   const ScopedContext context(Driver::instance(), plan.device);
   if (context.status() != MICA_OK) return context.status();
-  const mica_status status =
-      plan.problem.pass == MICA_BACKWARD ? plan_backward(plan, choice, index) : plan_forward(plan, choice, index);
+  const mica_status status = plan.problem.pass == MICA_BACKWARD ? plan_backward(plan, choice, index)
+                                                                : plan_forward(plan, choice, index, lse_heads);
   plan.workspace_bytes = steps.layout.bytes;
   return status;
 }

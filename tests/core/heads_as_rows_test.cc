@@ -45,13 +45,15 @@ TEST(HeadsAsRows, AddressesTheSameRows) {
       for (const i32 heads_k : {1, 2}) {
         const Problem p = decode(len_q, 64, heads_k, heads_first);
         Problem joined;
+        i32 lse_heads = 0;
         // Another key head's query heads stand between those of two rows.
         const bool is_apart = !heads_first && len_q > 1 && heads_k > 1;
-        ASSERT_EQ(heads_as_rows(p, joined), !is_apart);
+        ASSERT_EQ(heads_as_rows(p, joined, lse_heads), !is_apart);
         if (is_apart) continue;
         EXPECT_EQ(joined.max_len_q, len_q * p.group);
         EXPECT_EQ(joined.heads_q, heads_k);
         EXPECT_EQ(joined.group, 1);
+        EXPECT_EQ(lse_heads, 1) << "there is no LSE";
         EXPECT_EQ(joined.q.shape[1], joined.max_len_q);
         for (i32 head_k = 0; head_k < heads_k; ++head_k) {
           EXPECT_EQ(offsets(p, p.q, head_k), offsets(joined, joined.q, head_k));
@@ -60,30 +62,42 @@ TEST(HeadsAsRows, AddressesTheSameRows) {
       }
 }
 
-TEST(HeadsAsRows, TheLseMustHaveTheSameOrder) {
-  Problem joined;
+// Where the LSE of joined row `row` of head 0 of the first sequence is.
+i64 lse_offset(const Problem& joined, i32 lse_heads, i32 row) {
+  return row % lse_heads * joined.lse.stride[1] + row / lse_heads * joined.lse.stride[2];
+}
+
+TEST(HeadsAsRows, FindsTheLseOfEveryRow) {
   for (const bool heads_first : {false, true}) {
-    Problem p = decode(4, 64, 1, heads_first);
+    Problem joined, p = decode(4, 64, 1, heads_first);
     p.lse = {MICA_FP32, 4, {3, 64, 4, 1}, {256, 4, 1, 0}};
-    EXPECT_EQ(heads_as_rows(p, joined), heads_first);
+    i32 lse_heads = 0;
+    ASSERT_TRUE(heads_as_rows(p, joined, lse_heads));
+    EXPECT_EQ(lse_heads, heads_first ? 1 : 64);
+    for (i32 head = 0; head < 64; ++head)
+      for (i32 row = 0; row < 4; ++row) {
+        const i64 q_offset = row * p.q.stride[1] + head * p.q.stride[2];
+        EXPECT_EQ(lse_offset(joined, lse_heads, i32(q_offset / joined.q.stride[1])), head * 4 + row);
+      }
   }
 }
 
 TEST(HeadsAsRows, LeavesAloneWhatTellsHeadsOrRowsApart) {
+  i32 lse_heads = 0;
   Problem joined, p = decode(4, 64, 1, false);
   p.window_right = 0;
   p.bottom_right = 1;
-  EXPECT_FALSE(heads_as_rows(p, joined));
+  EXPECT_FALSE(heads_as_rows(p, joined, lse_heads));
   p = decode(1, 64, 1, false);
   p.window_right = 0;
-  EXPECT_FALSE(heads_as_rows(p, joined)) << "the diagonal from the top left hides all but one key";
+  EXPECT_FALSE(heads_as_rows(p, joined, lse_heads)) << "the diagonal from the top left hides all but one key";
   p.bottom_right = 1;
-  EXPECT_TRUE(heads_as_rows(p, joined));
+  EXPECT_TRUE(heads_as_rows(p, joined, lse_heads));
   EXPECT_EQ(joined.window_right, kUnlimited);
   const auto refused = [&](auto change) {
     Problem other = decode(1, 64, 1, false);
     change(other);
-    return !heads_as_rows(other, joined);
+    return !heads_as_rows(other, joined, lse_heads);
   };
   EXPECT_TRUE(refused([](Problem& x) { x.sinks.dtype = MICA_FP32; }));
   EXPECT_TRUE(refused([](Problem& x) { x.alibi.dtype = MICA_FP32; }));

@@ -138,6 +138,7 @@ TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
   for (const int64_t batch : {24, 4}) {
     mica_attention a = describe(64, 4, 8192);
     a.q.shape[0] = a.o.shape[0] = batch;
+    a.lse = {MICA_FP32, 4, {batch, 64, 4, 1}, {256, 4, 1, 0}};
     a.k = a.v = {MICA_BF16, 16, {batch, 8192, 1, 64}, {8192 * 64, 64, 64, 1}};
     const Plan plan(a);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();

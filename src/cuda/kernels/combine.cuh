@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joins the parts that a split forward left. A team of warps owns some columns of one row of one head, and shares out
 // the splits, so that a row waits for memory once and not once per split: few splits, few warps, and many rows a block.
-// The sink, which no part knows of, enters at the end.
+// The sink, which no part knows of, enters at the end. forward.group is of the LSE here: so many of its heads are rows
+// of one head of O, row by row (core/heads_as_rows.h); 1: it has O's heads and rows. Without parts of O the LSE alone
+// is brought into that order.
 #pragma once
 
 #include "device/attend.cuh"
@@ -21,6 +23,11 @@ struct PartialColumns {
     for (int c = 0; c < 4; ++c) x[c] = x[c] * both.factor_a + other.x[c] * both.factor_b;
   }
 };
+
+MICA_DEVICE i64 lse_offset(const ForwardParams& p, const Sequence& s, i32 head, i32 row) {
+  const i32 lse_row = row / p.group, lse_head = head * p.group + row % p.group;
+  return s.q_slot * p.lse_stride_batch + lse_head * p.lse_stride_head + (s.q_begin + lse_row) * p.lse_stride_row;
+}
 
 struct CombineRow {
   const CombineParams& params;
@@ -68,11 +75,20 @@ struct CombineRow {
       for (int c = 0; c < 4; ++c)
         if (column + c < p.dim_v) store_float(p.o.data, o + c, params.o_dtype, joined.x[c] * scale);
     }
-    if (p.lse && column == 0)
-      p.lse[sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
-            (sequence.q_begin + row) * p.lse_stride_row] = lse_log2<FloatMath>(joined.state) * kLn2;
+    if (p.lse && column == 0) p.lse[lse_offset(p, sequence, head, row)] = lse_log2<FloatMath>(joined.state) * kLn2;
   }
 };
+
+// By each thread a row of rows that are not packed: its LSE, which lies as that of a part.
+template <int warps>
+MICA_DEVICE void move_lse(const ForwardParams& p) {
+  const i64 index = i64(blockIdx.x) * (32 * warps) + threadIdx.x;
+  const i32 head = i32(index / p.partial_rows), slot_row = i32(index % p.partial_rows);
+  griddepcontrol_wait();
+  if (head >= p.heads_q) return;
+  const Sequence s = sequence_of(p.sequences, slot_row / p.sequences.slot_len_q);
+  p.lse[lse_offset(p, s, head, slot_row % p.sequences.slot_len_q)] = p.partial_lse[index];
+}
 
 template <int warps>
 MICA_DEVICE void combine(const CombineParams& params, PartialColumns (&shared)[warps][32]) {
@@ -114,5 +130,8 @@ MICA_DEVICE void combine(const CombineParams& params, PartialColumns (&shared)[w
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::CombineParams params) {
   __shared__ mica::PartialColumns shared[MICA_WARPS][32];
-  mica::combine<MICA_WARPS>(params, shared);
+  if (params.forward.partial_o)
+    mica::combine<MICA_WARPS>(params, shared);
+  else
+    mica::move_lse<MICA_WARPS>(params.forward);
 }

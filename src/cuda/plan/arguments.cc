@@ -57,7 +57,7 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
   a.k.data = x.k;
   a.v.data = x.v;
   a.o.data = x.o;
-  a.lse = if_present(p.lse, x.lse);
+  a.lse = layout.moves_lse ? in_workspace(x, layout.partial_lse) : if_present(p.lse, x.lse);
   a.sequences = sequence_table(p, x);
   a.sinks = if_present(p.sinks, x.sinks);
   a.alibi = if_present(p.alibi, x.alibi);
@@ -67,7 +67,7 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
   a.q_descale = descale_of(p.q_descale, x.q_descale);
   a.k_descale = descale_of(p.k_descale, x.k_descale);
   a.v_descale = descale_of(p.v_descale, x.v_descale);
-  if (a.splits.num_splits > 1) {
+  if (layout.has_parts) {
     a.partial_o = in_workspace(x, layout.partial_o);
     a.partial_lse = in_workspace(x, layout.partial_lse);
   }
@@ -114,8 +114,17 @@ mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x,
   return status;
 }
 
-CombineParams combine_params(const ForwardParams& forward, const Problem& p, i32 team_warps) {
-  return CombineParams{forward, p.o.dtype, team_warps};
+CombineParams combine_params(const ForwardParams& forward, const Problem& p, i32 team_warps, i32 lse_heads) {
+  CombineParams a = {forward, p.o.dtype, team_warps};
+  a.forward.group = lse_heads;
+  return a;
+}
+
+void bind(CombineParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  bind(a.forward, p, x, layout);
+  if (!layout.moves_lse) return;
+  a.forward.partial_lse = in_workspace(x, layout.partial_lse);
+  a.forward.lse = if_present(p.lse, x.lse);
 }
 
 JoinParams join_params(const Problem& p) {

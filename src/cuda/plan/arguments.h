@@ -13,11 +13,13 @@ namespace mica {
 
 // Where the parts of a plan's workspace begin, in bytes.
 struct WorkspaceLayout {
-  u64 partial_o, partial_lse;                                                       // split forward
-  Parts parts;                                                                      // join
-  u64 q_rotated;                                                                    // rotary
-  u64 work_counter;                                                                 // persistent kernels that draw
-  u64 d_o;                                                                          // backward, in q's type
+  bool has_parts;              // partial_o and partial_lse are there
+  bool moves_lse;              // partial_lse alone: forward writes the LSE there
+  u64 partial_o, partial_lse;  // split forward
+  Parts parts;                 // join
+  u64 q_rotated;               // rotary
+  u64 work_counter;            // persistent kernels that draw
+  u64 d_o;                     // backward, in q's type
   u64 row_lse, row_delta, dq_accumulator, dq_semaphores, dq_turns, key_semaphores;  // backward
   u64 packed_order;                                                                 // backward, of packed sequences
   u64 dk_accumulator, dv_accumulator;  // backward, where blocks share a key tile
@@ -49,11 +51,8 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& pro
 mica_status bind(ForwardMapsParams& params, const Problem& problem, const mica_bindings& bindings,
                  const WorkspaceLayout& layout);
 
-CombineParams combine_params(const ForwardParams& forward, const Problem& problem, i32 team_warps);
-inline void bind(CombineParams& params, const Problem& problem, const mica_bindings& bindings,
-                 const WorkspaceLayout& layout) {
-  bind(params.forward, problem, bindings, layout);
-}
+CombineParams combine_params(const ForwardParams& forward, const Problem& problem, i32 team_warps, i32 lse_heads);
+void bind(CombineParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 
 // parts: in the workspace of the whole.
 JoinParams join_params(const Problem& problem);

@@ -77,6 +77,11 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
+  if (layout.moves_lse) {
+    params.lse_stride_batch = p.max_len_q;
+    params.lse_stride_head = params.partial_rows;
+    params.lse_stride_row = 1;
+  }
   // A persistent kernel has as many blocks as run at once, each of which draws one query tile after the other.
   const i64 at_once = i64(choice.device.num_sms) * row.blocks;
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
@@ -114,7 +119,7 @@ mica_status add_append(Plan& plan, const KernelChoice& choice) {
 
 }  // namespace
 
-mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
+mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 lse_heads) {
   const Problem& p = plan.problem;
   const KernelRow& row = kernel_table().rows[index];
   WorkspaceLayout& layout = steps_of(plan).layout;
@@ -125,11 +130,11 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
   ForwardParams params = forward_params(p, queries_of_tile(row, p), Splits{1, 0});
   params.splits = splits_of(p, choice, row, blocks_of(row, p, params));
   plan.num_splits = params.splits.num_splits;
-  if (plan.num_splits > 1) {
-    const u64 partial_rows = u64(plan.num_splits) * p.heads_q * params.partial_rows;
-    layout.partial_lse = layout.reserve(partial_rows * sizeof(float));
-    layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
-  }
+  layout.has_parts = plan.num_splits > 1;
+  layout.moves_lse = !layout.has_parts && lse_heads > 1;
+  const u64 partial_rows = u64(plan.num_splits) * p.heads_q * params.partial_rows;
+  if (layout.has_parts || layout.moves_lse) layout.partial_lse = layout.reserve(partial_rows * sizeof(float));
+  if (layout.has_parts) layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
 
   status = add_forward(plan, choice, index, params.splits, row.traits.v_in_k ? When::V_IN_K : When::ALWAYS);
   if (status == MICA_OK && row.traits.v_in_k) {
@@ -141,11 +146,13 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index) {
       status = add_forward(plan, choice, apart, splits, When::V_APART);
     }
   }
-  if (status == MICA_OK && plan.num_splits > 1) {
+  if (status == MICA_OK && (layout.has_parts || layout.moves_lse)) {
     const i32 combine = find_kernel(Role::COMBINE, choice);
     const i32 warps = kernel_table().rows[combine].warps, team_warps = combine_team_warps(plan.num_splits, warps);
-    const i64 blocks = combine_blocks(params.partial_rows * p.heads_q, p.dim_v, team_warps, warps);
-    status = add_step(plan, StepKind::COMBINE, combine, blocks, combine_params(params, p, team_warps));
+    const i64 rows = params.partial_rows * p.heads_q;
+    const i64 blocks =
+        layout.has_parts ? combine_blocks(rows, p.dim_v, team_warps, warps) : ceil_div<i64>(rows, 32 * warps);
+    status = add_step(plan, StepKind::COMBINE, combine, blocks, combine_params(params, p, team_warps, lse_heads));
     Steps& steps = steps_of(plan);
     steps.step[steps.num_steps - 1].overlaps = can_overlap(choice, combine);
   }

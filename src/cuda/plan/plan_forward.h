@@ -10,7 +10,8 @@ namespace mica {
 // machine code for Hopper and later does, and a capture has to know how to record it.
 bool can_overlap(const KernelChoice& choice, i32 index);
 
-// Fills the steps of a plan whose kernel is row `index`.
-mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index);
+// Fills the steps of a plan whose kernel is row `index`. lse_heads: see heads_as_rows; above 1 combine puts the LSE in
+// its place, whether or not it has parts to join.
+mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 lse_heads);
 
 }  // namespace mica
