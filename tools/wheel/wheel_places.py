@@ -53,7 +53,8 @@ def tags(python, machine):
     options = ["--implementation", "cp", "--python-version", python.rstrip("t"), "--only-binary=:all:"]
     for abi in (f"cp{python.replace('.', '')}", "abi3", "none"):
         options += ["--abi", abi]
-    for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014"):
+    # PyTorch before 2.6 calls its wheels for x86_64 manylinux1.
+    for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", *["manylinux1"] * (machine == "x86_64")):
         options += ["--platform", f"{tag}_{machine}"]
     return options
 
