@@ -140,6 +140,7 @@ class PartsJudge {
     }
     for (const auto& [family, is_there] : families)
       if (!is_there) add_missing_variant(family);
+    doubt_files_of_one_build();
     const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
                                        [](const Attempt& a) { return a.failure == ImportFailure::kNone; });
     PackageImports imports = run_imports_of_package();
@@ -188,6 +189,22 @@ class PartsJudge {
     ImportFailure failure;
     std::string library;  // the one that is missing
   };
+
+  bool is_bound_to_torch(const Attempt& attempt) const {
+    return facts_[attempt.binary].uses_torch && !facts_[attempt.binary].torch_stable;
+  }
+
+  // Where one file was made for another release of torch, so were the others, though the loader has no complaint:
+  // FBGEMM 1.3 beside torch 2.10 ends in std::length_error.
+  void doubt_files_of_one_build() {
+    for (const Attempt& wrong : attempts_) {
+      if (out_[wrong.verdict].code != Code::TORCH_SIGNATURE || !is_bound_to_torch(wrong)) continue;
+      for (const Attempt& attempt : attempts_)
+        if (is_bound_to_torch(attempt))
+          doubt_beside(printable(base_name(binaries_[wrong.binary].path)), target_, out_[attempt.verdict]);
+      return;
+    }
+  }
 
   // "pkg._C" of the file, wherever it lies.
   std::string module_name(std::size_t i) const {

@@ -42,4 +42,17 @@ void doubt(const TorchClaim& claim, const Environment& target, Verdict& verdict)
        .evidence = {claim.source}});
 }
 
+void doubt_beside(const std::string& other, const Environment& target, Verdict& verdict) {
+  if (verdict.code != Code::LOADS || !target.torch) return;
+  verdict = make_verdict(
+      {.code = "TORCH_OTHER_RELEASE",
+       .subject = verdict.subject,
+       .message = "all its symbols are found, but " + other + " beside it was made for another torch than " +
+                  target.torch->version,
+       .cause =
+           "Classes of another release can be laid out differently: it may work, or crash when it is loaded or used.",
+       .fix = "install the release of the package that was made for this torch",
+       .evidence = {other + " asks for a function of torch that is not there"}});
+}
+
 }  // namespace doctor

@@ -23,4 +23,7 @@ TorchClaim claimed_torch(const Metadata& metadata, const std::string& version);
 // Turns LOADS into TORCH_OTHER_RELEASE where the target's torch is of another minor release.
 void doubt(const TorchClaim& claim, const Environment& target, Verdict& verdict);
 
+// The same, since another file of the package, of the same build, asks for what the target's torch does not have.
+void doubt_beside(const std::string& other, const Environment& target, Verdict& verdict);
+
 }  // namespace doctor

@@ -37,20 +37,26 @@ std::string cuda_of_pip(const Files& files, const PythonInstall& python, const T
   return "";
 }
 
-// What torch/__init__.py opens by itself: calls of _preload_cuda_deps, and the table for when a library is missing.
+// What torch/__init__.py opens by itself: calls that name a library, and the table of those for when one is missing.
+// Since 2.10 the whole table is opened, whether one is missing or not (`_preload_cuda_deps()`).
 void read_preloading(const Files& files, const PythonInstall& python, TorchFacts& torch) {
   const std::string text = files.read(torch.folder + "/__init__.py", 4 << 20).value_or("");
+  const bool opens_table = text.find(" _preload_cuda_deps()") != text.npos;
   for (const std::string& line : split(text, '\n')) {
-    const std::size_t call = line.find("_preload_cuda_deps(\"");
+    const bool is_call =
+        line.find("_preload_cuda_deps(\"") != line.npos || line.find("_preload_cuda_lib(\"") != line.npos;
     const std::string_view entry = trimmed(line);
-    const bool is_row = entry.starts_with("\"") && entry.find("\": \"lib") != entry.npos;
-    if (call == line.npos && !is_row) continue;
+    const bool is_row = (entry.starts_with("\"") && entry.find("\": \"lib") != entry.npos) ||
+                        (entry.starts_with("(\"") && entry.find("\", \"lib") != entry.npos);
+    if (!is_call && !is_row) continue;
     const std::vector<std::string> parts = split(line, '"');
     if (parts.size() < 4 || parts[1].find('/') != parts[1].npos || !parts[3].starts_with("lib") ||
         parts[3].find('/') != parts[3].npos)
       continue;
     const std::string path = cuda_of_pip(files, python, torch, parts[1], parts[3]);
-    if (!path.empty()) (is_row ? torch.preloaded_if_missing : torch.preloaded).push_back(path);
+    if (path.empty()) continue;
+    if (is_row) torch.preloaded_if_missing.push_back(path);
+    if (is_call || opens_table) torch.preloaded.push_back(path);
   }
 }
 

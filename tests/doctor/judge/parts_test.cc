@@ -183,6 +183,16 @@ TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
   EXPECT_NE(of(both(other, opens), "pkg/lib/_video6.so").message.find("undefined symbol: pkg_play"), std::string::npos);
 }
 
+// Of one build: where one file is for another torch, the others are, and may crash.
+TEST(Parts, FilesOfOneBuildAreForOneTorch) {
+  const Words other = {{"libc10.so"}, {kNewError, "_ZN3c1012no_such_nameEv"}, {}, {}};
+  const std::string python = "try:\n    from . import _new\nexcept ImportError:\n    pass\nfrom . import _core\n";
+  EXPECT_EQ(of(package({{"pkg/_core.so", kCore}, {"pkg/_new.so", kCore}}, python), "pkg/_core.so").code, "LOADS");
+  const Inspection mixed = package({{"pkg/_core.so", kCore}, {"pkg/_new.so", other}}, python);
+  EXPECT_EQ(of(mixed, "pkg/_new.so").code, "TORCH_SIGNATURE");
+  EXPECT_EQ(of(mixed, "pkg/_core.so").code, "TORCH_OTHER_RELEASE");
+}
+
 // sounddevice has no compiled file, and asks for PortAudio by ctypes.util.find_library.
 TEST(Parts, ALibraryOfTheSystemThatPythonLooksFor) {
   using Names = std::vector<std::pair<std::string, std::string>>;

@@ -326,6 +326,25 @@ TEST(Installed, ALibraryThatAnotherPackageHasLoaded) {
   EXPECT_EQ(codes("import pkg._C\n"), Codes{"NEEDED_MISSING"});
 }
 
+// torch 2.10 and later open the whole table, and one more that may be missing.
+TEST(Installed, CudaThatIsOpenedAsATable) {
+  FakeSystem system;
+  make_system(system, kNewError);
+  system.write(kSite + "/torch/__init__.py",
+               "def _preload_cuda_deps(err=None):\n    cuda_libs = [\n        (\"cublas\", \"libcublas.so.*[0-9]\"),\n"
+               "        (\"nccl\", \"libnccl.so.*[0-9]\"),\n    ]\n"
+               "    _preload_cuda_lib(\"nvtx\", \"libnvToolsExt.so.*[0-9]\", required=False)\n"
+               "def _load_global_deps():\n            _preload_cuda_deps()\n");
+  system.library(kSite + "/nvidia/cublas/lib/libcublas.so.12", {.soname = "libcublas.so.12"});
+  system.library(kSite + "/nvidia/nvtx/lib/libnvToolsExt.so.1", {.soname = "libnvToolsExt.so.1"});
+  const Survey found = survey(system.outlook());
+  const TorchFacts& torch = *found.pythons.at(0).torch;
+  using Paths = std::vector<std::string>;
+  EXPECT_EQ(torch.preloaded,
+            (Paths{kSite + "/nvidia/cublas/lib/libcublas.so.12", kSite + "/nvidia/nvtx/lib/libnvToolsExt.so.1"}));
+  EXPECT_EQ(torch.preloaded_if_missing, Paths{kSite + "/nvidia/cublas/lib/libcublas.so.12"});
+}
+
 // torch's Python opens CUDA's libraries from pip by their paths, and so do some packages.
 TEST(Installed, CudaThatIsOpenedByItsPath) {
   const std::string table =
