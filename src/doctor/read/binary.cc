@@ -135,10 +135,10 @@ NumpyUse NumpyProbe::use() const {
   return out;
 }
 
-// Libraries of that size are GPU code, and have nothing to do with NumPy.
+// Libraries of that size are GPU code, and have nothing to do with NumPy; modules may (catboost/_catboost.so).
 static bool may_use_numpy(std::string_view path, uint64_t size) {
   constexpr uint64_t kLarge = 64 << 20;
-  return size < kLarge || is_extension_name(path) || path.find("python") != path.npos;
+  return size < kLarge || !base_name(path).starts_with("lib") || path.find("python") != path.npos;
 }
 
 void BinaryProbe::feed(std::span<const uint8_t> piece) {
