@@ -30,6 +30,25 @@ void add_aligned_cases(CaseTable& table) {
           {.batch = 33, .heads_q = 4, .heads_k = 4, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
     }
+    // Pages that the copy engine takes in blocks of whole rows, or not: heads first, one head for all.
+    if (dim > 64) {
+      add("_paged_heads", {.batch = 2,
+                           .heads_q = 4,
+                           .heads_k = 2,
+                           .len_q = 70,
+                           .len_k = 150,
+                           .layout_k = Layout::kHeadsFirst,
+                           .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                           .used_k = {150, 77},
+                           .page_size = 16});
+      add("_paged_shared_head", {.batch = 1,
+                                 .heads_q = 2,
+                                 .heads_k = 2,
+                                 .len_q = 70,
+                                 .len_k = 150,
+                                 .layout_v = Layout::kSharedHead,
+                                 .page_size = 32});
+    }
     if (dim % 64 != 0 || dim == 192) continue;
     // More query tiles than a GPU has SMs, so that a block takes several.
     if (dim == 64) {
@@ -73,6 +92,17 @@ void add_aligned_cases(CaseTable& table) {
     }
     add("_varlen",
         {.batch = 4, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 3, 140}, .packed_k = {150, 12, 0, 140}});
+    // More sequences than a warp has lanes, of none to three query tiles, and more items of work than a GPU has SMs.
+    if (dim == 64) {
+      std::vector<int32_t> rows(37);
+      for (size_t i = 0; i < rows.size(); ++i) rows[i] = i % 9 == 4 ? 0 : i % 12 == 0 ? 390 : int32_t(7 * i % 50);
+      add("_varlen_sections", {.batch = 37,
+                               .heads_q = 4,
+                               .heads_k = 1,
+                               .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                               .packed_q = rows,
+                               .packed_k = rows});
+    }
     // Sequences that backward takes from the longest on; under a mask all heads' first keys of the last ones first.
     if (dim == 64)
       add("_varlen_in_order", {.batch = 4, .heads_q = 2, .packed_q = {1, 520, 0, 70}, .packed_k = {140, 150, 9, 70}});
@@ -86,6 +116,8 @@ void add_aligned_cases(CaseTable& table) {
     add("_large_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 40, .len_k = 300, .amplitude = 4.0});
     // So much that exponentials relative to it are infinite.
     add("_huge_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0});
+    add("_huge_scores_paged",
+        {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0, .page_size = 16});
     if (dim <= 128) {
       // Of 16 bits: fp32's own rounding of such scores is larger than what the cases allow it.
       table.add_16_bit(name + "_huge_scores_alibi", {.batch = 1,

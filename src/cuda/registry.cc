@@ -8,6 +8,7 @@
 
 #include "cuda/backward_share.h"
 #include "cuda/kernels/params.h"
+#include "cuda/kernels/parts/page_blocks_sm90.h"
 #include "cuda/tensor_maps.h"
 
 namespace mica {
@@ -31,12 +32,14 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
                           : r.tile_q == 128 && r.dim_qk == 64  ? Lengths::FEW_QUERIES
                           : r.tile_q == 128 && r.dim_qk == 128 ? Lengths::MIDDLE
                                                                : Lengths::ANY;
-  return {.smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
-          .persistent = true,
-          .lengths = lengths,
-          .uses_maps = true,
-          .wants_pages = (r.served & kFeaturePaged) != 0,
-          .also_serves = kFeatureFp32Output};
+  return {
+      .smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
+      .persistent = true,
+      .lengths = lengths,
+      .uses_maps = true,
+      .wants_pages = (r.served & kFeaturePaged) != 0,
+      .page_blocks = reads_page_blocks((r.served & kFeaturePaged) != 0, (r.served & kFeatureSmallPages) != 0, r.dim_qk),
+      .also_serves = kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
   return {.smem_bytes = forward_fp8_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
@@ -396,7 +399,8 @@ bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
     // Forward has no dO, and one of another type is read from the workspace.
     if (&tensor == &p.d_o && p.d_o.dtype != p.dtype) continue;
     if ((&tensor == &p.k || &tensor == &p.v) && fetches_rows(p, row)) continue;
-    const char* why = why_no_map(rows_shape(tensor));
+    const bool in_blocks = row.traits.page_blocks && &tensor != &p.q;
+    const char* why = in_blocks ? why_no_block_map(rows_shape(tensor)) : why_no_map(rows_shape(tensor));
     if (!q.ask(!why[0], "it fetches %s by the copy engine, and %s", name, why)) return false;
   }
   return true;

@@ -54,6 +54,7 @@ struct KernelTraits {
   bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
   bool wants_pages = false;    // finds every key by a block table
+  bool page_blocks = false;    // whole rows of pages at once (kernels/parts/page_blocks_sm90.h)
   u32 also_serves = 0;         // Feature bits that every row of the file has
 };
 

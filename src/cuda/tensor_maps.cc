@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "cuda/argument_parts.h"
 #include "cuda/driver.h"
+#include "cuda/kernels/parts/page_blocks_sm90.h"
 
 namespace mica {
 namespace {
@@ -24,6 +25,21 @@ constexpr i64 kBoxBytes = 128, kStrideBytes = 16, kMostStrideBytes = i64(1) << 4
 bool is_stride(i64 bytes) { return bytes >= 0 && bytes % kStrideBytes == 0 && bytes < kMostStrideBytes; }
 int type_of(i32 dtype) { return dtype == MICA_FP16 ? kTypeFp16 : dtype == MICA_BF16 ? kTypeBf16 : kTypeByte; }
 i64 size_of(i64 size, i64 stride) { return stride == 0 ? 1 : size; }
+int promotion_of(Lines lines) { return lines == Lines::ONE ? kPromoteTo128Bytes : kPromoteTo256Bytes; }
+
+// Heads and slots as one axis: elements between two entries, and how many entries further the next head and slot are.
+struct HeadsOfSlots {
+  i64 stride, head_step, slot_step, size;
+};
+// A stride of 0: the two do not fit into one axis.
+HeadsOfSlots heads_of_slots(const RowsShape& s) {
+  const i64 head = s.heads > 1 ? s.strides.stride_head : 0, slot = s.slots > 1 ? s.strides.stride_batch : 0;
+  const i64 stride = head == 0 ? slot : slot == 0 ? head : head < slot ? head : slot;
+  if (stride == 0) return {1, 0, 0, 1};
+  if (head % stride != 0 || slot % stride != 0) return {};
+  const i64 head_step = head / stride, slot_step = slot / stride;
+  return {stride, head_step, slot_step, (s.heads - 1) * head_step + (s.slots - 1) * slot_step + 1};
+}
 
 }  // namespace
 
@@ -67,8 +83,39 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lin
   mapped.rows = i64(sizes[1]);
   return driver.check(driver.api().cuTensorMapEncodeTiled(&mapped.map, type_of(s.dtype), 4, address, sizes, strides,
                                                           box, element_strides, kNotInterleaved, kSwizzle128Bytes,
-                                                          lines == Lines::ONE ? kPromoteTo128Bytes : kPromoteTo256Bytes,
-                                                          kFillWithZeros),
+                                                          promotion_of(lines), kFillWithZeros),
+                      "cuTensorMapEncodeTiled");
+}
+
+const char* why_no_block_map(const RowsShape& s) {
+  const char* why = why_no_map(s);
+  if (why[0]) return why;
+  if (s.dim % kPanelColumns != 0) return "its rows are no whole multiples of 128 bytes";
+  if (s.rows % kBlockRows != 0) return "its pages are no whole multiples of 8 rows";
+  const HeadsOfSlots merged = heads_of_slots(s);
+  if (merged.stride == 0) return "of the strides of heads and pages neither is a multiple of the other";
+  return merged.size > kMostSize / 2 ? "its heads and pages are too many for one axis" : "";  // an i32 in the kernel
+}
+
+mica_status encode_block_map(const RowsShape& s, i32 box_rows, i32 panels, MappedRows& mapped, Lines lines) {
+  const Driver& driver = Driver::instance();
+  void* const address = reinterpret_cast<void*>(std::uintptr_t(1) << 20);
+  const HeadsOfSlots merged = heads_of_slots(s);
+  const i64 element = element_bytes(s.dtype);
+  const std::uint64_t sizes[] = {u64(kPanelColumns), u64(kBlockRows), u64(max_of<i64>(s.dim / kPanelColumns, 1)),
+                                 u64(max_of<i64>(s.rows / kBlockRows, 1)), u64(max_of<i64>(merged.size, 1))};
+  const auto bytes = [element](i64 stride) { return u64(max_of<i64>(stride * element, kStrideBytes)); };
+  const std::uint64_t strides[] = {bytes(s.strides.stride_row), bytes(kPanelColumns),
+                                   bytes(kBlockRows * s.strides.stride_row), bytes(merged.stride)};
+  const std::uint32_t box[] = {u32(kPanelColumns), u32(kBlockRows), u32(panels), u32(box_rows / kBlockRows), 1};
+  const std::uint32_t element_strides[] = {1, 1, 1, 1, 1};
+  mapped.head_step = i32(merged.head_step);
+  mapped.slot_step = i32(merged.slot_step);
+  mapped.box_rows = box_rows;
+  mapped.rows = max_of<i64>(s.rows, 1);
+  return driver.check(driver.api().cuTensorMapEncodeTiled(&mapped.map, type_of(s.dtype), 5, address, sizes, strides,
+                                                          box, element_strides, kNotInterleaved, kSwizzle128Bytes,
+                                                          promotion_of(lines), kFillWithZeros),
                       "cuTensorMapEncodeTiled");
 }
 

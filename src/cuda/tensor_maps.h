@@ -25,6 +25,11 @@ enum class Lines { ONE, TWO };
 // Boxes of 128 bytes of columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and
 // its coordinate must be multiplied by the step that goes with it.
 mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped, Lines lines = Lines::TWO);
+
+// The same of pages whose rows come whole, `panels` of 64 columns of a row at once (kernels/parts/page_blocks_sm90.h).
+const char* why_no_block_map(const RowsShape& shape);
+mica_status encode_block_map(const RowsShape& shape, i32 box_rows, i32 panels, MappedRows& mapped, Lines lines);
+
 mica_status bind_map(MappedRows& mapped, void* address);
 
 }  // namespace mica

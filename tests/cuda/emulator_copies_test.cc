@@ -3,9 +3,11 @@
 // kernel that it must find.
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
-#include "device/tma.cuh"
+#include "device/key_tile.cuh"
+#include "device/tma_blocks.cuh"
 #include "device/wgmma.cuh"
 #include "tests/cuda/emulator_test.h"
 #include "tests/cuda/fake_tensor_map.h"
@@ -61,6 +63,7 @@ TEST(TensorMaps, TheDriversRules) {
   EXPECT_EQ(result_of([](MapArguments&) {}), cu::kSuccess);
   EXPECT_EQ(result_of([](MapArguments& a) { a.strides[2] = 0; }), cu::kSuccess);  // one slot
   EXPECT_EQ(result_of([](MapArguments& a) { a.rank = 3; }), cu::kInvalidValue);
+  EXPECT_EQ(result_of([](MapArguments& a) { a.rank = 6; }), cu::kInvalidValue);
   EXPECT_EQ(result_of([](MapArguments& a) { a.type = 20; }), cu::kInvalidValue);
   EXPECT_EQ(result_of([](MapArguments& a) { a.address = 4104; }), cu::kInvalidValue);
   EXPECT_EQ(result_of([](MapArguments& a) { a.dims[1] = 0; }), cu::kInvalidValue);
@@ -160,6 +163,47 @@ TEST(CopyEngine, BoxesAreSwizzledAndZeroOutsideTheTensor) {
           ASSERT_EQ(out[at], inside ? tensor.at(x, y, place.head) : 0) << row << ", " << column;
         }
     }
+}
+
+// Two pages of 16 rows, of 128 columns and two heads; a box has all columns of a page of a head.
+constexpr u32 kPageRows = 16, kPageColumns = 128, kPageHeads = 2, kPages = 2, kPageBytes = kPageRows * kPageColumns * 2;
+template <bool by_five_axes>
+void take_page(BoxParams p) {
+  make_barrier(1);
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expecting(barrier_at(0), kPageBytes);
+    if (by_five_axes)
+      tma_load_blocks(shared_address(smem), p.map, p.place.row, p.place.slot, barrier_at(0));
+    else
+      tma_load(shared_address(smem), p.map, {0, 0, p.place.row, p.place.slot}, barrier_at(0));
+  }
+  mbarrier_wait(barrier_at(0), 0);
+  for (u32 i = threadIdx.x; i < kPageBytes / 2; i += 32) p.out[i] = reinterpret_cast<const u16*>(smem)[i];
+}
+TEST(CopyEngine, BlocksOfWholeRowsHaveTheirPanelsBesideEachOther) {
+  alignas(16) static u16 cache[kPages * kPageRows * kPageHeads * kPageColumns];
+  for (u32 i = 0; i < std::size(cache); ++i) cache[i] = u16(i);
+  // Axes: column of a panel, row of a block, panel, block, head and page.
+  const std::uint64_t dims[] = {64, 8, 2, 2, (kPages - 1) * kPageRows * kPageHeads + kPageHeads};
+  const std::uint64_t row = kPageHeads * kPageColumns * 2, strides[] = {row, 128, 8 * row, kPageColumns * 2};
+  const u32 box[] = {64, 8, 2, 2, 1}, ones[] = {1, 1, 1, 1, 1};
+  TensorMap map;
+  ASSERT_EQ(
+      test::encode_tensor_map(&map, test::kMapBf16, 5, cache, dims, strides, box, ones, 0, test::kMapSwizzle128, 2, 0),
+      cu::kSuccess);
+  std::vector<u16> out(kPageBytes / 2);
+  for (u32 page = 0; page < kPages; ++page)
+    for (u32 head = 0; head < kPageHeads; ++head) {
+      const TmaPlace place = {0, 0, 0, i32(page * kPageRows * kPageHeads + head)};
+      EXPECT_EQ(run_with<take_page<true>>(1, 32, kRoom, BoxParams{map, place, out.data()}), "");
+      using Tile = KeyTile<kPageColumns, kPageRows, true>;
+      for (u32 r = 0; r < kPageRows; ++r)
+        for (u32 c = 0; c < kPageColumns; ++c)
+          ASSERT_EQ(out[Tile::offset(r, c / 8) / 2 + c % 8],
+                    cache[((page * kPageRows + r) * kPageHeads + head) * kPageColumns + c])
+              << r << ", " << c;
+    }
+  EXPECT_TRUE(says(run_with<take_page<false>>(1, 32, kRoom, BoxParams{map, {}, out.data()}), "by other axes"));
 }
 
 TEST(CopyEngine, FindsWhatAKernelForgot) {

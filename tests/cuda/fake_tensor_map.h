@@ -15,17 +15,21 @@ enum : int { kMapByte = 0, kMapFp16 = 6, kMapFp32 = 7, kMapBf16 = 9 };
 enum : int { kMapNoSwizzle = 0, kMapSwizzle128 = 3, kMapMostL2Promotion = 3 };
 
 struct FakeTensorMap {
-  static constexpr int kRank = 4;
+  static constexpr int kRank = 5;  // of maps with fewer axes the rest have one entry
   static constexpr std::uint64_t kMagic = 0x70616d2065646163;
   std::uint64_t magic, address;
-  std::uint64_t strides[kRank - 1];  // bytes between neighbours of axes 1 to 3
+  std::uint64_t strides[kRank - 1];  // bytes between neighbours of the axes from 1 on
   std::uint32_t dims[kRank];
   std::uint16_t box[kRank];
-  std::uint32_t element_bytes, swizzle;
+  std::uint32_t rank, element_bytes, swizzle;
 
   // Whether the driver made it.
   bool is_valid() const { return magic == kMagic; }
-  std::uint32_t box_bytes() const { return std::uint32_t(box[0]) * box[1] * box[2] * box[3] * element_bytes; }
+  std::uint32_t box_bytes() const {
+    std::uint32_t bytes = element_bytes;
+    for (const std::uint16_t size : box) bytes *= size;
+    return bytes;
+  }
 };
 static_assert(sizeof(FakeTensorMap) <= sizeof(TensorMap));
 
@@ -42,22 +46,24 @@ inline cu::Result encode_tensor_map(TensorMap* map, int type, std::uint32_t rank
   constexpr std::uint64_t kMostDim = std::uint64_t{1} << 32, kMostStride = std::uint64_t{1} << 40;
   constexpr std::uint32_t kMostBox = 256, kSwizzledBytes = 128;
   FakeTensorMap fake = {};
+  fake.rank = rank;
+  for (int axis = 0; axis < FakeTensorMap::kRank; ++axis) fake.dims[axis] = fake.box[axis] = 1;
   fake.magic = FakeTensorMap::kMagic;
   fake.address = reinterpret_cast<std::uintptr_t>(address);
   fake.element_bytes = type == kMapFp32 ? 4 : type == kMapByte ? 1 : 2;
   fake.swizzle = std::uint32_t(swizzle);
-  bool right = reinterpret_cast<std::uintptr_t>(map) % alignof(TensorMap) == 0 && rank == FakeTensorMap::kRank &&
+  bool right = reinterpret_cast<std::uintptr_t>(map) % alignof(TensorMap) == 0 && (rank == 4 || rank == 5) &&
                (type == kMapByte || type == kMapFp16 || type == kMapFp32 || type == kMapBf16) &&
                fake.address % 16 == 0 && interleave == 0 && (swizzle == kMapNoSwizzle || swizzle == kMapSwizzle128) &&
                l2_promotion >= 0 && l2_promotion <= kMapMostL2Promotion && fill == 0;
-  for (int axis = 0; right && axis < FakeTensorMap::kRank; ++axis) {
+  for (int axis = 0; right && axis < int(rank); ++axis) {
     right =
         dims[axis] > 0 && dims[axis] < kMostDim && box[axis] > 0 && box[axis] <= kMostBox && element_strides[axis] == 1;
     fake.dims[axis] = std::uint32_t(dims[axis]);
     fake.box[axis] = std::uint16_t(box[axis]);
   }
   // An axis of one element has no neighbours: its stride may be 0.
-  for (int axis = 1; right && axis < FakeTensorMap::kRank; ++axis) {
+  for (int axis = 1; right && axis < int(rank); ++axis) {
     const std::uint64_t stride = fake.strides[axis - 1] = strides[axis - 1];
     right = stride % 16 == 0 && stride < kMostStride && (stride > 0 || dims[axis] == 1);
   }

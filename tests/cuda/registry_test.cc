@@ -172,6 +172,16 @@ TEST(KernelTable, SaysWhyNot) {
       EXPECT_NE(reason(i, p, 90).find("no block table"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
+    if (row.traits.page_blocks) {
+      p.k.shape[3] -= 8;
+      EXPECT_NE(reason(i, p, 90).find("no whole multiples of 128 bytes"), std::string::npos) << reason(i, p, 90);
+      p = fits;
+      p.v.stride[0] += 8;
+      EXPECT_NE(reason(i, p, 90).find("neither is a multiple of the other"), std::string::npos) << reason(i, p, 90);
+      p.v.shape[2] = 1;  // of one head no stride matters
+      EXPECT_EQ(reason(i, p, 90).find("copy engine"), std::string::npos) << reason(i, p, 90);
+    }
+    p = fits;
     if (row.traits.least_queries) {
       p.hint_len_q = row.traits.least_queries - 1;
       EXPECT_NE(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);

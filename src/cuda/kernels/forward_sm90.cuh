@@ -14,13 +14,15 @@
 // own queries see. O goes through shared memory to the copy engine, and the consumer on to the next query tile.
 #pragma once
 
+#include "device/key_tile.cuh"
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
-#include "device/tma.cuh"
+#include "device/tma_blocks.cuh"
 #include "device/wgmma.cuh"
 #include "kernels/parts/consumer_sm90.cuh"
 #include "kernels/parts/forward_work_sm90.cuh"
 #include "kernels/parts/key_rows_sm90.cuh"
+#include "kernels/parts/page_blocks_sm90.h"
 
 namespace mica {
 
@@ -68,8 +70,9 @@ struct ForwardSm90
   static constexpr bool kHasOutputRoom = kLayout.o_panels > 0;
   static_assert(kHasOutputRoom != (kQSlots == 2));
   using QTile = PanelTile<round_up(dim_qk, 64), 64>;  // of a consumer
-  using KTile = PanelTile<round_up(dim_qk, 64), tile_k>;
-  using VTile = PanelTile<round_up(dim_v, 64), tile_k>;
+  static constexpr bool kInBlocks = reads_page_blocks(kPaged, kHasSmallPages, dim_qk);
+  using KTile = KeyTile<round_up(dim_qk, 64), tile_k, kInBlocks>;
+  using VTile = KeyTile<round_up(dim_v, 64), tile_k, kInBlocks>;
   using OTile = PanelTile<round_up(dim_v, 64), 64>;  // of a consumer, in the place of its Q
   static_assert(kLayout.k == kQSlots * kConsumers * QTile::kBytes && kLayout.v - kLayout.k == stages * KTile::kBytes &&
                 kLayout.o - kLayout.v == stages * VTile::kBytes && OTile::kBytes <= QTile::kBytes);
@@ -189,7 +192,7 @@ struct ForwardSm90
       Boxes boxes = find_boxes(maps.k, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         fetch_k(step, boxes);
-        boxes = find_boxes(maps.k, step + 1);
+        if (boxes.are_done(step)) boxes = find_boxes(maps.k, step + 1);
         say_if_nearly_done(step);
       }
     }
@@ -206,7 +209,7 @@ struct ForwardSm90
       Boxes boxes = find_boxes(maps.v, 0);
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         fetch_v(step, boxes);
-        boxes = find_boxes(maps.v, step + 1);
+        if (boxes.are_done(step)) boxes = find_boxes(maps.v, step + 1);
       }
     }
   }
@@ -214,7 +217,7 @@ struct ForwardSm90
   MICA_DEVICE bool fetches_rows() const { return kHasSmallPages && maps.k.box_rows == 0; }
   // The warp's lanes fetch the tiles' rows, 16 bytes at a time. A tile is announced when it has landed: while the next
   // one is under way, or before the warp waits for room.
-  template <class KeyTile, bool is_k>
+  template <class Rows, bool is_k>
   MICA_DEVICE void fetch_rows(const RowsArg& tensor, i32 dim, u32 smem, const Ring<stages>& ring,
                               RingPlace<stages>& place) const {
     if constexpr (kHasSmallPages) {
@@ -222,9 +225,9 @@ struct ForwardSm90
       const i32 count = tiles.end - tiles.begin;
       if (count == 0) return;
       const u16* first = static_cast<const u16*>(tensor.data) + (head / p.group) * tensor.stride_head;
-      i32 columns[KeyTile::kPanels], landing = -1;  // a stage
+      i32 columns[Rows::kPanels], landing = -1;  // a stage
 #pragma unroll
-      for (int panel = 0; panel < KeyTile::kPanels; ++panel) columns[panel] = panel * 64;
+      for (int panel = 0; panel < Rows::kPanels; ++panel) columns[panel] = panel * 64;
       Keys ahead = Keys::find(*this, tiles.end - 1);
       for (i32 step = 0; step < count; ++step) {
         const typename Keys::Offsets offsets = ahead.offsets(p.sequences, tensor);
@@ -234,8 +237,8 @@ struct ForwardSm90
           landing = -1;
           ring.wait_empty(place);
         }
-        Keys::template fetch<KeyTile::kPanels, true>(smem + place.stage * KeyTile::kBytes, first, offsets, columns,
-                                                     sequence.len_k - key_begin(step), dim);
+        Keys::template fetch<Rows::kPanels, true>(smem + place.stage * Rows::kBytes, first, offsets, columns,
+                                                  sequence.len_k - key_begin(step), dim);
         cp_async_commit();
         announce_landed<1>(ring, landing);
         landing = place.stage;
@@ -256,32 +259,51 @@ struct ForwardSm90
   MICA_DEVICE TmaPlace key_place(i32 step) const {
     return {0, i32(sequence.k_begin) + key_begin(step), key_head, sequence.k_slot};
   }
-  // Where the boxes of rows of a key tile in pages are, a lane each; asked for a tile ahead, since the block table is
-  // far away. Boxes past the last key repeat the last one that has any.
+  // Where the boxes of rows of the next key tiles in pages are, a lane each: of as many tiles as the lanes have boxes
+  // for, since finding them takes instructions that the consumers miss. Asked for a tile ahead, since the block table
+  // is far away. Boxes past the last key repeat the last one that has any. In blocks: the page is the head's in the
+  // page, the row that of its first block.
   struct Boxes {
     i32 page, row;
+    i32 of_tile, first_step, last_step;
+    MICA_DEVICE bool are_done(i32 step) const { return kPaged && step == last_step; }
   };
   MICA_DEVICE Boxes find_boxes(const MappedRows& mapped, i32 step) const {
-    if constexpr (!kPaged) return {0, 0};
-    const i32 lane = threadIdx.x % 32, rows = mapped.box_rows;
-    if (step >= tiles.end - tiles.begin || lane * rows >= tile_k) return {0, 0};
-    const i32 key = min_of(key_begin(step) + lane * rows, (sequence.len_k - 1) / rows * rows);
+    if constexpr (!kPaged) return {};
+    const i32 lane = threadIdx.x % 32, rows = mapped.box_rows, of_tile = tile_k / rows, ahead = lane / of_tile;
+    Boxes boxes = {0, 0, of_tile, step, step + 32 / of_tile - 1};
+    if (step + ahead >= tiles.end - tiles.begin) return boxes;
+    const i32 key =
+        min_of(key_begin(step + ahead) + (lane - ahead * of_tile) * rows, (sequence.len_k - 1) / rows * rows);
     const PagedRow at = paged_row(p.sequences, sequence, batch_index, key);
-    return {clamp_to(at.entry, 0, p.sequences.slots_k - 1), at.row};
+    boxes.page = clamp_to(at.entry, 0, p.sequences.slots_k - 1);
+    boxes.row = at.row;
+    if constexpr (kInBlocks) {
+      boxes.page = boxes.page * mapped.slot_step + key_head * mapped.head_step;
+      boxes.row /= kBlockRows;
+    }
+    return boxes;
   }
   // By the warp: the tile's rows, contiguous or, a box after the other, in pages.
-  template <class KeyTile>
+  template <class Keys>
   MICA_DEVICE void ask_for_keys(u32 shared, const MappedRows& mapped, i32 step, const Boxes& boxes, u32 barrier) const {
     if constexpr (kPaged) {
       const i32 rows = mapped.box_rows;
 #pragma unroll 1
-      for (i32 box = 0; box * rows < tile_k; ++box) {
-        const TmaPlace place = {0, __shfl_sync(0xffffffffu, boxes.row, box), key_head,
-                                __shfl_sync(0xffffffffu, boxes.page, box)};
-        if (threadIdx.x % 32 == 0) ask_for<KeyTile>(shared + box * rows * 128, mapped, place, barrier);
+      for (i32 box = 0; box < boxes.of_tile; ++box) {
+        const i32 lane = (step - boxes.first_step) * boxes.of_tile + box;
+        const TmaPlace place = {0, __shfl_sync(0xffffffffu, boxes.row, lane), key_head,
+                                __shfl_sync(0xffffffffu, boxes.page, lane)};
+        const u32 to = shared + box * (rows / kBlockRows) * Keys::kBlockBytes;
+        if (threadIdx.x % 32 == 0) {
+          if constexpr (kInBlocks)
+            tma_load_blocks(to, mapped.map, place.row, place.slot, barrier);
+          else
+            ask_for<Keys>(to, mapped, place, barrier);
+        }
       }
     } else if (threadIdx.x % 32 == 0) {
-      ask_for<KeyTile>(shared, mapped, key_place(step), barrier);
+      ask_for<Keys>(shared, mapped, key_place(step), barrier);
     }
   }
   template <class Tile>
@@ -316,7 +338,7 @@ struct ForwardSm90
       for (int i = valid * 8 + i32(threadIdx.x % 32); i < tile_k * 8; i += 32)
 #pragma unroll
         for (int panel = 0; panel < VTile::kPanels; ++panel)
-          store_shared_floats(to + panel * VTile::kPanelBytes + i * 16, kZeros);
+          store_shared_floats(to + panel * VTile::kPanelBytes + i / 64 * VTile::kBlockBytes + i % 64 * 16, kZeros);
       fence_for_wgmma();
       __syncwarp();
       if (threadIdx.x % 32 == 0) mbarrier_arrive(full);
@@ -539,21 +561,22 @@ struct ForwardSm90
   // scores = Q K^T of one key tile, begun.
   MICA_DEVICE void gemm_qk(float (&scores)[tile_k / 8][4], i32 group) const {
     const u64 q = matrix_descriptor(smem_q + q_stage(group) * QTile::kBytes, 16, 1024);
-    const u64 k = advance(matrix_descriptor(smem_k, 16, 1024), k_place.stage * KTile::kBytes);
+    const u64 k = advance(matrix_descriptor(smem_k, 16, KTile::kBlockBytes), k_place.stage * KTile::kBytes);
     begin_scores<Element, QTile, KTile, dim_qk * 2>(scores, q, k);
   }
 
   // out += P V of one key tile, begun; the first one is not added to anything.
   MICA_DEVICE void gemm_pv(float (&out)[dim_v / 8][4], const u32 (&probabilities)[tile_k / 16][4], bool adds) const {
-    const u64 v = advance(matrix_descriptor(smem_v, VTile::kPanelBytes, 1024), v_place.stage * VTile::kBytes);
+    const u64 v =
+        advance(matrix_descriptor(smem_v, VTile::kPanelBytes, VTile::kBlockBytes), v_place.stage * VTile::kBytes);
     wgmma_hold(out);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < tile_k / 16; ++i)
       if (i > 0)
-        Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128));
+        Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 2 * VTile::kBlockBytes));
       else
-        Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 16 * 128), adds);
+        Wgmma<Element, dim_v>::add_transposed(out, probabilities[i], advance(v, i * 2 * VTile::kBlockBytes), adds);
     wgmma_commit();
   }
 
@@ -710,7 +733,7 @@ struct ForwardSm90
         const u32 of_keys = k + KTile::offset(lane % 4 * 2 + e, column / 8) + in_chunk;  // and of every eighth after it
 #pragma unroll
         for (int n = 0; n < tile_k / 8; ++n) {
-          const float2 of_key = unpack<Element>(load_shared_4(of_keys + n * 8 * 128));
+          const float2 of_key = unpack<Element>(load_shared_4(of_keys + n * KTile::kBlockBytes));
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float& sum = scores[0][n][2 * half + e];

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cuda/argument_parts.h"
+#include "cuda/kernels/parts/page_blocks_sm90.h"
 #include "cuda/tensor_maps.h"
 
 namespace mica {
@@ -92,8 +93,13 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   mica_status status = encode_map(q, 64, params.q, lines);
   if (!fetches_rows(p, row)) {
     const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
-    if (status == MICA_OK) status = encode_map(rows_shape(p.k), box_rows, params.k, lines);
-    if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows, params.v, lines);
+    const auto encode = [&](const Tensor& tensor, i32 dim, MappedRows& mapped) {
+      return row.traits.page_blocks
+                 ? encode_block_map(rows_shape(tensor), box_rows, ceil_div(dim, kPanelColumns), mapped, lines)
+                 : encode_map(rows_shape(tensor), box_rows, mapped, lines);
+    };
+    if (status == MICA_OK) status = encode(p.k, row.dim_qk, params.k);
+    if (status == MICA_OK) status = encode(p.v, row.dim_v, params.v);
   }
   // O of another type, and what is neither aligned nor small enough for a map, leaves from the registers.
   RowsShape o = rows_shape(p.o);

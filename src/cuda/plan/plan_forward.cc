@@ -37,11 +37,17 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
 // lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM
 // one. A power of two, so that the last section is not much smaller than the others.
-i32 section_heads(const Problem& p, const Device& device, i32 tiles_q) {
-  if (p.window_right >= MICA_MAX_SEQLEN) return p.group;
-  const i64 bytes_of_head = max_of<i64>(i64(p.hint_len_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
-  const i64 heads_k = i64(p.heads_k) * p.batch, tiles_of_head = i64(tiles_q) * p.group;
-  i64 heads = 1;
+// Packed: those of whole sequences of the mean length, as many as a warp has lanes at most (packed_tiles_sm90.cuh).
+i32 section_heads(const Problem& p, const Device& device, const ForwardParams& params) {
+  constexpr i64 kMostSequences = 32;
+  const bool packed = params.packed_q != 0;
+  if (!packed && p.window_right >= MICA_MAX_SEQLEN) return p.group;
+  const i64 batch = max_of(p.batch, 1);
+  const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k / batch : p.hint_len_k;
+  const i64 bytes_of_head = max_of<i64>(keys * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
+  const i64 heads_k = p.heads_k * (packed ? min_of(batch, kMostSequences) : batch);
+  const i64 tiles_of_head = (packed ? ceil_div<i64>(params.tiles_q, batch) : i64(params.tiles_q)) * p.group;
+  i64 heads = packed ? p.heads_k : 1;
   while (2 * heads <= heads_k && 2 * heads * bytes_of_head <= device.l2_bytes / 2) heads *= 2;
   while (2 * heads <= heads_k && heads * tiles_of_head < device.num_sms &&
          2 * heads * bytes_of_head <= device.l2_bytes / 5 * 4)
@@ -86,8 +92,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const i64 at_once = i64(choice.device.num_sms) * row.blocks;
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
   const i64 grid = draws ? at_once : work;
-  if (row.traits.persistent)
-    params.section_heads = params.packed_q ? p.heads_q : section_heads(p, choice.device, params.tiles_q);
+  if (row.traits.persistent) params.section_heads = section_heads(p, choice.device, params);
   if (draws) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));

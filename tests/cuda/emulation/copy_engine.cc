@@ -176,8 +176,11 @@ void tma_prefetch(const TensorMap& map) {
 
 namespace {
 
-BulkCopy box(u32 shared, const TensorMap& map, const i32 (&begin)[4]) {
-  BulkCopy copy = {shared, nullptr, 0, false, test::decode_tensor_map(map), {begin[0], begin[1], begin[2], begin[3]}};
+template <u32 rank>
+BulkCopy box(u32 shared, const TensorMap& map, const i32 (&begin)[rank]) {
+  BulkCopy copy = {shared, nullptr, 0, false, test::decode_tensor_map(map), {}};
+  for (u32 axis = 0; axis < rank; ++axis) copy.begin[axis] = begin[axis];
+  if (copy.map.is_valid() && copy.map.rank != rank) block().complain("a box by other axes than its tensor map has");
   copy.bytes = copy.map.is_valid() ? copy.map.box_bytes() : 0;
   if (reinterpret_cast<std::uintptr_t>(&map) % alignof(TensorMap) != 0)
     block().complain("a tensor map that is not at 64 bytes");
@@ -187,6 +190,9 @@ BulkCopy box(u32 shared, const TensorMap& map, const i32 (&begin)[4]) {
 }  // namespace
 
 void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barrier) {
+  block().ask_load(box(shared, map, begin), block().mbarrier(barrier));
+}
+void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[5], u32 barrier) {
   block().ask_load(box(shared, map, begin), block().mbarrier(barrier));
 }
 void tma_store(const TensorMap& map, const i32 (&begin)[4], u32 shared) { block().ask_store(box(shared, map, begin)); }

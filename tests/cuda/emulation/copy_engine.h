@@ -13,8 +13,8 @@ struct BulkCopy {
   char* global;  // of a row of bytes; null: a box
   u32 bytes;
   bool adds;                // floats are added to global memory
-  test::FakeTensorMap map;  // of a box, which begins at (column, row, head, slot)
-  i32 begin[4];
+  test::FakeTensorMap map;  // of a box, which begins at (column, row, head, slot), or as a map of five axes has them
+  i32 begin[test::FakeTensorMap::kRank];
 };
 
 // 16 bytes in shared memory. Bytes [first, end) of them belong to `global` + first and so on; the others lie outside

@@ -69,18 +69,19 @@ T __shfl_sync(unsigned, T value, int from) {
 }
 struct EmulatedVote {
   bool given, any, all;
+  unsigned lanes;  // that gave true
 };
 inline EmulatedVote emulated_vote(bool given) {
-  EmulatedVote own = {given, false, true};
+  EmulatedVote own = {given, false, true, 0};
   mica::emulation::together("a vote", &own, [](void* const(&lanes)[32]) {
-    bool any = false, all = true;
-    for (void* lane : lanes) {
-      any |= static_cast<EmulatedVote*>(lane)->given;
-      all &= static_cast<EmulatedVote*>(lane)->given;
-    }
-    for (void* lane : lanes) *static_cast<EmulatedVote*>(lane) = {false, any, all};
+    unsigned bits = 0;
+    for (unsigned i = 0; i < 32; ++i) bits |= unsigned(static_cast<EmulatedVote*>(lanes[i])->given) << i;
+    for (void* lane : lanes) *static_cast<EmulatedVote*>(lane) = {false, bits != 0, bits == 0xffffffffu, bits};
   });
   return own;
 }
+inline unsigned __ballot_sync(unsigned, bool given) { return emulated_vote(given).lanes; }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline bool __any_sync(unsigned, bool given) { return emulated_vote(given).any; }
 inline bool __all_sync(unsigned, bool given) { return emulated_vote(given).all; }

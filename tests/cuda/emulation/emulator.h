@@ -75,6 +75,7 @@ void fence_proxy();
 // The copy engine. begin: (column, row, head, slot) of the box.
 void tma_prefetch(const TensorMap& map);
 void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barrier);
+void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[5], u32 barrier);
 void tma_store(const TensorMap& map, const i32 (&begin)[4], u32 shared);
 void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier);
 void bulk_store(float* global, u32 shared, u32 bytes);

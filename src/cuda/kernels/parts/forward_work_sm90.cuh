@@ -5,6 +5,7 @@
 
 #include "device/work_ring_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
+#include "kernels/parts/packed_tiles_sm90.cuh"
 
 namespace mica {
 
@@ -48,30 +49,84 @@ struct ForwardWorkSm90 : Block {
 
   // The warp that finds the query tile that comes next, and tells the others.
   MICA_DEVICE void deal_out() {
+    if (p.packed_q && !p.partial_o) {
+      deal_out_packed();
+      return;
+    }
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
     u32 parity = 0;
     for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
       if (this->locate(work)) {
+        work_ring.wait_empty();
+        work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
         announce(work);
-        if (is_long()) {
-          mbarrier_wait(nearly_done, parity);
-          parity ^= 1;
-        }
+        await_end(parity);
       }
       counter.ask();
     }
-    work_ring.wait_empty();
-    work_ring.store(0, Tile{-1, 0, 0, 0, 0, 0, 0});
-    work_ring.announce();
+    announce_end();
   }
+  // The same of packed sequences, whose items only the GPU can count: query tiles, then heads. A loop of its own, which
+  // tells each part as soon as it is found, since it takes more registers.
+  MICA_DEVICE void deal_out_packed() {
+    WorkCounter counter{p.work_counter, p.work_epoch, kUnknown};
+    PackedTiles<tile_q> packed{p.section_heads / p.heads_q};
+    u32 parity = 0;
+    split = 0;
+    for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
+      const i32 index = warp_max(work) / p.heads_q;
+      const QueryTile found = packed.find(p.sequences, p.batch, index);
+      if (found.batch < 0 || index >= p.tiles_q) {
+        // Whatever cu_seqlens holds, there are not more than the host made room for.
+        end_packed(counter, (found.batch < 0 ? min_of(found.tile, p.tiles_q) : p.tiles_q) * p.heads_q, work);
+        break;
+      }
+      head = work - index * p.heads_q;
+      batch_index = found.batch;
+      tile_row = found.tile * tile_q;
+      work_ring.wait_empty();
+      sequence = sequence_of(p.sequences, batch_index);
+      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+      band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
+      tiles = TileRange{0, 0, 0, 0};
+      const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
+      if (tile_row < row_end) tiles = key_tiles(band, tile_row, row_end, tile_k);
+      announce(work);
+      await_end(parity);
+      counter.ask();
+    }
+    announce_end();
+  }
+  // Only whoever looks for an item that is not there knows how many there are: the counter did not, and is reset here.
+  // Every block draws once in vain, also one whose first item is not there.
+  static constexpr i32 kUnknown = 0x7fffffff;
+  MICA_DEVICE void end_packed(WorkCounter& counter, i32 items, i32 work) const {
+    if (!counter.counter) return;
+    if (!counter.has_drawn) {
+      counter.ask();
+      work = counter.answer();
+    }
+    if (threadIdx.x % 32 == 0 && work == max_of(items, i32(gridDim.x)) + i32(gridDim.x) - 1)
+      store_relaxed(counter.counter, 0);
+  }
+  // A query tile whose place is stored.
   MICA_DEVICE void announce(i32 work) {
-    work_ring.wait_empty();
-    work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
     work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
 #pragma unroll 1
     for (i32 group = 0; group < kConsumers; ++group)
       work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
     work_ring.announce();
+  }
+  MICA_DEVICE void announce_end() {
+    work_ring.wait_empty();
+    work_ring.store(0, Tile{-1, 0, 0, 0, 0, 0, 0});
+    work_ring.announce();
+  }
+  // Until the next may be drawn.
+  MICA_DEVICE void await_end(u32& parity) const {
+    if (!is_long()) return;
+    mbarrier_wait(nearly_done, parity);
+    parity ^= 1;
   }
   // By the warp that asks for keys, after each of its steps.
   MICA_DEVICE void say_if_nearly_done(i32 step) const {
