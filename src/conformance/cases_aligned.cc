@@ -89,6 +89,8 @@ void add_aligned_cases(CaseTable& table) {
       add("_encoder_used", {.batch = 3, .len_q = 120, .len_k = 110, .used_q = {120, 70, 0}, .used_k = {110, 3, 64}});
       add("_encoder_causal", {.batch = 1, .len_q = 100, .len_k = 127, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
       add("_encoder_packed", {.batch = 4, .packed_q = {128, 1, 90, 64}, .packed_k = {128, 100, 0, 81}});
+      add("_varlen_only_q", {.batch = 3, .heads_q = 2, .heads_k = 1, .len_k = 140, .packed_q = {140, 0, 70}});
+      add("_varlen_only_k", {.batch = 3, .heads_q = 2, .heads_k = 1, .len_q = 140, .packed_k = {150, 0, 70}});
     }
     add("_varlen",
         {.batch = 4, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 3, 140}, .packed_k = {150, 12, 0, 140}});

@@ -2,6 +2,7 @@
 #include "cuda/backward_share.h"
 
 #include "cuda/argument_parts.h"
+#include "cuda/kernels/parts/packed_order.h"
 
 namespace mica {
 namespace {
@@ -12,14 +13,29 @@ bool can_share_keys(const KernelRow& row, const Problem& p) {
   return row.traits.shares_groups && !is_packed_k(p) && !(p.vectors & kElsewhere);
 }
 
-// How long whole heads take, counted in products of a query tile and a key tile. A key tile costs some beside them,
-// and more where its gradients are added to those of other blocks.
+// Tiles of a sequence: of packed ones, of the mean, and of the longest by the caller's hint.
+struct TileCounts {
+  i64 q, k;
+};
+TileCounts mean_tiles(const KernelRow& row, const Problem& p) {
+  const i64 sequences = max_of(p.batch, 1);
+  return {is_packed_q(p) ? ceil_div<i64>(p.total_q, sequences * row.tile_q) : ceil_div(p.max_len_q, row.tile_q),
+          is_packed_k(p) ? ceil_div<i64>(p.total_k, sequences * row.tile_k) : ceil_div(p.max_len_k, row.tile_k)};
+}
+TileCounts most_tiles(const KernelRow& row, const Problem& p) {
+  return {ceil_div(p.hint_len_q, row.tile_q), ceil_div(p.hint_len_k, row.tile_k)};
+}
+
+// Times are counted in products of a query tile and a key tile. A key tile costs some beside them, and more where its
+// gradients are added to those of other blocks.
+constexpr i64 kStepsOfTile = 2, kStepsOfSharedTile = 5;
+
+// How long whole heads take.
 i64 steps_of_heads(const KernelRow& row, const Problem& p, const Device& device, i32 query_parts) {
-  constexpr i64 kStepsOfTile = 2, kStepsOfSharedTile = 5;
-  const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
+  const TileCounts tiles = mean_tiles(row, p);
   const i64 rounds = ceil_div<i64>(i64(p.batch) * p.heads_k * query_parts, device.num_sms);
-  return rounds * tiles_k *
-         (p.group * ceil_div<i64>(tiles_q, query_parts) + (query_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
+  return rounds * tiles.k *
+         (p.group * ceil_div<i64>(tiles.q, query_parts) + (query_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
 }
 
 // What a key tile reads and adds to of a query: Q, dO and the sums of dQ.
@@ -48,7 +64,7 @@ BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& 
   BackwardShare share = {p.group, 1, 1};
   // Parts of the queries would add in any order.
   if (!can_share_keys(row, p) || p.deterministic) return share;
-  const i32 most = min_of(kMostParts, ceil_div(p.max_len_q, row.tile_q));
+  const i32 most = i32(min_of<i64>(kMostParts, mean_tiles(row, p).q));
   for (i32 parts = 2; parts <= most; ++parts)
     if (steps_of_heads(row, p, device, parts) < steps_of_heads(row, p, device, share.query_parts))
       share.query_parts = parts;
@@ -66,7 +82,9 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   // A head after the other keeps Q, dO and dQ in L2; only the last waves decide when the last block ends. As many heads
   // as fit L2, one of the group in each part.
   constexpr i64 kWaves = 2;
-  if (p.deterministic || p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
+  if (p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
+  // In a fixed order the last heads have another one.
+  if (p.deterministic && (p.batch_invariant || !row.traits.uses_maps)) return 0;
   const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
   const i64 in_waves = ceil_div<i64>(kWaves * device.num_sms, tiles_k * parts);
   const i64 in_l2 = device.l2_bytes / 5 * 4 / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
@@ -74,20 +92,22 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
 }
 
 i32 packed_tail(const KernelRow& row, const Problem& p, const Device& device) {
-  // With more sequences their lengths even out, and the order takes too long to find; short ones need none.
-  constexpr i32 kMostSequences = 256, kShortQueries = 512, kWaves = 4;
+  constexpr i32 kWaves = 4;
   const bool is_single = row.course == Course::DRAWN || row.course == Course::ONE_TILE;
+  if (!is_packed_k(p) || p.batch < 2 || p.batch > kMostOrderedSequences) return -1;
+  if (row.course == Course::HEADS) return mean_tiles(row, p).k == most_tiles(row, p).k ? -1 : 0;
   if (!row.traits.uses_maps || !row.traits.shares_groups || !is_single || row.dim_qk > 128) return -1;
-  if (p.deterministic || !is_packed_k(p) || p.batch < 2 || p.batch > kMostSequences) return -1;
-  if (p.hint_len_q <= kShortQueries) return -1;
+  if (p.deterministic) return -1;
   return p.window_right < kUnlimited ? kWaves * device.num_sms : 0;
 }
 
 bool stores_dq_first(const KernelRow& row, const Problem& p) {
-  // Blocks that begin at the same queries wait for the first of them: with narrow rows that costs more than the zeros,
-  // and in a fixed order they wait for each other anyway.
+  // Blocks that begin at the same queries wait for the first of them: with narrow rows that costs more than the zeros.
+  // In a fixed order they wait for it anyway.
   constexpr i32 kNarrow = 64;
-  return p.dq.dtype && row.course == Course::DRAWN && !p.deterministic && (is_banded(p) || row.dim_qk > kNarrow);
+  if (!p.dq.dtype || !row.traits.uses_maps || row.dim_qk > 128) return false;
+  if (p.deterministic) return row.course == Course::DRAWN || row.course == Course::ONE_TILE;
+  return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow);
 }
 
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {
@@ -96,16 +116,23 @@ const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const De
   constexpr i64 kSumsNumerator = 5, kSumsDenominator = 4;
   if (p.max_len_k == 0) return "there are no keys";
   if (p.hint_len_k > kMostKeys) return "there are too many keys for it";
-  if (is_packed_q(p) || is_packed_k(p)) return "its blocks take whole heads of sequences that are not packed";
   if (p.dq.dtype && (p.dq.dtype != p.dtype || !rows_are_aligned(p.dq)))
     return "it writes dQ in q's type, 16 bytes at a time";
-  const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
+  const TileCounts mean = mean_tiles(row, p), most = most_tiles(row, p);
   // Each key tile reads Q and dO of its head again, and adds to its dQ. Single key tiles of one head run side by side;
   // here every SM has a head of its own, and all of them must stay in L2.
-  if (tiles_k > 1 && device.num_sms * p.group * p.max_len_q * bytes_of_query_row(row, p) > device.l2_bytes / 5 * 4)
+  const i64 len_q = is_packed_q(p) ? p.hint_len_q : p.max_len_q;
+  if (most.k > 1 && device.num_sms * p.group * len_q * bytes_of_query_row(row, p) > device.l2_bytes / 5 * 4)
     return "the heads that its blocks take at once do not fit L2";
-  const i64 by_tiles = ceil_div<i64>(i64(p.batch) * p.heads_k * tiles_k, device.num_sms) * (p.group * tiles_q + 2);
-  const i64 by_heads = steps_of_heads(row, p, device, share_heads(row, p, device).query_parts);
+  const i64 steps_of_tile = p.group * mean.q + kStepsOfTile;
+  i64 by_tiles = ceil_div<i64>(i64(p.batch) * p.heads_k * mean.k, device.num_sms) * steps_of_tile;
+  i64 by_heads = steps_of_heads(row, p, device, share_heads(row, p, device).query_parts);
+  // Of packed sequences the longest ends when others have nothing left to do.
+  if (is_packed_k(p)) {
+    const i64 longest = p.group * most.q + kStepsOfTile;
+    by_tiles += longest / 2;
+    by_heads += longest * most.k / 2;
+  }
   return by_heads * kSumsDenominator <= by_tiles * kSumsNumerator ? "" : "there are too few heads for its blocks";
 }
 

@@ -217,8 +217,12 @@ TEST(KernelTable, SaysWhyNot) {
       p.hint_len_k = 5000;
       EXPECT_NE(reason(i, p, 90).find("too many keys"), std::string::npos) << row.name << reason(i, p, 90);
       p = fits;
-      p.vectors = MICA_CU_SEQLENS_K;
-      EXPECT_NE(reason(i, p, 90).find("not packed"), std::string::npos) << row.name << reason(i, p, 90);
+      // Packed: as many short ones as there are, but not one that all others have ended before.
+      p.vectors = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K;
+      EXPECT_EQ(reason(i, p, 90).find("heads"), std::string::npos) << row.name << reason(i, p, 90);
+      p.total_q = p.total_k = 2 * 50;
+      p.hint_len_q = p.hint_len_k = 260;
+      EXPECT_NE(reason(i, p, 90).find("too few heads"), std::string::npos) << row.name << reason(i, p, 90);
       p = fits;
       p.dq.dtype = MICA_FP32;
       EXPECT_NE(reason(i, p, 90).find("writes dQ in q's type"), std::string::npos) << row.name << reason(i, p, 90);

@@ -5,6 +5,7 @@
 
 #include "device/attend.cuh"
 #include "kernels/params.h"
+#include "kernels/parts/packed_order.h"
 
 namespace mica {
 
@@ -157,29 +158,39 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 th
   }
 }
 
+// What decides a packed sequence's place.
+struct SequenceSize {
+  i32 len_q, tiles_k;
+};
 // Packed sequences from the one with the most queries on, by one block: each thread finds the place of its sequences.
-MICA_DEVICE void order_sequences(const BackwardPrepareParams& p) {
+// sizes: of all of them, in shared memory.
+MICA_DEVICE void order_sequences(const BackwardPrepareParams& p, SequenceSize* sizes) {
   i32* items = p.packed_order + p.batch;
-  const auto tiles_of = [&](const Sequence& s) { return ceil_div(s.slot_len_k, p.tile_k); };
   for (i32 own = threadIdx.x; own < p.batch; own += blockDim.x) {
     const Sequence sequence = sequence_of(p.sequences, own);
+    sizes[own] = {sequence.len_q, ceil_div(sequence.slot_len_k, p.tile_k)};
+  }
+  __syncthreads();
+  for (i32 own = threadIdx.x; own < p.batch; own += blockDim.x) {
+    const SequenceSize size = sizes[own];
     i32 place = 0, tiles_before = 0;
+#pragma unroll 4
     for (i32 other = 0; other < p.batch; ++other) {
-      const Sequence s = sequence_of(p.sequences, other);
-      if (s.len_q < sequence.len_q || (s.len_q == sequence.len_q && other >= own)) continue;
-      ++place;
-      tiles_before += tiles_of(s);
+      const SequenceSize s = sizes[other];
+      const bool is_before = s.len_q > size.len_q || (s.len_q == size.len_q && other < own);
+      place += is_before;
+      tiles_before += is_before ? s.tiles_k : 0;
     }
     p.packed_order[place] = own;
     items[place] = tiles_before * p.heads_k;
-    if (place == p.batch - 1) items[p.batch] = (tiles_before + tiles_of(sequence)) * p.heads_k;
+    if (place == p.batch - 1) items[p.batch] = (tiles_before + size.tiles_k) * p.heads_k;
   }
 }
 
-MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p) {
+MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p, SequenceSize* sizes) {
   const i32 ordering = p.packed_order != nullptr;  // one block does nothing else
   if (ordering && blockIdx.x == 0) {
-    order_sequences(p);
+    order_sequences(p, sizes);
     return;
   }
   const i64 thread = i64(blockIdx.x - ordering) * blockDim.x + threadIdx.x;
@@ -202,6 +213,7 @@ MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardPrepareParams params) {
+  __shared__ mica::SequenceSize sizes[mica::kMostOrderedSequences];
   mica::griddepcontrol_launch_dependents();
-  mica::backward_prepare(params);
+  mica::backward_prepare(params, sizes);
 }

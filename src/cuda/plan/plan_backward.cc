@@ -57,9 +57,11 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool draws = row.course == Course::DRAWN && work_items > choice.device.num_sms && work_items < kMostDrawn;
   const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
-  // Whole heads: of those that blocks are at, unless one key tile is all there is.
-  const i64 dq_slots = params.tiles_k > 1 ? (parts > 1 ? work_items / parts : blocks) : 0;
-  const i64 dq_blocks = whole_heads ? dq_slots * p.group * params.tiles_q : query_blocks;
+  // Whole heads: of those that blocks are at, unless one key tile is all there is. Of packed sequences nobody knows
+  // here how long one is.
+  const i64 dq_slots = parts > 1 ? work_items / parts : blocks;
+  const i64 kept_blocks = params.packed_q ? query_blocks : dq_slots * p.group * params.tiles_q;
+  const i64 dq_blocks = !whole_heads ? query_blocks : params.tiles_k > 1 ? kept_blocks : 0;
   const i64 accumulator = p.dq.dtype ? dq_blocks * row.tile_q * params.dq_columns : 0;
   const u64 stat_bytes = u64(params.stat_rows) * p.heads_q * sizeof(float);
   layout.row_lse = layout.reserve(stat_bytes);
@@ -71,7 +73,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
       p.dq.dtype && p.deterministic && !whole_heads ? round_up<i64>(query_blocks * params.slices, 4) : 0;
   // Of several pieces, a later one adds to what the first left.
   const bool stores_first = plan.pieces == MICA_PIECES_NONE && key_blocks > 0 && stores_dq_first(row, p);
-  const i64 turns = stores_first ? round_up<i64>(query_blocks, 4) : 0;
+  const i64 turns = stores_first && !p.deterministic ? round_up<i64>(query_blocks, 4) : 0;  // else there are semaphores
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
@@ -82,8 +84,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
                 plan.pieces, row.name);
   layout.dq_accumulator = layout.reserve(u64(sums) * sizeof(float));
   layout.dq_semaphores = layout.dq_accumulator + u64(accumulator) * sizeof(float);
-  layout.dq_turns = layout.dq_semaphores + u64(semaphores) * sizeof(float);
-  layout.key_semaphores = layout.dq_turns + u64(turns) * sizeof(float);
+  layout.dq_turns = layout.dq_semaphores;
+  layout.key_semaphores = layout.dq_turns + u64(semaphores + turns) * sizeof(float);
   layout.dk_accumulator = layout.key_semaphores + u64(key_semaphores) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 

@@ -173,11 +173,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   // One lane.
   MICA_DEVICE void keep_order(i32 count) {
     griddepcontrol_wait();  // which clears the semaphores
+    const bool last_first = this->adds_last_first();
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query)) {
       head = query.head;
       const i64 semaphore = this->dq_tile(query.tile);
-      if (p.dq_semaphores) this->spin_on_semaphore(query.tile, semaphore);
+      if (p.dq_semaphores) this->await_turn(query.tile, semaphore, last_first);
       mbarrier_arrive(dq_open);
       mbarrier_wait(dq_added, step % 2);
       if (p.dq_semaphores) add_release(p.dq_semaphores + semaphore, 1);

@@ -139,11 +139,30 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return this->locate_in_sequence(is_tail ? major : minor);
   }
 
+  // Sums in a fixed order under a causal mask: key tiles are taken and added from the last to the first, of the last
+  // heads from the first on, which has the most queries.
+  MICA_DEVICE bool adds_last_first() const {
+    return this->is_last_first() && batch_index * p.heads_k + head_k < p.batch * p.heads_k - p.last_heads;
+  }
+  MICA_DEVICE i32 index_in_order(i32 index) const {
+    const i32 of_last = index - (p.batch * p.heads_k - p.last_heads) * p.tiles_k;
+    if (!this->is_last_first() || of_last < 0) return index;
+    return index + (p.tiles_k - 1 - 2 * floor_div(of_last, p.by_last_heads)) * p.last_heads;
+  }
+  // How many key tiles add to a query tile before this one, and waits for them.
+  MICA_DEVICE i32 await_turn(i32 tile, i64 semaphore, bool last_first) const {
+    const i32 row = tile * tile_q, own = key_begin / tile_k;
+    const TileRange keys = key_tiles(this->band, row, min_of(row + tile_q, sequence.len_q), tile_k);
+    const i32 before = last_first ? keys.end - 1 - own : own - keys.begin;
+    while (before > 0 && load_acquire(p.dq_semaphores + semaphore) != before) __nanosleep(40);
+    return before;
+  }
+
   // False if there is nothing to do.
   MICA_DEVICE bool locate_item(i32 item) {
     const i32 key_tile = floor_div(item, maps.by_parts), of_parts = item - key_tile * maps.parts;
     part = floor_div(of_parts, maps.by_query_parts);
-    if (!(maps.packed_order ? locate_in_order(key_tile) : this->locate(key_tile))) return false;
+    if (!(maps.packed_order ? locate_in_order(key_tile) : this->locate(index_in_order(key_tile)))) return false;
     tiles = this->query_tiles();
     if (maps.query_parts > 1) {
       const i32 each = ceil_div(tiles.end - tiles.begin, maps.query_parts);
@@ -156,24 +175,34 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   MICA_DEVICE bool locate_in_head(i32 item, i32 tile) {
     const i32 head_of_all = floor_div(item, maps.by_parts), of_parts = item - head_of_all * maps.parts;
     part = floor_div(of_parts, maps.by_query_parts);
-    if (!this->locate(head_of_all, tile)) return false;
+    const i32 place = floor_div(head_of_all, p.by_heads_k);
+    head_k = head_of_all - place * p.heads_k;
+    batch_index = maps.packed_order ? maps.packed_order[place] : place;
+    if (!this->locate_in_sequence(tile)) return false;
     tiles = this->query_tiles();
-    const TileRange before = this->query_tiles_of(key_begin - tile_k);
-    const TileRange after = this->query_tiles_of(key_begin + tile_k);
-    fresh_from = key_begin > 0 ? before.end : 0;
-    done_to = after.begin < after.end ? after.begin : kUnlimited;
+    fresh_from = key_begin > 0 ? this->query_tiles_of(key_begin - tile_k).end : 0;
+    done_to = kUnlimited;
+    if (key_begin + tile_k < sequence.len_k) {
+      const TileRange after = this->query_tiles_of(key_begin + tile_k);
+      if (after.begin < after.end) done_to = after.begin;
+    }
     const i32 each = ceil_div(p.tiles_q, maps.query_parts), first = of_parts % maps.query_parts * each;
     tiles.begin = max_of(tiles.begin, first);
     tiles.end = max_of(min_of(tiles.end, first + each), tiles.begin);
     return true;
   }
 
-  // The key tiles of a block that takes whole heads, one after the other: calls act() where there is something to do.
+  // The key tiles of a block that takes whole heads, one after the other. Where the longest come first, it goes through
+  // the grid's rounds to and fro, so that nobody has the longest head of every round.
   template <class Act>
   MICA_DEVICE void for_each_in_heads(Act act) {
-    for (i32 item = i32(blockIdx.x); item < maps.work_items; item += i32(gridDim.x))
-      for (i32 tile = 0; tile < p.tiles_k; ++tile)
-        if (locate_in_head(item, tile)) act();
+    const i32 blocks = i32(gridDim.x), block = i32(blockIdx.x);
+    bool goes_back = false;
+    for (i32 first = 0; first < maps.work_items; first += blocks, goes_back = maps.packed_order && !goes_back) {
+      const i32 item = first + (goes_back ? blocks - 1 - block : block);
+      if (item >= maps.work_items) continue;
+      for (i32 tile = 0; tile < p.tiles_k && locate_in_head(item, tile); ++tile) act();
+    }
   }
 
   // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last. By all

@@ -103,8 +103,12 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     if (maps.packed_order) griddepcontrol_wait();
     for (i32 item = i32(blockIdx.x); item >= 0; item = warp_max(counter.answer())) {
       if (this->locate_item(item)) {
-        announce(this->num_steps());
-        if (threadIdx.x == 0) ask_item(place, parity);
+        const i32 count = this->num_steps();
+        // Consumers that need no keys let them go as soon as they hear of it: after it has been waited for.
+        if (count == 0 && threadIdx.x == 0) pass_keys(parity);
+        __syncwarp();
+        announce(count);
+        if (count > 0 && threadIdx.x == 0) ask_item(count, place, parity);
         __syncwarp();
         parity ^= 1;
       }
@@ -153,26 +157,33 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
 
   // One lane. The first Q goes ahead of K and V, whose room is in use for longer; the first consumer's rows of V are
   // free first.
-  MICA_DEVICE void ask_item(Place& place, u32 parity) const {
-    const i32 count = this->num_steps();
+  MICA_DEVICE void ask_item(i32 count, Place& place, u32 parity) const {
     auto query = this->first_query_tile();
-    if (count > 0) this->ask_q(query, place);
+    this->ask_q(query, place);
     mbarrier_wait(keys_empty, parity);
-    // Without a step they are not needed; the barriers count the key tiles all the same.
-    mbarrier_arrive_expecting(keys_full, count > 0 ? KTile::kBytes : 0);
-    if (count > 0) this->template ask_key_rows<KTile>(smem_k, maps.k, 0, keys_full);
+    mbarrier_arrive_expecting(keys_full, KTile::kBytes);
+    this->template ask_key_rows<KTile>(smem_k, maps.k, 0, keys_full);
     for (i32 group = 0; group < kConsumers; ++group) {
       const u32 full = values_full(group);
       mbarrier_wait(values_empty(group), parity);
-      mbarrier_arrive_expecting(full, count > 0 ? VTile::kBytes / kConsumers : 0);
-      if (count > 0) this->template ask_key_rows<VTile>(smem_v + group * 64 * 128, maps.v, group * 64, full);
+      mbarrier_arrive_expecting(full, VTile::kBytes / kConsumers);
+      this->template ask_key_rows<VTile>(smem_v + group * 64 * 128, maps.v, group * 64, full);
     }
     for (i32 step = 1; step < count; ++step) {
       place.next();
       this->next(query);
       this->ask_q(query, place);
     }
-    if (count > 0) place.next();
+    place.next();
+  }
+  // One lane: a key tile without a step needs no keys, but the barriers count it.
+  MICA_DEVICE void pass_keys(u32 parity) const {
+    mbarrier_wait(keys_empty, parity);
+    mbarrier_arrive(keys_full);
+    for (i32 group = 0; group < kConsumers; ++group) {
+      mbarrier_wait(values_empty(group), parity);
+      mbarrier_arrive(values_full(group));
+    }
   }
   // Warps, of which one lane acts where it is one lane's work.
   MICA_DEVICE void add_all_dq() {

@@ -60,6 +60,7 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) this->prefetch_maps();
+    if (maps.packed_order) griddepcontrol_wait();
     this->place_tiles(smem);
     dq_ring.barriers = smem_k + kLayout.dq_ring;
     keys_empty = smem_k + kLayout.keys_empty;
@@ -114,11 +115,14 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       mbarrier_arrive(dq_settled);
     });
   }
-  // Where a query tile's dQ is kept from one key tile to the next.
+  // Where a query tile's dQ is kept from one key tile to the next. Packed queries have a place each, since only their
+  // sum is known to whoever reserves it.
   MICA_DEVICE float* kept_dq(const HeadTile& query) const {
     const i32 head = query.head - head_k * p.group;
     const i32 slot = maps.parts > 1 ? batch_index * p.heads_k + head_k : i32(blockIdx.x);
-    return p.dq_accumulator + ((i64(slot) * p.group + head) * p.tiles_q + query.tile) * (tile_q * dim_qk);
+    const i64 place = p.packed_q ? i64(this->dq_tiles_before() + query.tile) * p.heads_q + query.head
+                                 : (i64(slot) * p.group + head) * p.tiles_q + query.tile;
+    return p.dq_accumulator + place * (tile_q * dim_qk);
   }
 
   // One lane. The first queries of a key tile are asked for before its keys, whose room is in use for longer.

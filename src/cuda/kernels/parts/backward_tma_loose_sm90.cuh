@@ -13,8 +13,8 @@ namespace mica {
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
 struct BackwardTmaSm90;
 
-// The blocks that add to a tile of dQ. Who comes first stores its part; the others wait until it has arrived. In a
-// fixed order they come in that order. The counter is relaxed: what the copy engine has done lies in the second-level
+// The blocks that add to a tile of dQ in any order. Who comes first stores its part; the others wait until it has
+// arrived. The counter is relaxed: what the copy engine has done lies in the second-level
 // cache, where it is counted, too.
 struct DqTurns {
   static constexpr u32 kOpen = 1u << 31;
@@ -123,17 +123,24 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   }
   // Others wait for every part: nothing stands between it and its release.
   MICA_DEVICE void add_dq_in_order(i32 count, u32& parity) {
+    const bool last_first = this->adds_last_first(), stores = maps.dq_turns != nullptr;
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
       this->head = query.head;
       const i64 block = this->dq_tile(query.tile);
-      this->spin_on_semaphore(query.tile, block);
-      for (i32 group = 0; group < kConsumers; ++group) {
-        dq_ring.wait_full({group, parity});
-        send_half(block, group, false);
-      }
+      if (this->await_turn(query.tile, block, last_first) == 0 && stores)
+        send_tile<true>(block, parity);
+      else
+        send_tile<false>(block, parity);
       bulk_wait();
       add_release(p.dq_semaphores + block, 1);
+    }
+  }
+  template <bool is_first>
+  MICA_DEVICE void send_tile(i64 block, u32 parity) const {
+    for (i32 group = 0; group < kConsumers; ++group) {
+      dq_ring.wait_full({group, parity});
+      send_half(block, group, is_first);
     }
   }
   MICA_DEVICE void add_dq_freely(i32 count, u32& parity) {
