@@ -62,22 +62,50 @@ i32 splits_to_fill(const KernelRow& row, const Problem& p, i32 num_sms) {
   return is_enough(tiles * splits) && p.hint_len_k >= splits * kLeastKeys ? i32(splits) : 0;
 }
 
-// The forward kernel that takes a decode problem's heads as rows, and does better than decode; -1: none.
-i32 find_for_heads_as_rows(const KernelChoice& choice, Problem& joined, i32& lse_heads) {
-  const Problem& p = choice.problem;
-  if (p.num_splits > 1 || p.batch_invariant || !heads_as_rows(p, joined, lse_heads) ||
-      find_kernel(Role::COMBINE, choice) < 0)
-    return -1;
+// Whether one tile of a forward kernel for each head does better than decode, whose tiles of 16 rows read the keys once
+// each (docs/design/tuning.md, "Few rows").
+bool is_better_in_one_tile(const Problem& p, i32 num_sms) {
+  constexpr i32 kDecodeRows = 16, kNarrow = 64, kWide = 128;
+  const i32 columns = max_of(p.dim_qk, p.dim_v);
+  const i32 most_keys = columns <= kNarrow ? 4096 : 2048;
+  if (p.dtype == MICA_FP8_E4M3 || p.hint_len_q <= kDecodeRows || p.hint_len_k > most_keys) return false;
+  const i64 tiles = i64(p.batch) * p.heads_q;
+  if (4 * tiles >= 3 * num_sms) return true;
+  // With fewer, decode begins sooner where keys are few, and cuts them into ranges where they are many.
+  const i32 few_keys = columns <= kNarrow ? 128 : columns <= kWide ? 64 : 0;
+  return 8 * tiles >= 3 * num_sms && p.hint_len_k > few_keys && p.hint_len_k < 2048;
+}
+
+// The first forward kernel of Hopper's that takes the problem; -1: none.
+i32 find_persistent_forward(const KernelChoice& choice) {
   char text[160];
   for (i32 index = 0; index < kernel_table().num_rows; ++index) {
     const KernelRow& row = kernel_table().rows[index];
     if (row.role != Role::FORWARD || !row.traits.persistent) continue;
-    why_not(index, {joined, choice.device, choice.images, choice.pieces}, text, sizeof text);
-    if (text[0]) continue;
-    joined.num_splits = splits_to_fill(row, joined, choice.device.num_sms);
-    return joined.num_splits > 0 ? index : -1;
+    why_not(index, choice, text, sizeof text);
+    if (!text[0]) return index;
   }
   return -1;
+}
+
+// The forward kernel that does better than decode for a problem that decode can take, as it is or with its heads as
+// rows; -1: none. forward becomes the problem that the kernel solves, lse_heads how many heads combine takes apart
+// again.
+i32 find_better_than_decode(const KernelChoice& choice, Problem& forward, i32& lse_heads) {
+  const Problem& p = choice.problem;
+  const i32 num_sms = choice.device.num_sms;
+  if (p.num_splits > 1 || p.batch_invariant) return -1;
+  const auto find = [&] { return find_persistent_forward({forward, choice.device, choice.images, choice.pieces}); };
+  if (heads_as_rows(p, forward, lse_heads) && find_kernel(Role::COMBINE, choice) >= 0) {
+    const i32 index = find();
+    if (index < 0) return -1;
+    forward.num_splits = splits_to_fill(kernel_table().rows[index], forward, num_sms);
+    if (forward.num_splits == 0 && is_better_in_one_tile(forward, num_sms)) forward.num_splits = 1;
+    return forward.num_splits > 0 ? index : -1;
+  }
+  lse_heads = 1;
+  forward = p;
+  return is_better_in_one_tile(p, num_sms) ? find() : -1;
 }
 
 mica_status plan(Plan& plan) {
@@ -86,11 +114,11 @@ mica_status plan(Plan& plan) {
   if (index < 0) return no_kernel(choice);
   i32 lse_heads = 1;
   if (kernel_table().rows[index].role == Role::DECODE) {
-    Problem joined;
+    Problem forward;
     i32 joined_lse_heads = 1;
-    const i32 other = find_for_heads_as_rows(choice, joined, joined_lse_heads);
+    const i32 other = find_better_than_decode(choice, forward, joined_lse_heads);
     if (other >= 0) {
-      plan.problem = joined;
+      plan.problem = forward;
       index = other;
       lse_heads = joined_lse_heads;
     }

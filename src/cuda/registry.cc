@@ -223,8 +223,17 @@ class Questions {
   i32 passed_ = 0;
 };
 
+// Rows of one head in several tiles of decode, each of which reads the keys for itself, and more heads than SMs: one
+// tile of forward reads them once (docs/design/tuning.md, "Few rows").
+bool is_short_batch(const KernelRow& row, const Problem& p, i32 num_sms) {
+  constexpr i32 kMostKeys = 256, kMostColumns = 128;
+  return !p.batch_invariant && p.group == 1 && p.hint_len_q > row.tile_q && p.hint_len_k <= kMostKeys &&
+         max_of(p.dim_qk, p.dim_v) <= kMostColumns && row.keys == MICA_NONE && i64(p.batch) * p.heads_q >= num_sms;
+}
+
 // Few enough query rows share a key head that the time goes into reading keys and values.
-bool is_decode(const KernelRow& row, const Problem& p) {
+bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms) {
+  if (is_short_batch(row, p, num_sms)) return false;
   constexpr i32 kMostTiles = 4;
   const i32 tiles =
       ceil_div(max_of(p.hint_len_q, 1), decode_queries(row.tile_q, p.group)) * decode_head_tiles(row.tile_q, p.group);
@@ -247,74 +256,93 @@ bool has_cheaper_rounds(const Problem& p, i32 tile_q, i32 num_sms) {
   return 8 * queries_of_sm(tile_q) <= 7 * queries_of_sm(kUsualTile);
 }
 
-// What a kernel takes for sequences of some hundred keys, by a model that was fitted on an H200
-// (docs/design/tuning.md): as many rounds as the SMs need for all query tiles, in each of which a tile costs its keys
-// and a beginning and an end. Groups of 64 queries that a tile does not fill save half of their part.
+// What a kernel takes for sequences of up to kMostShortKeys keys, by a model that was fitted on an H200
+// (docs/design/tuning.md, "Short sequences"): the SM with most query tiles makes one after the other, `blocks` of them
+// at a time. Groups of 64 queries that a tile does not fill save half of their part.
 struct ShortCost {
-  i32 tile_q, tile_k;
-  i32 of_key, end_keys;  // the cost of a key, in any unit; what beginning and end cost, in keys
+  i32 tile_q, tile_k, blocks;
+  i32 key_ps, tile_ns;         // of a tile
+  i32 round_key_ps, round_ns;  // of a round, in which all blocks of an SM have a tile
+  i32 call_ns;
 };
-constexpr i32 kMostShortKeys = 1024;
-constexpr ShortCost kTallCost = {256, 64, 142, 177}, kTallWideCost = {256, 48, 193, 166};
-constexpr ShortCost kUsualCost = {kUsualTile, 128, 98, 256}, kUsualWideCost = {kUsualTile, 96, 111, 405};
-constexpr ShortCost kSmallCost = {64, 80, 116, 208};  // of the narrow row with three blocks an SM
-i64 tiles_of(const ShortCost& cost, const Problem& p) {
-  return i64(p.batch) * p.heads_q * ceil_div(max_of(p.hint_len_q, 1), cost.tile_q);
-}
-// at_once: tiles that are under way together.
-i64 short_cost(const ShortCost& cost, const Problem& p, i32 at_once) {
-  constexpr i32 kGroup = 64;
+constexpr i32 kMostShortKeys = 2048;
+// Heads of up to kNarrow columns; of up to kHasOwnRow, where the tiles of 64 and 128 queries of one block an SM are
+// those of 128 columns. The first is the usual row.
+constexpr ShortCost kNarrowCosts[] = {{192, 128, 1, 11790, 884, 0, 0, 7377},
+                                      {256, 64, 1, 13770, 1389, 0, 0, 5634},
+                                      {64, 80, 3, 2700, 649, 3360, 0, 5376},
+                                      {128, 64, 2, 8390, 434, 1340, 0, 6906}};
+constexpr i32 kHasOwnRow = 96;
+constexpr ShortCost kWideCosts[] = {{192, 96, 1, 14330, 1938, 0, 0, 5718},
+                                    {256, 48, 1, 19420, 2151, 0, 0, 5530},
+                                    {128, 128, 1, 10340, 2111, 0, 0, 5291},
+                                    {64, 80, 2, 90, 565, 12830, 852, 4948},
+                                    {128, 48, 2, 9520, 975, 5570, 4, 5437}};
+
+i64 short_cost(const ShortCost& cost, const Problem& p, i32 num_sms) {
+  constexpr i32 kGroup = 64, kParts = 100, kUneven = 20;  // hundredths of a tile: under a mask their lengths differ
   const i32 len_q = max_of(p.hint_len_q, 1);
-  const i64 groups = i64(ceil_div(len_q, cost.tile_q)) * (cost.tile_q / kGroup);
-  const i32 keys = p.causal ? (p.hint_len_k + cost.tile_q) / 2 : p.hint_len_k;
-  const i64 rounds = (tiles_of(cost, p) + at_once - 1) / at_once;
-  const i64 full = rounds * cost.of_key * (round_up(keys, cost.tile_k) + cost.end_keys);
-  return full * (groups + ceil_div(len_q, kGroup)) / (2 * groups);
+  const i32 tiles_of_head = ceil_div(len_q, cost.tile_q), groups = tiles_of_head * (cost.tile_q / kGroup);
+  const i64 tiles = i64(p.batch) * p.heads_q * tiles_of_head;
+  const i32 hidden = p.causal ? (len_q - min_of(len_q, cost.tile_q)) / 2 : 0;
+  const i32 seen = max_of(p.hint_len_k - hidden, 1);
+  const i64 keys = p.causal ? seen + cost.tile_k : round_up(seen, cost.tile_k);
+  const i64 parts_of_sm = p.causal ? max_of<i64>(kParts * tiles / num_sms, kParts) + (tiles > num_sms ? kUneven : 0)
+                                   : kParts * ceil_div<i64>(tiles, num_sms);
+  const i64 rounds = ceil_div<i64>(parts_of_sm, kParts * cost.blocks);
+  const i64 tile_ns = keys * cost.key_ps / 1000 * (groups + ceil_div(len_q, kGroup)) / (2 * groups) + cost.tile_ns;
+  return cost.call_ns + parts_of_sm * tile_ns / kParts + rounds * (keys * cost.round_key_ps / 1000 + cost.round_ns);
 }
-// Heads of up to kHasOwnRow columns have a narrower row than the middle one, with tiles of kKeysOfOwnTile keys: more
-// keys than those and no more than kKeysOfMiddleTile are one tile of the middle row.
-constexpr i32 kHasOwnRow = 96, kKeysOfOwnTile = 96, kKeysOfMiddleTile = 128;
-bool is_one_middle_tile(const Problem& p) {
-  return p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= kKeysOfMiddleTile && p.hint_len_q <= kKeysOfMiddleTile;
+
+bool is_short(const Problem& p) { return p.hint_len_k <= kMostShortKeys && max_of(p.dim_qk, p.dim_v) <= kHasOwnRow; }
+// Whether the row is the cheapest of those for short sequences of p's columns.
+bool is_cheapest(const KernelRow& row, const Problem& p, i32 num_sms) {
+  const bool narrow = max_of(p.dim_qk, p.dim_v) <= kNarrow;
+  if (narrow != (row.dim_qk <= kNarrow)) return false;
+  const ShortCost* cheapest = nullptr;
+  i64 least_ns = 0;
+  const auto weigh = [&](const ShortCost& cost) {
+    const i64 ns = short_cost(cost, p, num_sms);
+    if (cheapest && ns >= least_ns) return;
+    cheapest = &cost;
+    least_ns = ns;
+  };
+  if (narrow)
+    for (const ShortCost& cost : kNarrowCosts) weigh(cost);
+  else
+    for (const ShortCost& cost : kWideCosts) weigh(cost);
+  return cheapest->tile_q == row.tile_q && cheapest->blocks == row.blocks;
 }
-// Whether 256 queries a tile pay beside the row with 192, for a row as wide as this.
-bool suits_tall(const KernelRow& row, const Problem& p, i32 num_sms) {
-  const bool narrow = row.dim_qk <= kNarrow;
-  if (!narrow && is_one_middle_tile(p)) return false;
-  return p.hint_len_k <= kMostShortKeys && narrow == (p.dim_qk <= kNarrow && p.dim_v <= kNarrow) &&
-         short_cost(narrow ? kTallCost : kTallWideCost, p, num_sms) <=
-             short_cost(narrow ? kUsualCost : kUsualWideCost, p, num_sms);
-}
-// Whether small blocks, three an SM, beat both where there are more keys than one of their tiles has.
-bool suits_small(const KernelRow& row, const Problem& p, i32 num_sms) {
-  const i32 at_once = num_sms * row.blocks;
-  return row.dim_qk <= kNarrow && p.hint_len_k <= kMostShortKeys && tiles_of(kSmallCost, p) >= at_once &&
-         short_cost(kSmallCost, p, at_once) <
-             min_of(short_cost(kTallCost, p, num_sms), short_cost(kUsualCost, p, num_sms));
+// Whether tiles of 256 queries are cheaper than those of 192 for heads of few columns.
+bool prefers_tall(const Problem& p, i32 num_sms) {
+  return short_cost(kNarrowCosts[1], p, num_sms) <= short_cost(kNarrowCosts[0], p, num_sms);
 }
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kLeastKeysUnderMask = 6145, kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
-  const bool is_cut = is_banded(p);
+  const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
-    case Lengths::SHORT: return suits_tall(row, p, num_sms);
+    case Lengths::SHORT:
+      if (narrow && p.hint_len_k <= kFewKeys) return prefers_tall(p, num_sms);
+      return is_short(p) && is_cheapest(row, p, num_sms);
     case Lengths::MIDDLE:
-      if (p.dim_qk > kHasOwnRow)
-        return (is_cut && p.hint_len_k >= kLeastKeysUnderMask) || has_cheaper_rounds(p, row.tile_q, num_sms);
-      return p.dim_qk > kNarrow && ((p.hint_len_k > kKeysOfOwnTile && p.hint_len_k <= row.tile_k) ||
-                                    (p.hint_len_k < kLongKeys && is_wasteful(p.hint_len_q, row.tile_q)));
+      if (is_short(p)) return is_cheapest(row, p, num_sms);
+      return p.dim_qk > kHasOwnRow &&
+             ((is_cut && p.hint_len_k >= kLeastKeysUnderMask) || has_cheaper_rounds(p, row.tile_q, num_sms));
     case Lengths::FEW_QUERIES:
       return !is_cut && p.hint_len_q <= 2 * row.tile_q && p.hint_len_k >= kLongKeys &&
              is_wasteful(p.hint_len_q, row.tile_q);
     case Lengths::FEW_KEYS:
       // Where columns are few, many queries are better off with few tiles of 256, each of which reads the keys once.
-      if (p.hint_len_k <= row.tile_k)
-        return p.dim_v >= kLeastColumns || p.hint_len_q <= kMostQueries || !suits_tall(row, p, num_sms);
-      return suits_small(row, p, num_sms);
-    case Lengths::ONE_TILE:
-      return p.hint_len_q > row.tile_q / 2 && p.hint_len_q <= row.tile_q && p.hint_len_k > kFewKeys &&
-             p.hint_len_k <= row.tile_q;
+      if (p.hint_len_k <= row.tile_k && (narrow || !is_short(p)))
+        return p.dim_v >= kLeastColumns || p.hint_len_q <= kMostQueries || !prefers_tall(p, num_sms);
+      return is_short(p) && is_cheapest(row, p, num_sms);
+    case Lengths::ONE_TILE: {
+      const bool is_one_tile = p.hint_len_q > row.tile_q / 2 && p.hint_len_q <= row.tile_q && p.hint_len_k > kFewKeys &&
+                               p.hint_len_k <= row.tile_q;
+      return is_one_tile || (is_short(p) && p.hint_len_k > kFewKeys && is_cheapest(row, p, num_sms));
+    }
   }
   return false;
 }
@@ -362,7 +390,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
                row.keys == MICA_NONE ? "q's type" : dtype_word(row.keys), dtype_word(p.k.dtype)) &&
          q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
-         q.ask(row.role != Role::DECODE || is_decode(row, p),
+         q.ask(row.role != Role::DECODE || is_decode(row, p, num_sms),
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
          q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.traits.least_queries,
                "%d queries of %d heads share a key head: too few for it", p.hint_len_q, p.group) &&

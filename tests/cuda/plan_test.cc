@@ -149,6 +149,30 @@ TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
   }
 }
 
+// 17 to 64 rows with few keys: one tile of forward for each head reads the keys once; decode keeps up to 16 rows, few
+// heads with very few or many keys, and what must not depend on the batch. The fake GPU has 100 SMs.
+TEST_F(PlanTest, FewRowsOfManyHeadsAreOneTile) {
+  const struct {
+    int64_t batch, rows, keys, causal;
+    bool forward, invariant;
+  } cases[] = {{32, 50, 50, 0, true, false},  {32, 50, 50, 1, true, false},  {32, 64, 2048, 1, true, false},
+               {32, 17, 17, 1, true, false},  {32, 16, 16, 1, false, false}, {32, 64, 8192, 1, false, false},
+               {10, 32, 512, 1, true, false}, {10, 32, 64, 1, false, false}, {1, 32, 512, 1, false, false},
+               {32, 50, 50, 1, false, true}};
+  for (const auto& c : cases) {
+    mica_attention a = describe(4, c.rows, c.keys);
+    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) t->shape[0] = c.batch;
+    if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+    a.control.batch_invariant = c.invariant;
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (fake.arch[device] < 90) GTEST_SKIP() << kernel << ": the build has no images for Hopper";
+    EXPECT_EQ(kernel.find("cuda/forward_sm90") == 0, c.forward)
+        << c.batch << " x " << c.rows << " x " << c.keys << ": " << kernel;
+  }
+}
+
 // 64 heads of one key head with few keys for each SM: the small blocks of decode_sm80, not a wider row of Hopper's.
 TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   for (const int64_t keys : {16384, 65536 * 4}) {
