@@ -118,7 +118,9 @@ void add_aligned_cases(CaseTable& table) {
     add("_large_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 40, .len_k = 300, .amplitude = 4.0});
     // So much that exponentials relative to it are infinite.
     add("_huge_scores", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0});
-    add("_huge_scores_paged",
+    // Not in fp32, where the rounding of scores of a thousand alone makes as much as the bound.
+    table.add_16_bit(
+        name + "_huge_scores_paged",
         {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 80, .len_k = 500, .amplitude = 16.0, .page_size = 16});
     if (dim <= 128) {
       // Of 16 bits: fp32's own rounding of such scores is larger than what the cases allow it.
