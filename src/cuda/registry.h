@@ -31,10 +31,10 @@ enum class Role : i32 {
 enum class Lengths {
   ANY,
   MIDDLE,       // many keys under a causal mask or window, where tiles are cut; queries that 192 a tile would waste
-  FEW_KEYS,     // a small key tile, or some where that costs less: several small blocks an SM
-  ONE_TILE,     // queries of one tile and as few keys: two blocks an SM, so that one loads while the other computes
+  FEW_KEYS,     // one small key tile, or more where that is cheapest: several small blocks an SM
+  ONE_TILE,     // one tile, or more where that is cheapest: two blocks an SM, one loads while the other computes
   FEW_QUERIES,  // up to two tiles that 192 queries a tile would waste, and many keys
-  SHORT,        // up to about a thousand keys: four consumers hide the beginning and the end of a tile
+  SHORT,        // where that is cheapest: four consumers hide the beginning and the end of a tile
 };
 
 // What a kernel's file says about its rows.

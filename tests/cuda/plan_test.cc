@@ -145,7 +145,9 @@ TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
     const std::string kernel = mica_plan_kernel(plan.plan);
     if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << kernel << ": the build has no images for Hopper";
     EXPECT_EQ(kernel, batch == 24 ? "cuda/forward_sm90_bf16_d64_middle" : "cuda/decode_sm90_bf16_d64");
-    if (batch == 24) EXPECT_EQ(mica_plan_splits(plan.plan), 2);
+    if (batch == 24) {
+      EXPECT_EQ(mica_plan_splits(plan.plan), 2);
+    }
   }
 }
 

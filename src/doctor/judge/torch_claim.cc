@@ -24,6 +24,21 @@ TorchClaim claimed_torch(const Metadata& metadata, const std::string& version) {
   return {};
 }
 
+namespace {
+// The verdict on what loads, but was made for another torch: `which` says what was, and for which.
+void be_of_another_release(const std::string& which, const std::string& fix, const std::string& evidence,
+                           Verdict& verdict) {
+  verdict = make_verdict(
+      {.code = "TORCH_OTHER_RELEASE",
+       .subject = verdict.subject,
+       .message = "all its symbols are found, but " + which,
+       .cause =
+           "Classes of another release can be laid out differently: it may work, or crash when it is loaded or used.",
+       .fix = fix,
+       .evidence = {evidence}});
+}
+}  // namespace
+
 void doubt(const TorchClaim& claim, const Environment& target, Verdict& verdict) {
   if (verdict.code != Code::LOADS || !claim.torch.known() || !target.torch) return;
   const Version here = parse_version(target.torch->version);
@@ -31,28 +46,17 @@ void doubt(const TorchClaim& claim, const Environment& target, Verdict& verdict)
   if (!here.known() || is_same) return;
   const std::string made_for =
       std::to_string(claim.torch.major_part()) + "." + std::to_string(claim.torch.minor_part());
-  verdict = make_verdict(
-      {.code = "TORCH_OTHER_RELEASE",
-       .subject = verdict.subject,
-       .message = "all its symbols are found, but it was made for torch " + made_for + ", and here is " +
-                  target.torch->version,
-       .cause =
-           "Classes of another release can be laid out differently: it may work, or crash when it is loaded or used.",
-       .fix = "install the release that was made for this torch, or python -m pip install 'torch==" + made_for + ".*'",
-       .evidence = {claim.source}});
+  be_of_another_release(
+      "it was made for torch " + made_for + ", and here is " + target.torch->version,
+      "install the release that was made for this torch, or python -m pip install 'torch==" + made_for + ".*'",
+      claim.source, verdict);
 }
 
 void doubt_beside(const std::string& other, const Environment& target, Verdict& verdict) {
   if (verdict.code != Code::LOADS || !target.torch) return;
-  verdict = make_verdict(
-      {.code = "TORCH_OTHER_RELEASE",
-       .subject = verdict.subject,
-       .message = "all its symbols are found, but " + other + " beside it was made for another torch than " +
-                  target.torch->version,
-       .cause =
-           "Classes of another release can be laid out differently: it may work, or crash when it is loaded or used.",
-       .fix = "install the release of the package that was made for this torch",
-       .evidence = {other + " asks for a function of torch that is not there"}});
+  be_of_another_release(other + " beside it was made for another torch than " + target.torch->version,
+                        "install the release of the package that was made for this torch",
+                        other + " asks for a function of torch that is not there", verdict);
 }
 
 }  // namespace doctor
