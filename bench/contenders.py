@@ -310,8 +310,9 @@ MOST_ROWS_ON_A_CACHE = 64
 
 class FlashAttention3Contender:
     """FlashAttention-3's own package, where the caller has built it and put it on PYTHONPATH. A build that has not all head
-    dimensions would serve the others by wider kernels, which is no fair peer: FLASH_ATTENTION_3_DIMS names those it has,
-    FLASH_ATTENTION_3_LACKS the options that were left out (a call with one of them ends the process)."""
+    dimensions would serve the others by wider kernels, which is no fair peer: FLASH_ATTENTION_3_DIMS names those that it
+    serves as a whole build would (as in 80,96,192/128), FLASH_ATTENTION_3_LACKS the options that were left out (a call with
+    one of them ends the process)."""
 
     def __init__(self, inputs, device, peer):
         import flash_attn_interface
@@ -319,7 +320,8 @@ class FlashAttention3Contender:
         if not hasattr(flash_attn_interface, "__file__") or "mica" in (flash_attn_interface.__doc__ or "").lower():
             raise ValueError("flash_attn_interface is Mica's drop-in here")
         dims = os.environ.get("FLASH_ATTENTION_3_DIMS")
-        if dims and (str(case["dim"]) not in dims.split(",") or case["dim"] != case["dim_v"]):
+        dim = str(case["dim"]) if case["dim"] == case["dim_v"] else f"{case['dim']}/{case['dim_v']}"
+        if dims and dim not in dims.split(","):
             raise ValueError(f"this build of FlashAttention-3 has kernels for {dims}")
         lacks = os.environ.get("FLASH_ATTENTION_3_LACKS", "").split(",")
         beyond = [word for word in (*filter(None, lacks), "alibi", "sinks", "bias", "mask", "dropout", "paged", "append", "rotary",
