@@ -37,6 +37,8 @@ for line in sys.stdin:
                 importlib.import_module(name.split(".")[0])
             elif not problem and how == "by-path" and (".cpython-" in name or ".abi3." in name):
                 module = name.split(".")[0]
+                if module == "__init__":
+                    module = os.path.basename(os.path.dirname(path))
                 loader = importlib.machinery.ExtensionFileLoader(module, path)
                 importlib.util.module_from_spec(importlib.util.spec_from_file_location(module, path, loader=loader))
             elif not problem:
@@ -106,10 +108,12 @@ class Loader:
 def top_modules(wheel: pathlib.Path) -> List[str]:
     """What a user of the wheel imports: packages and modules at its top that are not private."""
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    names = [re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", name) for name in names]
-    tops = {n.split("/")[0] for n in names if n.count("/") == 1 and n.endswith("/__init__.py")}
-    tops |= {n.split(".")[0] for n in names if "/" not in n and n.endswith((".so", ".py"))}
+        placed = {re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", name): name for name in archive.namelist()}
+        # A library that lies beside the packages is no module (libnetworkit.so).
+        modules = [n for n in placed if "/" not in n and n.endswith(".so")
+                   and (".cpython-" in n or ".abi3." in n or f"PyInit_{n.split('.')[0]}".encode() in archive.read(placed[n]))]
+    tops = {n.split("/")[0] for n in placed if re.fullmatch(r"[^/]+/__init__\.(py|.*\.so)", n)}
+    tops |= {n.split(".")[0] for n in placed if "/" not in n and n.endswith(".py")} | {n.split(".")[0] for n in modules}
     return sorted(t for t in tops if t.isidentifier() and not t.startswith("_") and t not in SKIPPED_FOLDERS)
 
 

@@ -41,7 +41,7 @@ import doctor_packages as tried  # noqa: E402
 import summary  # noqa: E402
 from doctor_loader import Loader, top_modules, try_import  # noqa: E402
 
-FIRST = "opened before it by its package: "  # evidence of a prediction
+FIRST = re.compile("(?:opened before it by its package|loaded before it by what it imports): (.*)")  # evidence of a prediction
 MOST_AT_ONCE = 15  # wheels that one call of pip downloads
 OWN_CUDA = ("jax", "cuda-bindings")  # not needed by an import, and large
 LOAD_CODES = {"LOADS", "NEEDED_MISSING", "CUDA_MAJOR", "GLIBC_TOO_OLD", "GLIBCXX_TOO_OLD", "VERSION_MISSING",
@@ -280,7 +280,7 @@ class Truth:
             path = self.site / re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", verdict["subject"])
             if verdict["code"] in LOAD_CODES and path.suffix == ".so" and path.exists():
                 predicted = "LOADS" if verdict["code"] == "LOADS" else verdict["message"]
-                first = [self.site / line[len(FIRST):] for line in verdict["evidence"] if line.startswith(FIRST)]
+                first = [self.site / found.group(1) for found in map(FIRST.fullmatch, verdict["evidence"]) if found]
                 really = self.loader.load(path, verdict["code"], first, verdict["subject"] in libraries)
                 predictions.append((verdict["code"], predicted, really))
         name = wheel.name.split("-")[0]
@@ -468,7 +468,7 @@ def main() -> int:
         results.rows += [Row(*row) for row in json.loads(path.read_text())]
     targets: List[Tuple[Optional[str], str]] = [(release, tried.TORCHES[release]) for release in wanted if release != "none"]
     if "none" in wanted:
-        targets = [(None, tried.NUMPY_1), *targets, (None, tried.NUMPY_2)]
+        targets = [(None, tried.NUMPY_2), (None, tried.NUMPY_1), *targets]
     if not arguments.report_only:
         kept = [folder.resolve() for folder in arguments.wheels]
         workers = [Truth(arguments.mica.resolve(), work / f"worker-{i}", arguments.only, results, kept, work / "wheels")

@@ -27,6 +27,9 @@ ModuleName parse_module_name(std::string_view path) {
   const std::size_t dot = stem.find('.');
   const std::string suffix = dot == stem.npos ? "" : stem.substr(dot + 1);
   out.module = stem.substr(0, dot);
+  // A package's own file, compiled (apsw): it is the module of its folder's name.
+  if (const std::string folder = base_name(folder_name(path)); out.module == "__init__" && !folder.empty())
+    out.module = folder;
   if (suffix.empty()) {
     out.naming = ModuleNaming::kPlain;
   } else if (suffix == "abi3") {

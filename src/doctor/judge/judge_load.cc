@@ -117,6 +117,16 @@ class LoadJudge {
                   "It was built for CUDA " + std::to_string(wanted) + "; " + have + ".",
                   cuda_fix(library, wanted, here), evidence);
     }
+    if (is_driver_library(library))
+      return make("NEEDED_MISSING",
+                  printable(library) + " comes with NVIDIA's driver, not with CUDA or a package; " +
+                      (target_.driver.known() ? "the driver is here, and the library is in none of the places where "
+                                                "the loader looks."
+                                              : "there is no driver here."),
+                  target_.driver.known()
+                      ? "add the folder of the driver's libraries to LD_LIBRARY_PATH, or run sudo ldconfig"
+                      : "run it where there is a GPU and its driver; in a container: docker run --gpus all ...",
+                  evidence);
     return make("NEEDED_MISSING", "The library is in none of the places where the loader looks.",
                 "install the package that has " + printable(library) + ", or add its folder to LD_LIBRARY_PATH",
                 evidence);
@@ -328,6 +338,12 @@ void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environm
 
 bool is_torch_library(std::string_view name) {
   for (const char* prefix : {"libtorch.so", "libtorch_", "libc10.so", "libc10_", "libshm.so", "libcaffe2"})
+    if (name.starts_with(prefix)) return true;
+  return false;
+}
+
+bool is_driver_library(std::string_view name) {
+  for (const char* prefix : {"libcuda.so.", "libnvidia-", "libnvcuvid.so.", "libnvoptix.so.", "libcudadebugger.so."})
     if (name.starts_with(prefix)) return true;
   return false;
 }

@@ -20,5 +20,7 @@ std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& fa
 
 // "libc10.so", "libtorch_cpu.so": libraries that torch itself brings.
 bool is_torch_library(std::string_view name);
+// "libcuda.so.1", "libnvidia-ml.so.1": libraries that come with NVIDIA's driver alone.
+bool is_driver_library(std::string_view name);
 
 }  // namespace doctor

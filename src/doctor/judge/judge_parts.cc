@@ -169,6 +169,10 @@ class PartsJudge {
         soften(verdict, own_library(attempt.library, binaries_[attempt.binary]));
       } else if (is_done_without(attempt, imports)) {
         set_apart(verdict, Part::kCaught);
+      } else if (is_opened_by_nobody(attempt, imports)) {
+        set_apart(verdict, Part::kUnreached);
+      } else if (inspection_.wheel && !imports.is_known() && (any_loads || is_driver_library(attempt.library))) {
+        set_apart_from_others(verdict);
       }
     }
     for (const auto& [module, verdict] : imports.others()) {
@@ -261,7 +265,9 @@ class PartsJudge {
     std::set<std::string> lost;
     if (!any_loads)
       for (const Attempt& attempt : attempts_) lost.insert(stem_of(binaries_[attempt.binary].path));
-    return PackageImports(words(), std::move(compiled), std::move(lost), target_);
+    std::set<std::string> own_files;
+    for (const auto& [name, binary] : by_name_) own_files.insert(name);
+    return PackageImports(words(), std::move(compiled), std::move(lost), own_files, target_);
   }
 
   PlacedFile placed(const Binary& binary) const {
@@ -355,12 +361,32 @@ class PartsJudge {
     }
     ImportFailure failure = said->failure == LoadFailure::kNone ? ImportFailure::kNone : ImportFailure::kImportError;
     if (failure == ImportFailure::kNone)
+      if (const auto refused = refused_by_python(i)) {
+        out_.resize(begin);
+        attempts_.push_back({i, *refused, ImportFailure::kImportError, ""});
+        return;
+      }
+    if (failure == ImportFailure::kNone)
       if (auto numpy = judge_numpy(binaries_[i], facts_[i], numpy_use(binaries_[i]), target_)) {
         out_.back() = std::move(numpy->verdict);
         failure = numpy->failure;
       }
     attempts_.push_back(
         {i, out_.size() - 1, failure, said->failure == LoadFailure::kNeededMissing ? said->library : ""});
+  }
+
+  // What the loader takes and Python does not: a module without its function. That stops the import where it is
+  // imported; memray's is for a debugger, ddtrace's for other modules of its own. Index of what was said of it.
+  std::optional<std::size_t> refused_by_python(std::size_t i) const {
+    const auto& functions = facts_[i].python.init_functions;
+    if (std::find(functions.begin(), functions.end(), "PyInit_" + facts_[i].module.module) != functions.end())
+      return {};
+    const std::string subject = printable(binaries_[i].path);
+    for (std::size_t said = 0; said < out_.size(); ++said)
+      if (out_[said].code == Code::SO_NO_PYINIT && out_[said].subject == subject &&
+          out_[said].severity == Severity::kError)
+        return said;
+    return std::nullopt;
   }
 
   NumpyUse numpy_use(const Binary& binary) const {
@@ -398,6 +424,15 @@ class PartsJudge {
     return any_opens && imports.is_known() && !imports.opens_for_certain(stem_of(binaries_[attempt.binary].path));
   }
 
+  // A library in a package whose import never comes to what opens libraries: it is there for others (eccodeslib).
+  bool is_opened_by_nobody(const Attempt& attempt, const PackageImports& imports) {
+    if (is_python_module(attempt.binary) || facts_[attempt.binary].uses_torch || !imports.is_known()) return false;
+    if (words().certain_imports.count(stem_of(binaries_[attempt.binary].path))) return false;
+    constexpr const char* kOpeners[] = {"ctypes", "cffi", "_cffi_backend", "torch", "tensorflow"};
+    return std::none_of(std::begin(kOpeners), std::end(kOpeners),
+                        [&](const char* opener) { return imports.reaches(opener); });
+  }
+
   // Is it the library of the package that makes its operators, where the import asks for one of them at once? By custom
   // it is called _C, or as the package is.
   bool makes_asked_operator(const Attempt& attempt, const PackageImports& imports) const {
@@ -410,15 +445,23 @@ class PartsJudge {
   // A library of the system that Python code looks for by find_library.
   void add_lacking(const std::string& name, VerdictCode code) {
     const std::string shown = printable(name);
+    const bool is_file = name.find(".so") != name.npos;
+    const std::string file = is_file ? shown : "lib" + shown + ".so";
     out_.push_back(make_verdict(
         {.code = code,
          .subject = printable(inspection_.wheel ? inspection_.wheel->file_name : inspection_.path),
-         .message = "ctypes.util.find_library(\"" + shown + "\") is None",
-         .cause = std::string("`import` of the package looks for this library of the system, which is neither in "
-                              "ld.so.cache nor in the loader's folders, and ") +
-                  (code == Code::NEEDED_MISSING ? "stops without it." : "its own code decides whether it stops."),
-         .fix = "apt-get install -y the package that has lib" + shown + ".so (apt-file search lib" + shown +
-                ".so names it), or conda install -c conda-forge " + shown}));
+         .message = name.empty() ? "whether a library of the system is there that its import asks for"
+                    : is_file    ? "OSError: " + shown + ": cannot open shared object file: No such file or directory"
+                                 : "ctypes.util.find_library(\"" + shown + "\") is None",
+         .cause = name.empty() ? "`import` of the package asks ctypes.util.find_library for it by a name that is not "
+                                 "in the text, and its own code decides whether it stops."
+                               : std::string("`import` of the package looks for this library of the system, which is "
+                                             "neither in ld.so.cache nor in the loader's folders, and ") +
+                                     (code == Code::NEEDED_MISSING ? "stops without it."
+                                                                   : "its own code decides whether it stops."),
+         .fix = name.empty() ? "try the import; its own message names the library"
+                             : "apt-get install -y the package that has " + file + " (apt-file search " + file +
+                                   " names it), or conda install -c conda-forge " + (is_file ? "the same" : shown)}));
   }
 
   // See judge_numpy: exit code 2.
@@ -439,6 +482,13 @@ class PartsJudge {
             : " `import` of the package does not reach it: its Python files import it in a function, below "
               "a condition, or not at all. It is a part that fails when it is asked for.";
     verdict.fix = "nothing, unless you need that part; then: " + verdict.fix;
+  }
+
+  // Libraries for other packages to open (NVIDIA's, of which some want the driver): its own import opens none.
+  static void set_apart_from_others(Verdict& verdict) {
+    verdict.severity = Severity::kWarning;
+    verdict.cause += " The package has no Python file, so that no import of its own opens it: what does, fails.";
+    verdict.fix = "nothing, unless something opens it here; then: " + verdict.fix;
   }
 
   // The one of its family that this target opens, where it lacks what another CUDA has; null: none, or a Python file

@@ -104,6 +104,8 @@ TEST(Python, ModuleNames) {
   EXPECT_EQ(name.python.text(), "3.12");
   EXPECT_FALSE(name.free_threaded);
   EXPECT_TRUE(doctor::parse_module_name("x.cpython-313t-x86_64-linux-gnu.so").free_threaded);
+  EXPECT_EQ(doctor::parse_module_name("lib/pkg/__init__.cpython-312-x86_64-linux-gnu.so").module, "pkg");
+  EXPECT_EQ(doctor::parse_module_name("__init__.abi3.so").module, "__init__");
   EXPECT_EQ(doctor::parse_module_name("_C.abi3.so").naming, doctor::ModuleNaming::kAbi3);
   EXPECT_EQ(doctor::parse_module_name("_C.so").naming, doctor::ModuleNaming::kPlain);
   EXPECT_EQ(doctor::parse_module_name("libfoo.so.1").naming, doctor::ModuleNaming::kNone);

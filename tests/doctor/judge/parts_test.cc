@@ -153,6 +153,65 @@ TEST(Parts, OneLibraryForEachCuda) {
   EXPECT_EQ(both("from pkg import libpkg_cuda118\n", plain).severity, Severity::kError);
 }
 
+// NVIDIA's libraries from pip: no Python file, and some of them want the driver.
+TEST(Parts, LibrariesForOtherPackagesToOpen) {
+  const Words plain = {{"libc.so.6"}, {}, {}, {}}, driver = {{"libcuda.so.1"}, {}, {}, {}};
+  const auto judged = [](std::vector<std::pair<std::string, Words>> binaries, bool has_python = false) {
+    Inspection inspection = package(binaries, "import ctypes\n");
+    if (!has_python) inspection.wheel->words = {};
+    return of(inspection, "nvidia/engine/lib/libengine.so.9");
+  };
+  const Verdict apart = judged({{"nvidia/engine/lib/libengine.so.9", driver}});
+  EXPECT_EQ(apart.code, "NEEDED_MISSING");
+  EXPECT_EQ(apart.severity, Severity::kWarning);
+  EXPECT_NE(apart.cause.find("comes with NVIDIA's driver"), std::string::npos) << apart.cause;
+  EXPECT_EQ(apart.fix.find("install the package"), std::string::npos) << apart.fix;
+  const Words gone = {{"libgone.so"}, {}, {}, {}};
+  EXPECT_EQ(judged({{"nvidia/engine/lib/libengine.so.9", gone}, {"nvidia/engine/lib/libother.so.9", plain}}).severity,
+            Severity::kWarning);
+  // The near misses: nothing of it loads; Python files that do not say how it is opened.
+  EXPECT_EQ(judged({{"nvidia/engine/lib/libengine.so.9", gone}}).severity, Severity::kError);
+  EXPECT_EQ(judged({{"nvidia/engine/lib/libengine.so.9", driver}}, true).severity, Severity::kError);
+}
+
+// eccodeslib: an __init__.py that opens nothing, and libraries for others.
+TEST(Parts, LibrariesThatTheImportNeverOpens) {
+  const Words gone = {{"libgone.so"}, {}, {}, {}};
+  const auto severity = [&](const std::string& python) {
+    return of(package({{"pkg/lib/libpkg.so", gone}}, python), "pkg/lib/libpkg.so").severity;
+  };
+  EXPECT_EQ(severity("__version__ = '1.0'\n"), Severity::kWarning);
+  EXPECT_EQ(severity("import os\nfrom . import other\n"), Severity::kWarning);
+  // The near misses: something is there that could open it.
+  EXPECT_EQ(severity("import ctypes\n"), Severity::kError);
+  EXPECT_EQ(severity("from cffi import FFI\n"), Severity::kError);
+}
+
+// Named like a module, and none: it stops the import that imports it, and no other (memray's, for a debugger).
+TEST(Parts, AModuleWithoutItsFunction) {
+  const char* file = "pkg/_inject.cpython-312-x86_64-linux-gnu.so";
+  const auto judged = [&](const std::string& python, Words words) {
+    return of(package({{file, words}}, python), file);
+  };
+  const Words none = {{}, {"PyLong_FromLong"}, {}, {}};
+  const Verdict apart = judged("def attach():\n    inject(pkg.__path__)\n", none);
+  EXPECT_EQ(apart.code, "SO_NO_PYINIT");
+  EXPECT_EQ(apart.severity, Severity::kWarning);
+  const Verdict stops = judged("from . import _inject\n", none);
+  EXPECT_EQ(stops.code, "SO_NO_PYINIT");
+  EXPECT_EQ(stops.severity, Severity::kError);
+  EXPECT_EQ(judged("from . import _inject\n", {{}, {"PyLong_FromLong"}, {"PyInit__inject"}, {}}).code, "LOADS");
+}
+
+// apsw: the package's own file is a compiled one.
+TEST(Parts, ACompiledPackage) {
+  const char* file = "apsw/__init__.cpython-312-x86_64-linux-gnu.so";
+  const Words own = {{}, {"PyLong_FromLong"}, {"PyInit_apsw"}, {}};
+  EXPECT_EQ(of(package({{file, own}}, "import apsw\n"), file).code, "LOADS");
+  const Words broken = {{"libgone.so"}, {"PyLong_FromLong"}, {"PyInit_apsw"}, {}};
+  EXPECT_EQ(of(package({{file, broken}}, "import apsw\n"), file).severity, Severity::kError);
+}
+
 TEST(Parts, OwnLibrariesThatThePackageOpensFirst) {
   const Words module = {{"libc10.so", "libpkg_video6.so"}, {kNewError, "pkg_play"}, {}, {}};
   const Words library = {{"libc10.so"}, {kNewError}, {"pkg_play"}, {}, "libpkg_video6.so"};

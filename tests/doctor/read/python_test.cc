@@ -60,6 +60,7 @@ class Modules : public doctor::ModuleFinder {
   std::map<std::string, ImportFailure> broken;
   std::set<std::string> absent;  // libraries of the system
   bool has_system_library(const std::string& name) override { return !absent.count(name); }
+  bool opens_by_name(const std::string& file) override { return !absent.count(file); }
   const Outline* python(const std::string& module) override {
     const auto found = outlines_.find(module);
     return found == outlines_.end() ? nullptr : &found->second;
@@ -129,6 +130,12 @@ TEST(PythonText, WhatStopsAnImport) {
   EXPECT_TRUE(stops(attempt + "Exception as e:\n    kept = e\nif kept:\n    raise kept\n"));
   EXPECT_FALSE(stops(attempt + "Exception as e:\n    kept = e\nif kept:\n    raise other\n"));
   EXPECT_FALSE(stops(attempt + "ImportError as e:\n    if STRICT:\n        raise ImportError('no _C') from e\n"));
+  // Below a condition that is not known, what is imported is taken to be, and a handler passes on what it gets.
+  const std::string below =
+      "if UNIVERSAL:\n    x = 1\nelse:\n    try:\n        from . import _C\n    except ImportError:\n";
+  EXPECT_TRUE(stops(below + "        print('sorry')\n        raise\n"));
+  EXPECT_FALSE(stops(below + "        if STRICT:\n            raise\n"));
+  EXPECT_FALSE(stops(below + "        pass\n    if STRICT:\n        raise OSError\n"));
   // A handler of another kind.
   EXPECT_TRUE(stops(attempt + "ModuleNotFoundError:\n    pass\n"));
   EXPECT_FALSE(stops(attempt + "ModuleNotFoundError:\n    pass\n", ImportFailure::kModuleNotFound));
@@ -179,6 +186,36 @@ TEST(PythonText, LibrariesOfTheSystem) {
                     "        except OSError:\n            pass\n    else:\n        raise ImportError('no')\nload()\n",
                     false),
             "perhaps");
+  // A name that is not in the text, and the last word is `raise`: libusb1.
+  Modules modules;
+  modules.add("pkg.py",
+              "from ctypes.util import find_library\ndef load(name):\n    path = find_library(name)\n"
+              "    if path is not None:\n        return path\n    raise OSError('no')\nload(NAME)\n");
+  EXPECT_EQ(doctor::run_imports({"pkg"}, modules).perhaps_lacking, (std::set<std::string>{""}));
+}
+
+// Opened by its name alone: by ctypes as a file, by cffi also as find_library knows it.
+TEST(PythonText, LibrariesOfTheSystemByName) {
+  const auto outcome = [](const std::string& python) {
+    Modules modules;
+    modules.add("pkg.py", "import ctypes, cffi\n" + python);
+    modules.absent = {"pulse", "libpulse.so", "libpulse.so.0"};
+    const ImportOutcome out = doctor::run_imports({"pkg"}, modules);
+    return out.lacking.empty() ? std::string() : *out.lacking.begin();
+  };
+  EXPECT_EQ(outcome("lib = ctypes.CDLL('libpulse.so.0')\n"), "libpulse.so.0");
+  EXPECT_EQ(outcome("lib = ctypes.cdll.LoadLibrary(\"libpulse.so.0\")\n"), "libpulse.so.0");
+  EXPECT_EQ(outcome("lib = ffi.dlopen('pulse')\n"), "pulse");
+  EXPECT_EQ(outcome("try:\n    lib = ffi.dlopen('pulse')\nexcept OSError:\n    lib = ffi.dlopen('libpulse.so')\n"),
+            "libpulse.so");
+  // The near misses: there; caught; asked for later, or perhaps; a path, or a part of one.
+  EXPECT_EQ(outcome("lib = ctypes.CDLL('libc.so.6')\n"), "");
+  EXPECT_EQ(outcome("try:\n    lib = ffi.dlopen('pulse')\nexcept OSError:\n    lib = None\n"), "");
+  EXPECT_EQ(outcome("def f():\n    return ctypes.CDLL('libpulse.so.0')\n"), "");
+  EXPECT_EQ(outcome("if WANTED:\n    lib = ctypes.CDLL('libpulse.so.0')\n"), "");
+  EXPECT_EQ(outcome("lib = ctypes.CDLL(os.path.join(folder, 'libpulse.so.0'))\n"), "");
+  EXPECT_EQ(outcome("lib = ctypes.CDLL('libpulse.so.0' if linux else 'pulse.dll')\n"), "");
+  EXPECT_EQ(outcome("lib = ctypes.CDLL('pulse')\n"), "");
 }
 
 TEST(PythonText, ImportsThatNeverEnd) {

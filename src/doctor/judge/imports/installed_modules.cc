@@ -66,6 +66,19 @@ bool InstalledModules::has_system_library(const std::string& name) {
   return false;
 }
 
+// What dlopen does with a bare name, from a Python that may look into its own prefix (conda's does).
+bool InstalledModules::opens_by_name(const std::string& file) {
+  if (target_.loader.cache.empty() || !target_.libraries || libraries_.count(file)) return true;
+  for (const auto& [soname, path] : target_.loader.cache)
+    if (soname == file) return true;
+  std::vector<std::string> folders = target_.loader.library_path;
+  folders.insert(folders.end(), target_.loader.default_folders.begin(), target_.loader.default_folders.end());
+  if (target_.python)
+    for (const std::string& site : target_.python->site_packages) folders.push_back(folder_name(folder_name(site)));
+  return std::any_of(folders.begin(), folders.end(),
+                     [&](const std::string& folder) { return names_in(folder).count(file) > 0; });
+}
+
 const Outline* InstalledModules::python(const std::string& module) {
   const auto [it, is_new] = outlines_.try_emplace(module);
   if (!is_new || outlines_.size() > kMostModules) return it->second.get();
@@ -115,7 +128,7 @@ std::optional<ImportFailure> InstalledModules::compiled(const std::string& modul
   const auto [it, is_new] = compiled_.try_emplace(module);
   if (!is_new || compiled_.size() > kMostModules) return it->second.failure;
   const std::string soabi = target_.python ? target_.python->soabi : "";
-  const std::string path = find_file(module, {"." + soabi + ".so", ".abi3.so", ".so"});
+  const std::string path = find_file(module, {"/__init__." + soabi + ".so", "." + soabi + ".so", ".abi3.so", ".so"});
   if (!path.empty()) judge(path, it->second);
   return it->second.failure;
 }

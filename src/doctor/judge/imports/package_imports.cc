@@ -19,8 +19,8 @@ bool is_opened_by(const std::string& word, const std::string& stem) {
 class Finder : public ModuleFinder {
  public:
   Finder(const std::map<std::string, Outline>& outlines, const std::map<std::string, ImportFailure>& compiled,
-         const std::set<std::string>& lost, InstalledModules& others)
-      : outlines_(outlines), compiled_(compiled), lost_(lost), others_(others) {
+         const std::set<std::string>& lost, const std::set<std::string>& own_files, InstalledModules& others)
+      : outlines_(outlines), compiled_(compiled), lost_(lost), own_files_(own_files), others_(others) {
     for (const auto& [module, outline] : outlines) tops_.insert(module.substr(0, module.find('.')));
     for (const auto& [module, failure] : compiled) tops_.insert(module.substr(0, module.find('.')));
   }
@@ -43,6 +43,8 @@ class Finder : public ModuleFinder {
   }
 
   bool has_system_library(const std::string& name) override { return others_.has_system_library(name); }
+  // The package's own may be loaded by then.
+  bool opens_by_name(const std::string& file) override { return own_files_.count(file) || others_.opens_by_name(file); }
 
  private:
   // A folder that several packages share (nvidia, google) has no file of its own at the top.
@@ -54,6 +56,7 @@ class Finder : public ModuleFinder {
   const std::map<std::string, Outline>& outlines_;
   const std::map<std::string, ImportFailure>& compiled_;
   const std::set<std::string>& lost_;
+  const std::set<std::string>& own_files_;
   InstalledModules& others_;
   std::set<std::string> tops_;
 };
@@ -89,7 +92,8 @@ bool PackageImports::is_own_namespace(const std::string& name) const {
 }
 
 PackageImports::PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled,
-                               std::set<std::string> lost, const Environment& target)
+                               std::set<std::string> lost, const std::set<std::string>& own_files,
+                               const Environment& target)
     : compiled_(std::move(compiled)) {
   if (!target.modules) target.modules = std::make_shared<InstalledModules>(target);
   modules_ = target.modules;
@@ -102,7 +106,7 @@ PackageImports::PackageImports(const PythonWords& words, std::map<std::string, I
   constexpr int kMostRounds = 20;
   std::map<std::string, ImportFailure> as_if = compiled_;
   for (int round = 0; round < kMostRounds; ++round) {
-    Finder finder(words.outlines, as_if, lost, *modules_);
+    Finder finder(words.outlines, as_if, lost, own_files, *modules_);
     ImportOutcome outcome = run_imports(tops_, finder, python);
     opened_.merge(outcome.opened);
     lacking_.merge(outcome.lacking);

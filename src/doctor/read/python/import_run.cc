@@ -72,11 +72,13 @@ class ImportRunner {
     const Outline& outline;
     std::map<std::string, Failure> held;  // variables that hold a failure that was caught
     bool is_certain = true;               // not below a condition that is not known
+    bool is_certain_in_handler = false;   // the same, of the handler around it: what it handles is taken to happen
     bool is_caught = false;               // a failure of the library that is opened here stops nothing
     bool is_operator_caught = false;      // nor does an operator that is not there
     bool has_returned = false, may_have_returned = false;
     std::map<std::string, bool> found;  // variables that hold what find_library said: whether it found it
     std::string lacking;                // the last library of the system that it did not find
+    bool asks_for_unknown = false;      // find_library was asked for one whose name is not in the text
     Outcome passed_over;                // what a handler caught last, and did not raise again
   };
 
@@ -148,7 +150,7 @@ class ImportRunner {
     const Step* key = &outline->steps[found->second];
     if (depth_ >= kMostDepth || !calling_.insert(key).second) return {};
     ++depth_;
-    Frame inner{*outline, {}, frame.is_certain, frame.is_caught, frame.is_operator_caught};
+    Frame inner{*outline, {}, frame.is_certain, false, frame.is_caught, frame.is_operator_caught};
     Outcome failure = run(inner, found->second + 1, key->end);
     if (!inner.lacking.empty()) frame.lacking = inner.lacking;
     --depth_;
@@ -171,6 +173,8 @@ class ImportRunner {
           if (!frame.is_caught) out_.opened.insert(step.name);
           if (finder_.library_fails(frame.outline.package, step.name))
             failure = Failure{ImportFailure::kOsError, kLibrary};
+          else if (!step.names.empty() && frame.is_certain && !frame.may_have_returned && !opens(step.names[0]))
+            failure = Failure{ImportFailure::kOsError, std::string(kSystem) + step.names[0]};
           break;
         case StepKind::kFind: find(frame, step); break;
         case StepKind::kOperator:
@@ -204,7 +208,16 @@ class ImportRunner {
     return {};
   }
 
+  // cffi asks find_library for what has no dot.
+  bool opens(const std::string& name) {
+    return name.find('.') == name.npos ? finder_.has_system_library(name) : finder_.opens_by_name(name);
+  }
+
   void find(Frame& frame, const Step& step) {
+    if (step.names.empty()) {
+      frame.asks_for_unknown = true;
+      return;
+    }
     const bool is_there = std::any_of(step.names.begin(), step.names.end(),
                                       [&](const std::string& name) { return finder_.has_system_library(name); });
     frame.lacking = is_there ? "" : step.names[0];
@@ -227,20 +240,23 @@ class ImportRunner {
 
   Outcome run_perhaps(Frame& frame, std::size_t begin, std::size_t end) {
     const bool was_certain = std::exchange(frame.is_certain, false);
+    const bool was_certain_in_handler = std::exchange(frame.is_certain_in_handler, false);
     Outcome failure = run(frame, begin, end);
     frame.is_certain = was_certain;
+    frame.is_certain_in_handler = was_certain_in_handler;
     return failure;
   }
 
   Outcome raised(const Frame& frame, const Step& step) {
     if (const auto held = frame.held.find(step.name); !step.name.empty() && held != frame.held.end())
       return held->second;
+    const auto caught = frame.held.find("");
+    // In a handler it passes on what was caught.
+    if (frame.is_certain_in_handler && caught != frame.held.end()) return caught->second;
     if (!frame.is_certain || frame.may_have_returned) {
-      if (!frame.lacking.empty()) out_.perhaps_lacking.insert(frame.lacking);
+      if (!frame.lacking.empty() || frame.asks_for_unknown) out_.perhaps_lacking.insert(frame.lacking);
       return {};
     }
-    // In a handler it passes on what was caught.
-    if (const auto caught = frame.held.find(""); caught != frame.held.end()) return caught->second;
     if (!frame.lacking.empty()) return Failure{ImportFailure::kOsError, std::string(kSystem) + frame.lacking};
     // One after the other was tried, a failure was caught each time, and this is what is left.
     if (frame.passed_over) return frame.passed_over;
@@ -298,7 +314,9 @@ class ImportRunner {
     frame.held.insert_or_assign("", failure);
     if (!step.name.empty()) frame.held.insert_or_assign(step.name, failure);
     ++tries_;
+    const bool was_certain = std::exchange(frame.is_certain_in_handler, true);
     Outcome out = run(frame, handler + 1, step.end);
+    frame.is_certain_in_handler = was_certain;
     --tries_;
     // What Python code raises here by itself, it raises because of this.
     if (out && out->module.empty()) out = failure;

@@ -32,6 +32,8 @@ class ModuleFinder {
   virtual bool library_fails(const std::string& /*package*/, const std::string& /*word*/) { return false; }
   // Does ctypes.util.find_library find this library of the system ("portaudio")? True where that is not known.
   virtual bool has_system_library(const std::string& /*name*/) { return true; }
+  // Does dlopen find this file ("libpulse.so.0") by its name alone? True where that is not known.
+  virtual bool opens_by_name(const std::string& /*file*/) { return true; }
 };
 
 struct ImportOutcome {
@@ -42,7 +44,8 @@ struct ImportOutcome {
   // text.
   std::set<std::string> opened;
   bool stops_at_library = false;  // one of these is known to fail, and stopped it
-  // Libraries of the system ("portaudio") that find_library does not find, where that stops it, and where it may.
+  // Libraries of the system that find_library does not find ("portaudio"), or dlopen ("libpulse.so.0"), where that
+  // stops it, and where it may ("": one whose name is not in the text).
   std::set<std::string> lacking, perhaps_lacking;
   // Operators of torch ("pkg::nms") without which the import stops, since Python code registers something for them.
   std::set<std::string> operators;

@@ -26,6 +26,19 @@ std::string_view quoted_after(std::string_view text, std::size_t from) {
   return end == text.npos ? std::string_view() : text.substr(open + 1, end - open - 1);
 }
 
+// "libpulse.so.0" of CDLL("libpulse.so.0") and "pulse" of ffi.dlopen("pulse"): the whole of the first argument, and no
+// path. Empty for others.
+std::string_view library_by_name(std::string_view text, std::size_t open, bool is_of_cffi) {
+  const std::string_view rest = trimmed(text.substr(open + 1));
+  const std::size_t end = rest.starts_with('"') ? rest.find('"', 1) : rest.npos;
+  if (end == rest.npos) return {};
+  const std::string_view word = rest.substr(1, end - 1), behind = trimmed(rest.substr(end + 1));
+  if (word.empty() || word.find_first_of("/{%*\\") != word.npos ||
+      (!behind.starts_with(')') && !behind.starts_with(',')))
+    return {};
+  return word.find(".so") != word.npos || (is_of_cffi && word.find('.') == word.npos) ? word : std::string_view();
+}
+
 // All texts in quotes.
 std::vector<std::string> all_quoted(std::string_view text, std::size_t most) {
   std::vector<std::string> out;
@@ -211,7 +224,9 @@ class OutlineReader {
         if (!word.empty() && word == name_at(word)) add(StepKind::kImportCall, absolute_name(word, out_.package));
       } else if (last == "CDLL" || last == "PyDLL" || last == "LoadLibrary" || last == "load_library" ||
                  last == "dlopen") {
-        add(StepKind::kOpen, word);
+        Step& step = add(StepKind::kOpen, word);
+        const std::string_view file = library_by_name(text, at, last == "dlopen");
+        if (!file.empty() && last != "load_library") step.names = {std::string(file.substr(0, kMostWordBytes))};
       } else if (is_find_library(std::string(name))) {
         find(text, begin, word);
       } else if ((last == "register_fake" || last == "impl_abstract") && word.find("::") != word.npos) {
@@ -236,7 +251,6 @@ class OutlineReader {
     for (auto block = blocks_.rbegin(); block != blocks_.rend() && words.empty(); ++block)
       if (const Step& outer = out_.steps[block->step]; outer.kind == StepKind::kLoop)
         words = all_quoted(outer.name, kMostWords);
-    if (words.empty()) return;
     const std::string_view before = trimmed(text.substr(0, call));
     const std::string_view left = before.ends_with("=") ? trimmed(before.substr(0, before.size() - 1)) : "";
     add(StepKind::kFind, left == name_at(left) ? left : "").names = std::move(words);

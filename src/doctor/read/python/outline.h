@@ -14,12 +14,16 @@ namespace doctor {
 enum class StepKind : uint8_t {
   kImport,      // name: the module; names: what is taken from it
   kImportCall,  // importlib.import_module("name")
-  kOpen,        // a shared library, by ctypes or torch.ops; name: the word that names it, may be empty
-  kFind,        // name = ctypes.util.find_library(...): a library of the system; names: the words it is asked by
-  kOperator,    // torch.library.register_fake("name"): an operator of torch that must be there
-  kCall,        // name: of a function or class of this file, or one that it imported
-  kRaise,       // name: the variable that is raised, if it is one
-  kHold,        // in a handler: name = what was caught (names[0]), to be raised later
+  // A shared library, by ctypes or torch.ops. name: the word that names it, may be empty; names: its file, where it is
+  // opened by that name alone, or what cffi asks find_library for ("pulse").
+  kOpen,
+  // name = ctypes.util.find_library(...): a library of the system. names: the words it is asked by, none where they are
+  // not in the text.
+  kFind,
+  kOperator,  // torch.library.register_fake("name"): an operator of torch that must be there
+  kCall,      // name: of a function or class of this file, or one that it imported
+  kRaise,     // name: the variable that is raised, if it is one
+  kHold,      // in a handler: name = what was caught (names[0]), to be raised later
   kReturn,
   kTry,     // blocks, from here on: what follows up to `end` stands in them
   kExcept,  // names: the exceptions (none: all); name: the variable
