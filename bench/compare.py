@@ -44,9 +44,9 @@ def parse_arguments():
     parser.add_argument("--cell-seconds", type=float, default=60,
                         help="a contender that needs longer for its samples gets fewer (default 60)")
     parser.add_argument("--between", choices=("nothing", "matmul"), default="nothing", help="CPU: what runs before each "
-                        "call (matmul: contenders take turns call by call; the column alone is Mica without it, over Mica "
-                        "with it; inside: the same of the library's own part, without Python's; sdpa alone: the same of "
-                        "SDPA's short calls)")
+                        "call (matmul: contenders take turns call by call; the column alone is Mica after calls of its own, "
+                        "over Mica after such a call and then a matmul; inside: the same of the library's own part, without "
+                        "Python's; sdpa alone: the same of SDPA's short calls)")
     parser.add_argument("--graph", action="store_true", help="GPU: time each contender inside a CUDA graph as well")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
     parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
@@ -175,7 +175,8 @@ def measure(case, device, library, peers, arguments):
     cell["p90_s"] = {name: t[2] for name, t in times.items()}
     cell["samples"] = {name: t[3] for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
-    own = ("mica", "inside", "alone inside", *(name + " alone" for name in runs))
+    own = ("mica", "alone", "after", "inside", "alone inside", "after inside",
+           *(f"{name} {kind}" for name in runs for kind in ("alone", "after")))
     cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in own}
     if arguments.graph:
         cell["ratio"].update({name + IN_A_GRAPH: t / cell["graph_median_s"]["mica"]
@@ -185,8 +186,9 @@ def measure(case, device, library, peers, arguments):
         if of_peers and len(peers) > 1:
             cell["ratio"]["best" + suffix] = min(of_peers)
     if "inside" in times:
-        cell["ratio"]["inside"] = times["alone inside"][0] / times["inside"][0]
-        cell["ratio"].update({name + " alone": times[name + " alone"][0] / times[name][0] for name in peers
+        cell["ratio"]["alone"] = times["alone"][0] / times["after"][0]
+        cell["ratio"]["inside"] = times["alone inside"][0] / times["after inside"][0]
+        cell["ratio"].update({name + " alone": times[name + " alone"][0] / times[name + " after"][0] for name in peers
                               if name + " alone" in times})
     if case.beside == "dense-rate":
         cell["ratio"]["beside"] = dense_rate_seconds(case, device, library, arguments) / mica

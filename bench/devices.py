@@ -153,39 +153,48 @@ def interleaved_medians(device, contenders, samples, sample_seconds, cell_second
 # themselves.
 SHORT_CALL = 1e-3
 CALLS_TO_WARM_UP = 3
+# Of turns that take longer, in seconds, there are fewer.
+LONG_TURN = 1.0
 
 
 def medians_between(device, contenders, between, cell_seconds, seconds_inside):
-    """The same as in a model: before each call something else has run. The contenders take turns call by call. And by the
-    name "alone" Mica's calls that follow calls of its own, one in each turn, so that a slow moment of the machine hits
-    both; "sdpa alone" likewise, of short calls. "inside" and "alone inside" are the library's own part of Mica's calls
-    (seconds_inside() of the last one): the rest is the interpreter, whose code is cold after something else, whoever is
-    called."""
+    """The same as in a model: before each call something else has run. The contenders take turns call by call. What it
+    does to Mica's calls by itself: "alone" are those that follow calls of Mica's own, "after" those that follow one and
+    then something else (what the other contender leaves in the caches is not counted); one of both in each turn, so that a
+    slow moment of the machine hits both. "sdpa alone" and "sdpa after" likewise, of short calls. "inside", "alone inside"
+    and "after inside" are the library's own part of Mica's calls (seconds_inside() of the last one): the rest is the
+    interpreter, whose code is cold after something else, whoever is called."""
     once = {name: min(device.seconds(function, 1) for _ in range(2)) for name, function in contenders.items()}
     with_alone = [name for name in contenders if name == "mica" or once[name] < SHORT_CALL]
-    turn = sum(once.values()) + sum(once[name] for name in with_alone) + len(contenders) * device.seconds(between, 3)
-    turns = max(8, min(200, int(cell_seconds / max(turn, 1e-6))))
+    turn = sum(once.values()) + 2 * sum(once[name] for name in with_alone) + 2 * len(contenders) * device.seconds(between, 3)
+    turns = max(8 if turn < LONG_TURN else 3, min(200, int(cell_seconds / max(turn, 1e-6))))
     times = {name: [] for name in contenders}
-    times.update({alone_name(name): [] for name in with_alone}, **{"inside": [], "alone inside": []})
+    times.update({kind_name(name, kind): [] for name in with_alone for kind in ("alone", "after")})
+    times.update({"inside": [], "alone inside": [], "after inside": []})
+
+    def take(name, kind=""):
+        times[kind_name(name, kind)].append(device.seconds(contenders[name], 1))
+        if name == "mica":
+            times[f"{kind} inside".strip()].append(seconds_inside())
+
     for _ in range(turns):
         for name, function in contenders.items():
             between()
-            times[name].append(device.seconds(function, 1))
-            if name == "mica":
-                times["inside"].append(seconds_inside())
+            take(name)
             if name not in with_alone:
                 continue
             device.quiet()
             for _ in range(CALLS_TO_WARM_UP if once[name] < SHORT_CALL else 0):
                 function()
-            times[alone_name(name)].append(device.seconds(function, 1))
-            if name == "mica":
-                times["alone inside"].append(seconds_inside())
+            take(name, "alone")
+            between()
+            take(name, "after")
     return {name: summary(values) for name, values in times.items()}
 
 
-def alone_name(contender):
-    return "alone" if contender == "mica" else contender + " alone"
+def kind_name(contender, kind):
+    """Of Mica's calls: the kind's own name."""
+    return (kind or contender) if contender == "mica" else f"{contender} {kind}".strip()
 
 
 def summary(values):

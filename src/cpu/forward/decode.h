@@ -3,6 +3,7 @@
 // of the memory.
 #pragma once
 
+#include "cpu/forward/decode_in_order.h"
 #include "cpu/forward/decode_pairs.h"
 #include "cpu/forward/forward_plan.h"
 #include "cpu/forward/softmax_row.h"
@@ -18,6 +19,9 @@ constexpr bool kHasPairs = true;
 #else
 constexpr bool kHasPairs = false;
 #endif
+
+// Whether nothing is called in, and one query's keys and values are read in order (decode_in_order.h).
+constexpr bool kReadsInOrder = HWY_TARGET == HWY_NEON;
 
 struct DecodeScratch {
   float *q, *s, *o;
@@ -99,6 +103,8 @@ class DecodeWorker {
     for (i32 c = 0; c < kLanes - count; ++c) q[whole + c] = 0;
   }
 
+  bool is_one_in_order() const { return kReadsInOrder && rows_ == 1 && p_.dim_qk >= kLanes; }
+
   template <i32 kDtype>
   void attend(const TileKeys& keys) {
     const i32 head_k = tile_.head_begin / p_.group;
@@ -121,7 +127,7 @@ class DecodeWorker {
     const bool is_paged = call_.sequences.page_size > 0;
     multiply_keys<kDtype>(k_rows, v_rows, keys.count);
     const NextRows next = {k_rows, kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype),
-                           is_paged || expands ? 0 : p_.dim_qk * dtype_bytes(p_.k.dtype)};
+                           is_paged || expands || kReadsInOrder ? 0 : p_.dim_qk * dtype_bytes(p_.k.dtype)};
     const i32 padded = round_up(keys.count, 2 * kLanes);  // pairs of keys, the last one's partner 0
     for (i32 r = 0; r < rows_; ++r) {
       float* s = m_.s + r * kDecodeKeys;
@@ -158,6 +164,7 @@ class DecodeWorker {
       const char* k[kGroup];
       for (i32 i = 0; i < kGroup; ++i) {
         k[i] = k_rows[min_of(j + i, count - 1)];
+        if (kReadsInOrder) continue;
         const char* value = v_rows[min_of(j + i, count - 1)];
         for (i32 byte = 0; byte < p_.dim_v * kBytes; byte += 64) __builtin_prefetch(value + byte);
       }
@@ -201,6 +208,12 @@ class DecodeWorker {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     const i64 ld_q = m_.ld_q;
     const i32 dim = p_.dim_qk;
+    if constexpr (kReadsInOrder && kRows == 1) {
+      float* s = m_.s + j;
+      if (is_one_in_order())
+        return 4 * dim * kBytes <= kSideBySideBytes ? multiply_in_order<kDtype, 4>(m_.q, k, dim, s)
+                                                    : multiply_in_order<kDtype, 1>(m_.q, k, dim, s);
+    }
     const float* q = m_.q + row * ld_q;
     Vector sum[kRows][4];
 #pragma GCC unroll 4
@@ -247,6 +260,12 @@ class DecodeWorker {
 #endif
     constexpr i32 kMost = kRows == 4 ? 4 : 8;  // vectors at a time
     i32 c = 0;
+    if constexpr (kReadsInOrder && kRows == 1) {
+      if (is_one_in_order()) {
+        add_in_order<kDtype>(m_.s, v_rows, count, m_.o, p_.dim_v);
+        c = p_.dim_v / kLanes * kLanes;
+      }
+    }
     for (; c + kMost * kLanes <= p_.dim_v; c += kMost * kLanes)
       add_columns<kDtype, kRows, kMost>(v_rows, count, row, c, c == 0 ? next : NextRows{});
     if (kMost > 4 && c + 4 * kLanes <= p_.dim_v) {

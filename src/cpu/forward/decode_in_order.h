@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode's two products of one query row for CPUs that fetch ahead well as long as memory is read in order (Arm's
+// Neoverse): a few rows of keys or values side by side, each whole, and nothing is called in by hand, which costs there
+// more than it saves.
+#pragma once
+
+#include <type_traits>
+
+#include "cpu/engine/vector.h"
+
+namespace MICA_NS {
+
+// Rows that are read side by side lie within so many bytes; further apart they are read at a third of the speed.
+constexpr i64 kSideBySideBytes = 1024;
+
+template <i32 kDtype>
+constexpr i32 kElementBytes = kDtype == MICA_FP32 ? 4 : 2;
+
+// s (4) = q . k, kKeys of the four keys side by side. dim is at least kLanes; where it is not whole vectors, the last
+// one of q has the rest at its end, behind zeros.
+template <i32 kDtype, i32 kKeys>
+HWY_INLINE void multiply_in_order(const float* q, const char* const (&k)[4], i32 dim, float* s) {
+  constexpr i32 kChains = 4 / kKeys;  // sums of a key that do not wait for each other
+  const i32 whole = dim / kLanes * kLanes;
+  Vector sum[4];
+#pragma GCC unroll 4
+  for (i32 first = 0; first < 4; first += kKeys) {
+    Vector part[kChains][kKeys];
+#pragma GCC unroll 4
+    for (i32 n = 0; n < kChains; ++n)
+#pragma GCC unroll 4
+      for (i32 i = 0; i < kKeys; ++i) part[n][i] = set(0);
+    const auto add = [&](i32 c, Vector(&to)[kKeys]) HWY_ATTR {
+      const Vector left = load(q + c);
+#pragma GCC unroll 4
+      for (i32 i = 0; i < kKeys; ++i)
+        to[i] = hn::MulAdd(left, load_as<kDtype>(k[first + i] + c * kElementBytes<kDtype>), to[i]);
+    };
+    i32 c = 0;
+    for (; c + 4 * kLanes <= dim; c += 4 * kLanes)
+#pragma GCC unroll 4
+      for (i32 n = 0; n < 4; ++n) add(c + n * kLanes, part[n % kChains]);
+    for (; c < whole; c += kLanes) add(c, part[0]);
+    if (c < dim) {
+      const auto is_tail = hn::Ge(hn::Iota(FloatTag(), 0), set(float(kLanes - (dim - c))));
+      for (i32 i = 0; i < kKeys; ++i) {
+        const Vector last = load_as<kDtype>(k[first + i] + (dim - kLanes) * kElementBytes<kDtype>);
+        part[0][i] = hn::MulAdd(load(q + c), hn::IfThenElseZero(is_tail, last), part[0][i]);
+      }
+    }
+#pragma GCC unroll 4
+    for (i32 i = 0; i < kKeys; ++i) {
+      sum[first + i] = part[0][i];
+#pragma GCC unroll 4
+      for (i32 n = 1; n < kChains; ++n) sum[first + i] = hn::Add(sum[first + i], part[n][i]);
+    }
+  }
+  store_four_sums(sum, s);
+}
+
+// o += p v for kKeys keys and whole vectors of columns.
+template <i32 kDtype, i32 kKeys>
+HWY_INLINE void add_keys(const float* p, const char* const* v_rows, float* HWY_RESTRICT o, i32 columns) {
+  const char* value[kKeys];
+  Vector left[kKeys];
+#pragma GCC unroll 4
+  for (i32 i = 0; i < kKeys; ++i) {
+    value[i] = v_rows[i];
+    left[i] = set(p[i]);
+  }
+  const auto add = [&](i32 c) HWY_ATTR {
+    Vector sum = load(o + c);
+#pragma GCC unroll 4
+    for (i32 i = 0; i < kKeys; ++i)
+      sum = hn::MulAdd(left[i], load_as<kDtype>(value[i] + c * kElementBytes<kDtype>), sum);
+    store(sum, o + c);
+  };
+  i32 c = 0;
+  for (; c + 4 * kLanes <= columns; c += 4 * kLanes)
+#pragma GCC unroll 4
+    for (i32 n = 0; n < 4; ++n) add(c + n * kLanes);
+  for (; c < columns; c += kLanes) add(c);
+}
+
+// The same for any number of keys, whose rows have dim columns.
+template <i32 kDtype>
+HWY_INLINE void add_in_order(const float* p, const char* const* v_rows, i32 count, float* o, i32 dim) {
+  const i32 columns = dim / kLanes * kLanes;
+  i32 j = 0;
+  if (4 * dim * kElementBytes<kDtype> <= kSideBySideBytes)
+    for (; j + 4 <= count; j += 4) add_keys<kDtype, 4>(p + j, v_rows + j, o, columns);
+  for (; j + 2 <= count; j += 2) add_keys<kDtype, 2>(p + j, v_rows + j, o, columns);
+  for (; j < count; ++j) add_keys<kDtype, 1>(p + j, v_rows + j, o, columns);
+}
+
+}  // namespace MICA_NS
