@@ -30,6 +30,17 @@ void add_aligned_cases(CaseTable& table) {
           {.batch = 33, .heads_q = 4, .heads_k = 4, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
     }
+    // So many key tiles that blocks of backward clear dQ for those that come heads later; the group's heads, too.
+    if (dim >= 128) {
+      const int64_t len_k = dim <= 128 ? 1100 : 330, batch = dim <= 128 ? 12 : 24;  // up to 1024 keys: whole heads
+      add("_many_sequences", {.batch = batch, .heads_q = 2, .heads_k = 2, .len_q = 70, .len_k = len_k});
+      add("_many_groups", {.batch = batch,
+                           .heads_q = 4,
+                           .heads_k = 2,
+                           .len_q = 40,
+                           .len_k = len_k,
+                           .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    }
     // Pages that the copy engine takes in blocks of whole rows, or not: heads first, one head for all.
     if (dim > 64) {
       add("_paged_heads", {.batch = 2,

@@ -43,6 +43,12 @@ i64 bytes_of_query_row(const KernelRow& row, const Problem& p) {
   return row.dim_qk * i64(sizeof(float)) + i64(p.dim_qk + p.dim_v) * dtype_bytes(p.dtype);
 }
 
+// Whether a block takes keys of one head, and every head has the same number of blocks. Packed sequences differ, and a
+// left padding leaves key tiles out.
+bool has_items_of_heads(const KernelRow& row, const Problem& p) {
+  return row.course != Course::HEADS && !is_packed_q(p) && !is_packed_k(p) && !(p.vectors & MICA_CACHE_LEFTPAD);
+}
+
 }  // namespace
 
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
@@ -99,6 +105,23 @@ i32 packed_tail(const KernelRow& row, const Problem& p, const Device& device) {
   if (!row.traits.uses_maps || !row.traits.shares_groups || !is_single || row.dim_qk > 128) return -1;
   if (p.deterministic) return -1;
   return p.window_right < kUnlimited ? kWaves * device.num_sms : 0;
+}
+
+i32 clears_ahead(const KernelRow& row, const Problem& p, const Device& device, const BackwardParams& params,
+                 i32 parts) {
+  // Blocks that draw key tiles have no warp to spare: the code for it makes consumers of 64 columns spill.
+  if (!p.dq.dtype || !row.traits.uses_maps || row.course == Course::DRAWN || !has_items_of_heads(row, p)) return 0;
+  // The blocks that clear a head come a wave before those that take it, and before those that take it out of order.
+  const i64 head_items = i64(params.tiles_k) * parts;
+  const i64 heads =
+      max_of<i64>(1 + ceil_div<i64>(device.num_sms, head_items), max_of(params.last_heads, params.section_heads));
+  // The preparation clears whole sequences, whose accumulators lie in one piece.
+  const i64 ahead = round_up<i64>(heads, p.heads_k);
+  return ahead < i64(p.batch) * p.heads_k ? i32(ahead) : 0;
+}
+
+bool counts_heads(const KernelRow& row, const Problem& p) {
+  return p.dq.dtype && row.traits.uses_maps && row.course != Course::DRAWN && has_items_of_heads(row, p);
 }
 
 bool stores_dq_first(const KernelRow& row, const Problem& p) {

@@ -28,6 +28,15 @@ BackwardShare share_heads(const KernelRow& row, const Problem& problem, const De
 // key tiles come first (BackwardMapsParams::tail_items). < 0: they take them as they lie.
 i32 packed_tail(const KernelRow& row, const Problem& problem, const Device& device);
 
+// Key heads whose part of dQ's accumulator the preparation sets to zero; the others' is left to the blocks that come so
+// many heads before (BackwardMapsParams::clears_ahead). 0: all of it.
+i32 clears_ahead(const KernelRow& row, const Problem& problem, const Device& device, const BackwardParams& params,
+                 i32 parts);
+
+// Whether blocks count when their dQ is done, so that a head's is converted while others are still at work
+// (BackwardMapsParams::heads_done).
+bool counts_heads(const KernelRow& row, const Problem& problem);
+
 // Whether the block that comes first to a tile of dQ stores its part (BackwardMapsParams::dq_turns), and nobody writes
 // zeros.
 bool stores_dq_first(const KernelRow& row, const Problem& problem);

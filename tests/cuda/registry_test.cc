@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "cuda/backward_share.h"
 #include "cuda/kernels/params.h"
 
 namespace mica {
@@ -300,6 +301,43 @@ TEST(KernelTable, OneTileOfWideHeadsTakesTheTwinRow) {
       const bool suits = reason(i, p, 90).find("another tile suits them better") == std::string::npos;
       EXPECT_EQ(suits, c.twin) << c.queries << " x " << c.keys;
     }
+}
+
+// Blocks of backward clear the accumulators of heads whose own blocks come at least a wave later, however those are
+// ordered; where key tiles cannot be told by heads, or nobody would come early enough, the preparation clears all.
+TEST(BackwardShare, BlocksClearHeadsThatComeLater) {
+  for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+    const KernelRow& row = kernel_table().rows[i];
+    if (row.role != Role::BACKWARD || !row.traits.uses_maps || row.course == Course::HEADS) continue;
+    const Device device = device_of(90);
+    Problem p = problem_of(row);
+    p.batch = 64;
+    BackwardParams params = {};
+    params.tiles_k = ceil_div(p.max_len_k, row.tile_k);
+    params.section_heads = 1;
+    const i32 ahead = clears_ahead(row, p, device, params, 1);
+    EXPECT_EQ(ahead > 0, row.course != Course::DRAWN) << row.name;
+    EXPECT_EQ(counts_heads(row, p), row.course != Course::DRAWN) << row.name;
+    if (row.course == Course::DRAWN) continue;
+    EXPECT_EQ(ahead % p.heads_k, 0) << row.name;
+    EXPECT_GE((ahead - 1) * params.tiles_k, device.num_sms) << row.name;
+    params.last_heads = 13;
+    EXPECT_EQ(clears_ahead(row, p, device, params, 1), 16) << row.name;
+    params.section_heads = 21;
+    EXPECT_EQ(clears_ahead(row, p, device, params, 1), 24) << row.name;
+    p.batch = 6;
+    EXPECT_EQ(clears_ahead(row, p, device, params, 1), 0) << row.name;
+    p.batch = 64;
+    for (const u32 vector : {MICA_CU_SEQLENS_Q, MICA_CU_SEQLENS_K, MICA_CACHE_LEFTPAD}) {
+      p.vectors = vector;
+      EXPECT_EQ(clears_ahead(row, p, device, params, 1), 0) << row.name;
+      EXPECT_FALSE(counts_heads(row, p)) << row.name;
+    }
+    p.vectors = 0;
+    p.dq.dtype = MICA_NONE;
+    EXPECT_EQ(clears_ahead(row, p, device, params, 1), 0) << row.name;
+    EXPECT_FALSE(counts_heads(row, p)) << row.name;
+  }
 }
 
 // Boxes of the copy engine bring pages of a multiple of 16 rows, lanes all others.

@@ -38,6 +38,8 @@ MICA_DEVICE bool mbarrier_is_over(u32 address, u32 parity) {
 
 // 9.7.13.4 fence.proxy: what this thread wrote to shared memory becomes visible to wgmma.
 MICA_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+// The same of global memory and the copy engine: what was written there before, as far as this thread has seen it.
+MICA_DEVICE void fence_for_copies() { asm volatile("fence.proxy.async.global;\n" ::: "memory"); }
 
 // 9.7.9.25.4.1 cp.async.bulk: shared memory to global memory; bytes: a multiple of 16.
 MICA_DEVICE void bulk_store(float* global, u32 shared, u32 bytes) {

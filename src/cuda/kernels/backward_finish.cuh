@@ -146,11 +146,31 @@ MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const float* ac
   }
 }
 
+// Which block of the accumulator this one takes, when it may. From the last on: what was added last is still in the
+// second-level cache.
+MICA_DEVICE i32 await_all(const BackwardFinishParams&) {
+  griddepcontrol_wait();
+  return i32(gridDim.x - 1 - blockIdx.x);
+}
+// A head after the other, while blocks of later ones are still at work.
+MICA_DEVICE i32 await_head(const BackwardFinishParams& p) {
+  const i32 head_of_all = i32(blockIdx.x) / p.tiles_q, tile = i32(blockIdx.x) - head_of_all * p.tiles_q;
+  const i32 slot = head_of_all / p.heads_q, head = head_of_all - slot * p.heads_q;
+  if (threadIdx.x == 0) {
+    const i32* done = p.heads_done + (slot * p.heads_q + head) / p.group;
+    while (load_acquire(done) != p.head_items) __nanosleep(200);
+    // Whoever comes after this kernel relies on what came before it.
+    if (blockIdx.x == gridDim.x - 1) griddepcontrol_wait();
+  }
+  __syncthreads();
+  return (slot * p.tiles_q + tile) * p.heads_q + head;
+}
+
 template <int dim_of_row, int tile_q_of_row, int threads>
 MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   const i32 dim = dim_of_row ? dim_of_row : p.dq_columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
-  // From the last block on: what was added last is still in the second-level cache.
-  const i32 block = i32(gridDim.x - 1 - blockIdx.x), head = block % p.heads_q, tile_of_all = block / p.heads_q;
+  const i32 block = p.heads_done ? await_head(p) : await_all(p), head = block % p.heads_q,
+            tile_of_all = block / p.heads_q;
   i32 batch, tile;
   if (p.packed_q) {
     const QueryTile found =
@@ -179,6 +199,5 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardFinishParams params) {
   mica::griddepcontrol_launch_dependents();
-  mica::griddepcontrol_wait();
   mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params);
 }

@@ -113,8 +113,9 @@ struct Zeros {
   i64 at, step;
 
   MICA_DEVICE bool store_one() {
-    if (at >= p.zeros_count / 4) return false;
-    reinterpret_cast<float4*>(p.zeros)[at] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (at >= (p.first_zeros + p.other_zeros) / 4) return false;
+    const i64 others = at * 4 < p.first_zeros ? 0 : (p.others_begin - p.first_zeros) / 4;
+    reinterpret_cast<float4*>(p.zeros)[at + others] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     at += step;
     return true;
   }

@@ -208,6 +208,14 @@ struct BackwardMapsParams {
   // part, so that nobody sets the accumulator to zero. null: it is zero.
   u32* dq_turns;
   i32 stores_dq_first;  // whether it is not null once bound
+  // Every block sets a part of dQ's accumulator to zero, to which blocks add that come `clears_ahead` key heads later;
+  // the preparation does so for the first heads alone. 0: it does for all.
+  i32 clears_ahead;
+  i32 head_items;  // blocks of a key head
+  Divisor by_head_items;
+  i32* heads_cleared;  // how many parts of each key head are zero
+  i32* heads_done;     // how many blocks of each key head have added all of their dQ; null: nobody asks
+  i32 counts_done;     // whether it is not null once bound
 };
 
 // One pass over dO and O: the row statistics; sums in the workspace are set to zero on the way.
@@ -224,8 +232,9 @@ struct BackwardPrepareParams {
   float* row_lse;
   float* row_delta;
   i64 stat_rows;
-  float* zeros;                  // sums in the workspace, from zeros_begin of them on
-  i64 zeros_begin, zeros_count;  // multiples of 4
+  // Sums in the workspace that are set to zero: the first ones, and more from others_begin on. Multiples of 4.
+  float* zeros;
+  i64 first_zeros, others_begin, other_zeros;
   SequenceTable sequences;
   i32 batch, heads_q, dim_v;
   i32 packed_q;
@@ -247,6 +256,10 @@ struct BackwardFinishParams {
   i32 tiles_q, packed_q;
   i32 dq_columns, tile_q;  // of a block of the accumulator
   float scale;
+  // Converts heads whose blocks have added all of their dQ while others are still at work; null: when all are done.
+  const i32* heads_done;
+  i32 counts_done;  // whether it is not null once bound
+  i32 head_items, group;
   i32 of_keys;  // 0: dQ; 1: dK, 2: dV, whose rows, heads and columns then stand here as q's
 };
 

@@ -6,7 +6,7 @@
 
 namespace mica {
 
-BackwardPrepareParams backward_prepare_params(const Problem& p, i64 zeros_begin, i64 zeros_end) {
+BackwardPrepareParams backward_prepare_params(const Problem& p, i64 first_zeros, i64 others_begin, i64 others_end) {
   BackwardPrepareParams a = {};
   a.o = rows_arg(p.o);
   a.d_o = rows_arg(p.d_o);
@@ -22,8 +22,9 @@ BackwardPrepareParams backward_prepare_params(const Problem& p, i64 zeros_begin,
   a.d_lse_stride_head = p.d_lse.stride[1];
   a.d_lse_stride_row = p.d_lse.stride[2];
   a.stat_rows = rows_of_head(p);
-  a.zeros_begin = zeros_begin;
-  a.zeros_count = zeros_end - zeros_begin;
+  a.first_zeros = first_zeros;
+  a.others_begin = others_begin;
+  a.other_zeros = others_end - others_begin;
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.dim_v = p.dim_v;
@@ -41,7 +42,7 @@ void bind(BackwardPrepareParams& a, const Problem& p, const mica_bindings& x, co
   a.d_lse = if_present(p.d_lse, x.d_lse);
   a.row_lse = in_workspace(x, layout.row_lse);
   a.row_delta = in_workspace(x, layout.row_delta);
-  a.zeros = in_workspace(x, layout.dq_accumulator) + a.zeros_begin;
+  a.zeros = in_workspace(x, layout.dq_accumulator);
   a.packed_order = a.tile_k > 0 ? reinterpret_cast<i32*>(in_workspace(x, layout.packed_order)) : nullptr;
   a.sequences = sequence_table(p, x);
 }
@@ -141,6 +142,8 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   }
   if (a.takes_in_order) a.packed_order = reinterpret_cast<const i32*>(in_workspace(x, layout.packed_order));
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<u32*>(in_workspace(x, layout.dq_turns));
+  if (a.clears_ahead > 0) a.heads_cleared = reinterpret_cast<i32*>(in_workspace(x, layout.heads_cleared));
+  if (a.counts_done) a.heads_done = reinterpret_cast<i32*>(in_workspace(x, layout.heads_done));
   if (a.whole_heads) {
     a.backward.dq_semaphores = nullptr;  // a head's key tiles follow one another anyway
     a.dq = rows_arg(p.dq);
@@ -167,6 +170,7 @@ BackwardFinishParams backward_finish_params(const Problem& p, const BackwardPara
   a.dq_columns = backward.dq_columns;
   a.tile_q = tile_q;
   a.scale = p.scale;
+  a.group = p.group;
   return a;
 }
 
@@ -194,6 +198,7 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
                                      : a.of_keys == 1 ? layout.dk_accumulator
                                                       : layout.dv_accumulator);
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
+  if (a.counts_done) a.heads_done = reinterpret_cast<const i32*>(in_workspace(x, layout.heads_done));
   a.sequences = sequence_table(p, x);
   if (a.of_keys == 0) return;
   const i32 rows = a.sequences.slot_len_k;

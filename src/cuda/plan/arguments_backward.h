@@ -6,7 +6,9 @@
 
 namespace mica {
 
-BackwardPrepareParams backward_prepare_params(const Problem& problem, i64 zeros_begin, i64 zeros_end);
+// Sums of the workspace that become zero: the first ones, and [others_begin, others_end).
+BackwardPrepareParams backward_prepare_params(const Problem& problem, i64 first_zeros, i64 others_begin,
+                                              i64 others_end);
 void bind(BackwardPrepareParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);
 BackwardParams backward_params(const Problem& problem, const KernelRow& row);

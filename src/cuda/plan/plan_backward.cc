@@ -72,20 +72,31 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i64 semaphores =
       p.dq.dtype && p.deterministic && !whole_heads ? round_up<i64>(query_blocks * params.slices, 4) : 0;
   // Of several pieces, a later one adds to what the first left.
-  const bool stores_first = plan.pieces == MICA_PIECES_NONE && key_blocks > 0 && stores_dq_first(row, p);
+  const bool is_alone = plan.pieces == MICA_PIECES_NONE && key_blocks > 0;
+  const bool stores_first = is_alone && stores_dq_first(row, p);
   const i64 turns = stores_first && !p.deterministic ? round_up<i64>(query_blocks, 4) : 0;  // else there are semaphores
+  const i32 ahead = is_alone && !stores_first ? clears_ahead(row, p, choice.device, params, parts) : 0;
+  const i64 key_heads = round_up<i64>(i64(p.batch) * p.heads_k, 4);
+  const i64 cleared = ahead > 0 ? key_heads : 0;
+  // dQ of a head is converted when its blocks are done. Where they do not all run at once, the preparation has ended
+  // before the last of them begins, and only then does the conversion.
+  const bool counts_done =
+      is_alone && counts_heads(row, p) && work_items > choice.device.num_sms && can_overlap(choice, finish);
+  const i64 done = counts_done ? key_heads : 0;
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
   const i64 key_semaphores = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
-  const i64 sums = accumulator + semaphores + turns + key_semaphores + dk_sums + dv_sums;
+  const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums;
   if (is_beside && sums != accumulator)
     return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
                 plan.pieces, row.name);
   layout.dq_accumulator = layout.reserve(u64(sums) * sizeof(float));
   layout.dq_semaphores = layout.dq_accumulator + u64(accumulator) * sizeof(float);
   layout.dq_turns = layout.dq_semaphores;
-  layout.key_semaphores = layout.dq_turns + u64(semaphores + turns) * sizeof(float);
+  layout.heads_cleared = layout.dq_turns + u64(semaphores + turns) * sizeof(float);
+  layout.heads_done = layout.heads_cleared + u64(cleared) * sizeof(float);
+  layout.key_semaphores = layout.heads_done + u64(done) * sizeof(float);
   layout.dk_accumulator = layout.key_semaphores + u64(key_semaphores) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
 
@@ -100,8 +111,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool has_keys = key_blocks > 0 && is_piece, writes_dq = plan.pieces == MICA_PIECES_NONE || ends;
   mica_status status = MICA_OK;
   if (query_blocks > 0 && !ends && !(adds && sums == accumulator)) {
-    BackwardPrepareParams prepared =
-        backward_prepare_params(p, whole_heads || stores_first || adds ? accumulator : 0, sums);
+    const bool leaves_sums = whole_heads || stores_first || adds;
+    const i64 first_zeros = leaves_sums ? 0 : ahead > 0 ? accumulator / p.batch * (ahead / p.heads_k) : accumulator;
+    BackwardPrepareParams prepared = backward_prepare_params(p, first_zeros, accumulator, sums);
     prepared.tile_k = takes_in_order ? row.tile_k : 0;
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 16, prepared);
   }
@@ -120,6 +132,10 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
           plan.pieces == MICA_PIECES_NONE ? layout.reserve(sizeof(u64)) : counters + is_beside * sizeof(u64);
     mapped.whole_heads = whole_heads;
     mapped.stores_dq_first = stores_first;
+    mapped.clears_ahead = ahead;
+    mapped.head_items = params.tiles_k * parts;
+    mapped.by_head_items = divisor_of(max_of(mapped.head_items, 1));
+    mapped.counts_done = counts_done;
     mapped.takes_in_order = takes_in_order;
     mapped.tail_items = max_of(tail_items, 0);
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
@@ -130,6 +146,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype && writes_dq && !(whole_heads && key_blocks > 0)) {
     BackwardFinishParams finished = backward_finish_params(p, params, row.tile_q);
     finished.stores_dq_first = stores_first;
+    finished.counts_done = counts_done;
+    finished.head_items = params.tiles_k * parts;
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, finished);
     // After the kernel that waits for the preparation itself: only then is that one done, too.
     if (row.traits.uses_maps && has_keys) overlap(plan, choice, finish);

@@ -51,7 +51,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using typename Base::VTile;
   static_assert(tile_q == 64 && tile_k % (8 * kConsumers) == 0);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
-  static constexpr int kKeys = tile_k / kConsumers;  // of a group's scores
+  static constexpr int kAddedBarrier = kConsumerBarrier + 1;  // named: all consumers have added their dQ
+  static constexpr int kKeys = tile_k / kConsumers;           // of a group's scores
   // A group has its part of the columns of dK and dV, in blocks of 64 that are rows, transposed; or, where they do not
   // come out even, all columns of its own keys.
   static constexpr bool kSharesK = dim_qk % (64 * kConsumers) == 0, kSharesV = dim_v % (64 * kConsumers) == 0;
@@ -115,12 +116,22 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         bring_stats(count);
       else if (kOrdered && threadIdx.x == 64)
         keep_order(count);
+      else if (threadIdx.x / 32 == 3)
+        clear_and_count();
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume(count);
     }
   }
 
+  // One warp.
+  MICA_DEVICE void clear_and_count() const {
+    griddepcontrol_wait();  // which clears the counters
+    this->clear_ahead(blockIdx.x);
+    if (!maps.heads_done) return;
+    barrier_sync(kAddedBarrier, 128 * kConsumers + 32);
+    if (threadIdx.x % 32 == 0) this->count_done();
+  }
   // One lane, which has asked for K and V already.
   MICA_DEVICE void fetch(i32 count) const {
     griddepcontrol_wait();  // dO may have been converted
@@ -149,6 +160,9 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   MICA_DEVICE void bring_stats(i32 count) const {
     u32 q_parities = 0, do_parity = 0;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
+    // Consumers add to dQ what they make of these statistics.
+    if (threadIdx.x % 32 == 0 && count > 0) this->await_zeros();
+    __syncwarp();
     Place place;
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
@@ -266,6 +280,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       }
       barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K and V are done with: their room is for dK and dV
     }
+    if (maps.heads_done) barrier_arrive(kAddedBarrier, 128 * kConsumers + 32);
     const i32 first_k = (kSharesK ? group * kColumnsDQ : 0) + warp * 16, key_k = kSharesK ? 0 : group * kKeys;
     const i32 first_v = (kSharesV ? group * (dim_v / kConsumers) : 0) + warp * 16, key_v = kSharesV ? 0 : group * kKeys;
     if (maps.parts > 1) {

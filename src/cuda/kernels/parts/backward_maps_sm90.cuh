@@ -205,6 +205,46 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     }
   }
 
+  // One warp: its part of the accumulator to which blocks add that come some heads later. Nobody waits for a block
+  // with a larger number, and all of them have begun when the zeros are needed.
+  MICA_DEVICE void clear_ahead(i32 item) const {
+    if (maps.clears_ahead == 0) return;
+    const i32 head_before = floor_div(item, maps.by_head_items), own = item - head_before * maps.head_items;
+    const i32 head_of_all = head_before + maps.clears_ahead;
+    if (head_of_all >= p.batch * p.heads_k) return;
+    const i32 slot = floor_div(head_of_all, p.by_heads_k), first_head = (head_of_all - slot * p.heads_k) * p.group;
+    // 512 bytes at a time. A query tile's blocks of the group lie beside each other.
+    constexpr i32 kUnits = tile_q * dim_qk / 128;
+    const i32 units_of_tile = p.group * kUnits, units = p.tiles_q * units_of_tile;
+    const i32 each = ceil_div(units, maps.head_items), first = own * each;
+    i32 tile = first / units_of_tile, unit = first - tile * units_of_tile;
+    const i64 step = i64(p.heads_q) * (tile_q * dim_qk);
+    float* to = p.dq_accumulator + ((i64(slot) * p.tiles_q + tile) * p.heads_q + first_head) * (tile_q * dim_qk) +
+                threadIdx.x % 32 * 4;
+#pragma unroll 1
+    for (i32 left = min_of(each, units - first); left > 0; --left) {
+      *reinterpret_cast<float4*>(to + unit * 128) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (++unit < units_of_tile) continue;
+      unit = 0;
+      to += step;
+    }
+    __threadfence();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) add_release(maps.heads_cleared + head_of_all, 1);
+  }
+  // One lane: before anything is added to this head's dQ.
+  MICA_DEVICE void await_zeros() const {
+    const i32 head_of_all = batch_index * p.heads_k + head_k;
+    if (maps.clears_ahead == 0 || head_of_all < maps.clears_ahead) return;
+    while (load_acquire(maps.heads_cleared + head_of_all) != maps.head_items) __nanosleep(40);
+    fence_for_copies();
+  }
+
+  // One lane, when all of the block's dQ has been added.
+  MICA_DEVICE void count_done() const {
+    if (maps.heads_done) add_release(maps.heads_done + batch_index * p.heads_k + head_k, 1);
+  }
+
   // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last. By all
   // consumers.
   MICA_DEVICE i32* key_semaphore() const {

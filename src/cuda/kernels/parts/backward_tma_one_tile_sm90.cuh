@@ -55,10 +55,14 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       Place q_place;
       RingPlace<2> place;
       this->bring_stats(count, q_place, place, parities);
-    } else if (threadIdx.x == 64 && p.dq_accumulator) {
+    } else if (threadIdx.x / 32 == 2) {
+      this->clear_ahead(blockIdx.x);
+      if (threadIdx.x != 64 || !p.dq_accumulator) return;
       u32 parity = 0;
+      if (count > 0) this->await_zeros();
       this->add_dq(count, parity);
       bulk_wait();
+      this->count_done();
     } else if (threadIdx.x == 96) {
       RingPlace<2> place;
       this->ask_do(count, place);

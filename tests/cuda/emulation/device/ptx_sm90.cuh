@@ -13,6 +13,7 @@ inline void mbarrier_arrive(u32 address) { emulation::mbarrier_arrive(address); 
 inline void mbarrier_wait(u32 address, u32 parity) { emulation::mbarrier_wait(address, parity); }
 inline bool mbarrier_is_over(u32 address, u32 parity) { return emulation::mbarrier_is_over(address, parity); }
 inline void fence_for_wgmma() { emulation::fence_proxy(); }
+inline void fence_for_copies() { emulation::fence_proxy(); }
 
 inline void bulk_store(float* global, u32 shared, u32 bytes) { emulation::bulk_store(global, shared, bytes); }
 inline void load_copied(float (&x)[4], const float* address) {
