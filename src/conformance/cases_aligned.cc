@@ -115,6 +115,7 @@ void add_aligned_cases(CaseTable& table) {
                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                                .packed_q = rows,
                                .packed_k = rows});
+      add("_varlen_as_they_lie", {.batch = 37, .heads_q = 3, .heads_k = 1, .packed_q = rows, .packed_k = rows});
     }
     // Sequences that backward takes from the longest on; under a mask all heads' first keys of the last ones first.
     if (dim == 64)

@@ -38,6 +38,7 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
       .lengths = lengths,
       .uses_maps = true,
       .wants_pages = (r.served & kFeaturePaged) != 0,
+      .waits = true,
       .page_blocks = reads_page_blocks((r.served & kFeaturePaged) != 0, (r.served & kFeatureSmallPages) != 0, r.dim_qk),
       .also_serves = kFeatureFp32Output};
 }
@@ -247,13 +248,17 @@ constexpr i32 kUsualTile = 192;  // queries
 constexpr i32 kNarrow = 64;      // head dimensions up to here have a row of their own, and tiles of 256 queries
 // Whether tiles of 192 queries would hold a quarter more rows than tiles of tile_q.
 bool is_wasteful(i32 len_q, i32 tile_q) { return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q); }
-// Whether the rounds in which the SMs come through all query tiles hold an eighth fewer queries with tiles of tile_q.
+// Whether the rounds in which the SMs come through all query tiles hold so much fewer queries with tiles of tile_q that
+// their lower rate is made up for: an eighth, or a tenth where a chunk of rows sees many more keys.
 bool has_cheaper_rounds(const Problem& p, i32 tile_q, i32 num_sms) {
+  constexpr i32 kManyKeys = 6145;
+  const bool is_chunk = p.hint_len_k >= kManyKeys && p.hint_len_k >= 2 * i64(p.hint_len_q);
+  const i64 parts = is_chunk ? 10 : 8;
   const auto queries_of_sm = [&](i32 tile) {
     const i64 tiles = i64(p.batch) * p.heads_q * ceil_div(p.hint_len_q, tile);
     return (tiles + num_sms - 1) / num_sms * tile;
   };
-  return 8 * queries_of_sm(tile_q) <= 7 * queries_of_sm(kUsualTile);
+  return parts * queries_of_sm(tile_q) <= (parts - 1) * queries_of_sm(kUsualTile);
 }
 
 // What a kernel takes for sequences of up to kMostShortKeys keys, by a model that was fitted on an H200
@@ -319,7 +324,7 @@ bool prefers_tall(const Problem& p, i32 num_sms) {
 }
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kLeastKeysUnderMask = 6145, kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
+  constexpr i32 kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
   const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
@@ -328,8 +333,7 @@ bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
       return is_short(p) && is_cheapest(row, p, num_sms);
     case Lengths::MIDDLE:
       if (is_short(p)) return is_cheapest(row, p, num_sms);
-      return p.dim_qk > kHasOwnRow &&
-             ((is_cut && p.hint_len_k >= kLeastKeysUnderMask) || has_cheaper_rounds(p, row.tile_q, num_sms));
+      return p.dim_qk > kHasOwnRow && has_cheaper_rounds(p, row.tile_q, num_sms);
     case Lengths::FEW_QUERIES:
       return !is_cut && p.hint_len_q <= 2 * row.tile_q && p.hint_len_k >= kLongKeys &&
              is_wasteful(p.hint_len_q, row.tile_q);

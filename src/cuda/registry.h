@@ -30,7 +30,7 @@ enum class Role : i32 {
 // The lengths that suit a row of several that could run: forward_sm90's tiles (docs/design/tuning.md).
 enum class Lengths {
   ANY,
-  MIDDLE,       // many keys under a causal mask or window, where tiles are cut; queries that 192 a tile would waste
+  MIDDLE,       // queries that tiles of 192 would waste
   FEW_KEYS,     // one small key tile, or more where that is cheapest: several small blocks an SM
   ONE_TILE,     // one tile, or more where that is cheapest: two blocks an SM, one loads while the other computes
   FEW_QUERIES,  // up to two tiles that 192 queries a tile would waste, and many keys
@@ -54,6 +54,7 @@ struct KernelTraits {
   bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
   bool wants_pages = false;    // finds every key by a block table
+  bool waits = false;          // may be dealt out before the kernel before it is done (Step::overlaps)
   bool page_blocks = false;    // whole rows of pages at once (kernels/parts/page_blocks_sm90.h)
   u32 also_serves = 0;         // Feature bits that every row of the file has
 };

@@ -147,8 +147,15 @@ class Call {
     Gpu::instance().upload(used_k_.address(), used.data(), used.size() * 4);
   }
 
-  void forward(void* stream) { execute(forward_, stream); }
-  void backward(void* stream) { execute(backward_, stream); }
+  void forward(void* stream) { execute(forward_, x_, stream); }
+  void backward(void* stream) { execute(backward_, x_, stream); }
+  // From o, which has q's shape, to q.
+  void forward_back(void* stream) {
+    mica_bindings x = x_;
+    x.q = o_.address();
+    x.o = q_.address();
+    execute(forward_, x, stream);
+  }
 
   struct Results {
     Bytes o, lse, dq, dk, dv;
@@ -177,8 +184,7 @@ class Call {
     if (!workspace_ || bytes > workspace_bytes_) workspace_ = std::make_unique<DeviceBuffer>(bytes);
     workspace_bytes_ = std::max(workspace_bytes_, bytes);
   }
-  void execute(const mica_plan* plan, void* stream) {
-    mica_bindings x = x_;
+  void execute(const mica_plan* plan, mica_bindings x, void* stream) {
     x.workspace = workspace_->address();
     x.workspace_bytes = workspace_bytes_;
     x.stream = stream;
@@ -294,6 +300,26 @@ TEST_F(GpuTest, AKernelIsLoadedDuringCapture) {
   Call call(shape);
   const Call::Results first = call.run(stream_);
   EXPECT_TRUE(call.run(stream_) == first);
+}
+
+// Kernels may begin before the one before them is done: each call reads what that one wrote, and writes where it read.
+TEST_F(GpuTest, ACallFollowsTheCallBefore) {
+  Shape shape;
+  shape.heads_q = 24;
+  for (const bool uses_seqused : {false, true}) {
+    shape.uses_seqused = uses_seqused;
+    Call call(shape);
+    const auto chain = [&](bool waits) {
+      call.set_inputs(1);
+      for (int i = 0; i < 8; ++i) {
+        i % 2 ? call.forward_back(stream_) : call.forward(stream_);
+        if (waits || i == 7) EXPECT_EQ(Gpu::instance().synchronise(stream_), "");
+      }
+      return call.results();
+    };
+    const Call::Results want = chain(true);
+    for (int i = 0; i < num_runs(); ++i) ASSERT_TRUE(chain(false) == want) << "run " << i;
+  }
 }
 
 TEST_F(GpuTest, TwoStreamsAtOnce) {

@@ -83,6 +83,7 @@ TEST_F(PlanTest, ForwardIsOneLaunchOnTheCallersStream) {
   EXPECT_EQ(fake.launches, 1);
   EXPECT_EQ(fake.synchronisations, 0);
   EXPECT_EQ(fake.last_launch.stream, x.stream);
+  EXPECT_EQ(fake.last_launch.overlaps, fake.arch[device] >= 90) << "Hopper's kernels wait for the one before";
   const ForwardParams p = launched();
   EXPECT_EQ(p.q.data, x.q);
   EXPECT_EQ(p.k.data, x.k);

@@ -142,9 +142,11 @@ struct ForwardSm90
       }
     }
     __syncthreads();
+    griddepcontrol_launch_dependents();
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
+      if (warp != 2) griddepcontrol_wait();  // the one that deals out waits when it comes to that
       if (warp == 0)
         fetch_keys();
       else if (warp == 1)
@@ -349,12 +351,13 @@ struct ForwardSm90
   // Query tiles one after the other.
   MICA_DEVICE void consume() {
     const i32 group = uniform_warp() / 4 - 1;
+    griddepcontrol_wait();
     if (group == kConsumers - 1) pingpong_arrive(group);
     while (take_tile()) {
       consume_tile(group);
       work_ring.release();
     }
-    if (threadIdx.x % 32 == 0) bulk_wait();
+    if (threadIdx.x % 32 == 0) bulk_wait_read();  // O may still be on its way, but no longer in the block's memory
   }
   MICA_DEVICE void consume_tile(i32 group) {
     const i32 tile_warp_row = group * 64 + uniform_warp() % 4 * kWarpRows;

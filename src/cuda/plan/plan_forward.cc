@@ -37,11 +37,13 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
 // lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM
 // one. A power of two, so that the last section is not much smaller than the others.
-// Packed: those of whole sequences of the mean length, as many as a warp has lanes at most (packed_tiles_sm90.cuh).
-i32 section_heads(const Problem& p, const Device& device, const ForwardParams& params) {
+// Packed: those of whole sequences of the mean length, as many as a warp has lanes at most; 0 where a sequence's tiles
+// have the same work: then they go as they lie (packed_tiles_sm90.cuh).
+i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, const ForwardParams& params) {
   constexpr i64 kMostSequences = 32;
-  const bool packed = params.packed_q != 0;
+  const bool packed = params.packed_q != 0, has_parts = params.splits.num_splits > 1;
   if (!packed && p.window_right >= MICA_MAX_SEQLEN) return p.group;
+  if (packed && !has_parts && !is_banded(p) && p.max_len_q > row.tile_q) return 0;
   const i64 batch = max_of(p.batch, 1);
   const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k / batch : p.hint_len_k;
   const i64 bytes_of_head = max_of<i64>(keys * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
@@ -92,7 +94,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const i64 at_once = i64(choice.device.num_sms) * row.blocks;
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
   const i64 grid = draws ? at_once : work;
-  if (row.traits.persistent) params.section_heads = section_heads(p, choice.device, params);
+  if (row.traits.persistent) params.section_heads = section_heads(p, row, choice.device, params);
   if (draws) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));
@@ -106,7 +108,10 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
     status = add_step(plan, StepKind::FORWARD, index, grid, params);
   }
   Steps& steps = steps_of(plan);
-  if (status == MICA_OK) steps.step[steps.num_steps - 1].when = when;
+  if (status == MICA_OK) {
+    steps.step[steps.num_steps - 1].when = when;
+    steps.step[steps.num_steps - 1].overlaps = row.traits.waits && can_overlap(choice, index);
+  }
   return status;
 }
 

@@ -48,7 +48,10 @@ struct ForwardWorkSm90 : Block {
   i64 tile_lse_first;
 
   // The warp that finds the query tile that comes next, and tells the others.
+  // The kernel before this one may still run (steps.h), and may be the one that writes the lengths. Where there are
+  // none, the block's first tile is known without it.
   MICA_DEVICE void deal_out() {
+    if (reads_lengths()) griddepcontrol_wait();
     if (p.packed_q && !p.partial_o) {
       deal_out_packed();
       return;
@@ -62,26 +65,30 @@ struct ForwardWorkSm90 : Block {
         announce(work);
         await_end(parity);
       }
+      griddepcontrol_wait();
       counter.ask();
     }
     announce_end();
   }
-  // The same of packed sequences, whose items only the GPU can count: query tiles, then heads. A loop of its own, which
-  // tells each part as soon as it is found, since it takes more registers.
+  MICA_DEVICE bool reads_lengths() const {
+    const SequenceTable& t = p.sequences;
+    return t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_q || t.seqused_k || t.cache_batch_idx || t.cache_leftpad;
+  }
+  // The same of packed sequences, whose items only the GPU can count. A loop of its own, which tells each part as soon
+  // as it is found, since it takes more registers.
   MICA_DEVICE void deal_out_packed() {
     WorkCounter counter{p.work_counter, p.work_epoch, kUnknown};
     PackedTiles<tile_q> packed{p.section_heads / p.heads_q};
     u32 parity = 0;
     split = 0;
     for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
-      const i32 index = warp_max(work) / p.heads_q;
-      const QueryTile found = packed.find(p.sequences, p.batch, index);
-      if (found.batch < 0 || index >= p.tiles_q) {
+      const PackedTile found = packed.find(p.sequences, p.batch, p.heads_q, work);
+      if (found.batch < 0 || work >= p.tiles_q * p.heads_q) {
         // Whatever cu_seqlens holds, there are not more than the host made room for.
         end_packed(counter, (found.batch < 0 ? min_of(found.tile, p.tiles_q) : p.tiles_q) * p.heads_q, work);
         break;
       }
-      head = work - index * p.heads_q;
+      head = found.head;
       batch_index = found.batch;
       tile_row = found.tile * tile_q;
       work_ring.wait_empty();
