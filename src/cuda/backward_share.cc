@@ -121,7 +121,7 @@ i32 clears_ahead(const KernelRow& row, const Problem& p, const Device& device, c
 }
 
 bool counts_heads(const KernelRow& row, const Problem& p) {
-  return p.dq.dtype && row.traits.uses_maps && row.course != Course::DRAWN && has_items_of_heads(row, p);
+  return p.dq.dtype && row.traits.uses_maps && has_items_of_heads(row, p);
 }
 
 bool stores_dq_first(const KernelRow& row, const Problem& p) {

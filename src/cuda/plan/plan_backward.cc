@@ -78,8 +78,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i32 ahead = is_alone && !stores_first ? clears_ahead(row, p, choice.device, params, parts) : 0;
   const i64 key_heads = round_up<i64>(i64(p.batch) * p.heads_k, 4);
   const i64 cleared = ahead > 0 ? key_heads : 0;
-  // dQ of a head is converted when its blocks are done. Where they do not all run at once, the preparation has ended
-  // before the last of them begins, and only then does the conversion.
+  // dQ of a head is converted when its blocks are done. That begins where a block has ended, since none leaves room
+  // beside it, and so after the preparation, which clears the counts: if every SM has a block.
   const bool counts_done =
       is_alone && counts_heads(row, p) && work_items > choice.device.num_sms && can_overlap(choice, finish);
   const i64 done = counts_done ? key_heads : 0;

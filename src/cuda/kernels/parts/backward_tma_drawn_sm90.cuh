@@ -85,7 +85,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       mbarrier_init(keys_empty, 4 * kConsumers);
       for (i32 group = 0; group < kConsumers; ++group) {
         mbarrier_init(values_full(group), 1);
-        mbarrier_init(values_empty(group), 4);
+        mbarrier_init(values_empty(group), 128);
       }
       work_ring.init(warps - 1);
       fence_for_wgmma();
@@ -190,7 +190,11 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     u32 parity = 0;
     griddepcontrol_wait();  // which clears the accumulator
     for_each_taken([&](i32 count) {
-      if (threadIdx.x % 32 == 0 && p.dq_accumulator) this->add_dq(count, parity);
+      if (threadIdx.x % 32 != 0 || !p.dq_accumulator) return;
+      this->add_dq(count, parity);
+      if (!maps.heads_done) return;
+      bulk_wait();
+      this->count_done();
     });
     bulk_wait();
   }
@@ -254,7 +258,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     if (maps.parts == 1) this->template leave_dk<kLeave>(dk, consumer);
     fence_for_wgmma();
     Base::settle_rows();
-    arrive_as_warp(values_empty(group));
+    mbarrier_arrive(values_empty(group));  // by every thread that read rows of it: racecheck follows those alone
   }
   // The last dQ; then K is done with.
   MICA_DEVICE void finish(i32 step, i32 count, i32 group, i32 warp) const {
