@@ -45,14 +45,15 @@ void add_forward(CaseTable& table) {
            .dim = dim,
            .alignment = dim % 16 ? 0 : 16,
            .causal = causal});
-  add("long", {.factors = Factors::kSequence,
-               .batch = 1,
-               .heads_q = 1,
-               .heads_k = 1,
-               .len_q = 200,
-               .len_k = 1500,
-               .dim = 64,
-               .alignment = 16});
+  for (const int64_t dim : {64, 256})
+    add(dim == 64 ? "long" : "long_256", {.factors = Factors::kSequence,
+                                          .batch = 1,
+                                          .heads_q = 1,
+                                          .heads_k = 1,
+                                          .len_q = 200,
+                                          .len_k = 1500,
+                                          .dim = dim,
+                                          .alignment = 16});
   add("large_scores", {.factors = Factors::kHead, .dim = 128, .alignment = 16, .amplitude = 4});
   add("heads_first", {.factors = Factors::kHead,
                       .heads_q = 4,

@@ -49,6 +49,8 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // fit, or an O of 256 columns.
   static constexpr int kSlice = 64, kSlices = dim_v / kSlice;
   static constexpr i32 kTurnBarrier = 1;  // the first of kConsumers named barriers
+  // Whether all of P and its sums is made before the turn. Three consumers lose by it.
+  static constexpr bool kFinishesFirst = kConsumers != 3;
 
   static constexpr ForwardFp8Sm90Layout kLayout = forward_fp8_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
   static constexpr i32 kQSlots = kLayout.q_slots, kLandings = 2;
@@ -285,7 +287,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       if (step + 1 == last) release_q(group);
       const Factors factors = softmax(probabilities, scores, state, are_positive, row_begin, step);
       vt_ring.wait_full(vt_place);
-      take_turn(group);
+      take_turn(kFinishesFirst ? group + done(probabilities, state) : group);
       float part[2][kSlice / 8][4];
       gemm_pv(part[0], probabilities, 0);
       if constexpr (kSlices > 1) gemm_pv(part[1], probabilities, 1);
@@ -295,6 +297,14 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       find_scores(scores, group);
     }
     pass_turn(group);
+  }
+  // 0, made of the row sums and the last of P: a turn that is taken by it begins when these are there. The assembler
+  // would put them between the turn's first products. (A batch is not negative, which it does not know.)
+  MICA_DEVICE i32 done(const u32 (&probabilities)[tile_k / 32][4], const SoftmaxState<FloatMath> (&state)[2]) const {
+    u32 bits = __builtin_bit_cast(u32, state[0].sum) | __builtin_bit_cast(u32, state[1].sum);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bits |= probabilities[tile_k / 32 - 1][e];
+    return i32(bits & u32(p.batch >> 31));
   }
   // S of the next key tile, in registers of its own: what `scores` had is not needed any more. The turn ends when it is
   // begun: the tensor cores take the others' products after it.
