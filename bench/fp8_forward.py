@@ -37,6 +37,7 @@ CYCLES_AHEAD, CYCLES_OF_CALL = int(1e6), 400_000
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cpu, cuda or cuda:N")
+    parser.add_argument("--lib", help="libmica.so; default: that of the package, or of this tree or bundle")
     parser.add_argument("--tokens", type=int, default=16384, help="of a cell; longer sequences are left out")
     parser.add_argument("--keys", type=int, default=16384, help="of the errors (default 16384)")
     parser.add_argument("--rows", type=int, default=1024, help="queries of the errors (default 1024)")
@@ -143,6 +144,8 @@ def time_cells(torch, calls, given, device):
 def main():
     given = parse_arguments()
     device = torch_device(given.device)
+    if given.lib:
+        os.environ["MICA_LIBRARY"] = os.path.abspath(given.lib)
     import torch
     calls = contenders(torch)
     with torch.no_grad():
