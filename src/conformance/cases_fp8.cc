@@ -144,6 +144,19 @@ void add_cached(CaseTable& table) {
                   .used_k = {50, 33},
                   .leftpad = {7, 20},
                   .page_size = 16});
+  // Values of one page that are a million times another's.
+  for (const int64_t len_q : {1, 40})
+    add("page_spread_" + std::to_string(len_q) + "_rows", {.factors = Factors::kPage,
+                                                           .factor_spread = 12,
+                                                           .batch = 2,
+                                                           .heads_q = 4,
+                                                           .len_q = len_q,
+                                                           .len_k = 160,
+                                                           .dim = 64,
+                                                           .alignment = 16,
+                                                           .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                           .used_k = {150, 77},
+                                                           .page_size = 16});
   add("batch_idx",
       {.factors = Factors::kSequence, .len_q = 2, .len_k = 60, .dim = 64, .used_k = {50, 33}, .has_batch_idx = true});
 }

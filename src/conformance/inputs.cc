@@ -175,15 +175,18 @@ void make_factors(Inputs& x, Random& random) {
   const bool by_page = o.factors == Factors::kPage;
   const int64_t heads = o.factors == Factors::kTensor ? 1 : o.heads_k;
   const int64_t sequences = o.factors == Factors::kSequence ? o.batch : 1;
-  const auto make = [&](HostTensor& t, int64_t slots) {
+  const auto make = [&](HostTensor& t, int64_t slots, double spread) {
     t = make_tensor(MICA_FP32, {slots, heads, 1, 1}, o.layout_score, 0);
     for (int64_t s = 0; s < slots; ++s)
-      for (int64_t h = 0; h < heads; ++h) t.set(s, h, 0, 0, 0.5 + random.uniform());
+      for (int64_t h = 0; h < heads; ++h) {
+        const double factor = 0.5 + random.uniform();
+        t.set(s, h, 0, 0, spread == 0 ? factor : factor * std::exp2(spread * (2 * random.uniform() - 1)));
+      }
   };
   const int64_t key_slots = by_page ? x.k.description.shape[0] : sequences;
-  if (o.fp8 == Fp8::kAll) make(x.q_descale, sequences);
-  make(x.k_descale, key_slots);
-  make(x.v_descale, key_slots);
+  if (o.fp8 == Fp8::kAll) make(x.q_descale, sequences, 0);
+  make(x.k_descale, key_slots, 0);
+  make(x.v_descale, key_slots, o.factor_spread);
 }
 
 // The shape of mask, bias and probs over (batch, head, query, key).

@@ -53,6 +53,7 @@ struct Options {
   int32_t dtype = MICA_FP32;
   Fp8 fp8 = Fp8::kNone;
   Factors factors = Factors::kNone;  // kSequence: for each sequence and head; kPage: for each page and head
+  double factor_spread = 0;          // a factor is from 2^-factor_spread to 2^factor_spread times as large
   int64_t batch = 2, heads_q = 2, heads_k = 2;
   int64_t len_q = 33, len_k = 47;  // packed: the longest sequence
   int64_t dim = 32, dim_v = 0;     // dim_v 0: as dim

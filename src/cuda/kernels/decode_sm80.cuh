@@ -211,18 +211,33 @@ struct DecodeSm80 {
     }
   }
 
-  MICA_DEVICE void gemm_pv(const Scores& probabilities, i32 stage) {
+  // out += P V with both in type T.
+  template <class T>
+  MICA_DEVICE void gemm_pv_as(const Scores& probabilities, i32 stage) {
     const u32 v_address = v_lane + stage * kAt.stage_bytes;
 #pragma unroll
     for (int step = 0; step < tile_k / 16; ++step) {
       u32 a[4];
-      pack_a<Element>(a, probabilities[2 * step], probabilities[2 * step + 1]);
+      pack_a<T>(a, probabilities[2 * step], probabilities[2 * step + 1]);
 #pragma unroll
       for (int n = 0; n < dim_v / 16 / Operands::kSteps; ++n)
-        Operands::of_v(VTile::step(v_address, n) + step * 16 * VTile::kRowBytes, [&](int block, u32 b0, u32 b1) {
-          mma_m16n8k16<Element>(out[2 * Operands::kSteps * n + block], a, b0, b1);
-        });
+        KeyOperands<T, Key>::of_v(
+            VTile::step(v_address, n) + step * 16 * VTile::kRowBytes,
+            [&](int block, u32 b0, u32 b1) { mma_m16n8k16<T>(out[2 * Operands::kSteps * n + block], a, b0, b1); });
     }
+  }
+  MICA_DEVICE void gemm_pv(Scores& probabilities, i32 stage) {
+    if constexpr (Operands::kIsE4m3 && kSplitsP<Element, Tile::kServed>) {
+      if (rows.has(kFeaturePageFactors)) {
+#pragma unroll 1
+        for (int part = 0; part < 2; ++part) {
+          gemm_pv_as<Bf16>(probabilities, stage);
+          subtract_bf16(probabilities);
+        }
+        return;
+      }
+    }
+    gemm_pv_as<Element>(probabilities, stage);
   }
 
   // The key tiles of this warp: every warps-th of the split's.

@@ -177,7 +177,23 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
 
   // out += P V of one key tile and this warp's columns. P, rounded to the element type, is the A operand as it lies in
   // the registers, or comes from shared memory where other warps have part of it.
-  MICA_DEVICE void gemm_pv(const Scores& probabilities, i32 stage) {
+  MICA_DEVICE void gemm_pv(Scores& probabilities, i32 stage) {
+    if constexpr (Operands::kIsE4m3 && kSplitsP<Element, served>) {
+      if (this->has(kFeaturePageFactors)) {
+#pragma unroll 1
+        for (int part = 0; part < 2; ++part) {
+          gemm_pv_as<Bf16>(probabilities, stage);
+#pragma unroll
+          for (int m = 0; m < kM; ++m) subtract_bf16(probabilities[m]);
+        }
+        return;
+      }
+    }
+    gemm_pv_as<Element>(probabilities, stage);
+  }
+  // The same with P and V in type T.
+  template <class T>
+  MICA_DEVICE void gemm_pv_as(const Scores& probabilities, i32 stage) {
     const u32 v_address = v_lane + stage * tile_k * VTile::kRowBytes;
 #pragma unroll
     for (int step = 0; step < tile_k / 16; ++step) {
@@ -187,13 +203,15 @@ struct ForwardSm80 : ForwardBlock<Element, dim_v, tile_q, tile_k, served> {
         if constexpr (kColumnGroups > 1)
           ldmatrix_x4(a[m], PTile::step(p_lane, step) + m * 16 * PTile::kRowBytes);
         else
-          pack_a<Element>(a[m], probabilities[m][2 * step], probabilities[m][2 * step + 1]);
+          pack_a<T>(a[m], probabilities[m][2 * step], probabilities[m][2 * step + 1]);
 #pragma unroll
       for (int n = 0; n < kColumns / 16 / Operands::kSteps; ++n)
-        Operands::of_v(VTile::step(v_address, n) + step * 16 * VTile::kRowBytes, [&](int block, u32 b0, u32 b1) {
+        KeyOperands<T, Key>::of_v(VTile::step(v_address, n) + step * 16 * VTile::kRowBytes,
+                                  [&](int block, u32 b0, u32 b1) {
 #pragma unroll
-          for (int m = 0; m < kM; ++m) mma_m16n8k16<Element>(out[m][2 * Operands::kSteps * n + block], a[m], b0, b1);
-        });
+                                    for (int m = 0; m < kM; ++m)
+                                      mma_m16n8k16<T>(out[m][2 * Operands::kSteps * n + block], a[m], b0, b1);
+                                  });
     }
   }
   // This warp's part of P into shared memory, for the others of its rows; what lay there was read before the block's

@@ -112,8 +112,25 @@ struct KeyOperands<Element, E4m3> {
   }
 };
 
+// P times a page's factor may be any number, which bf16 can hold and fp16 cannot. Beside queries of fp16 it is the sum
+// of two bf16: the second is what the first leaves.
+template <class Element, u32 served>
+constexpr bool kSplitsP = Element::kDtype == MICA_FP16 && (served & kFeaturePageFactors) != 0;
+template <int n>
+MICA_DEVICE void subtract_bf16(float (&x)[n][4]) {
+#pragma unroll
+  for (int block = 0; block < n; ++block)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float &left = x[block][2 * half], &right = x[block][2 * half + 1];
+      const float2 rounded = unpack<Bf16>(pack<Bf16>(left, right));
+      left -= rounded.x;
+      right -= rounded.y;
+    }
+}
+
 // The factors of a sequence's keys and values, of one key head: the same for all of them, or one for each page. Values
-// of other pages count relative to the first page's, so that P times such a factor stays in the range of 16 bits.
+// of other pages count relative to the first page's.
 struct KeyFactors {
   float q;          // of the queries
   float k, v;       // of all, or of the first page

@@ -15,6 +15,7 @@ namespace mica {
 // served: Feature bits. What changes scores is served as a whole (serves::FULL) or not at all.
 template <class Element, u32 served>
 struct PackedRows {
+  static constexpr u32 kServed = served;
   static constexpr bool kFull = served == serves::FULL;
   using Stored = typename ElementTraits<Element>::Stored;
   using Math = typename MathOf<Element>::Math;
