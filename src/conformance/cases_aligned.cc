@@ -328,6 +328,48 @@ void add_aligned_cases(CaseTable& table) {
                                   .window_right = 0,
                                   .sinks_dtype = MICA_FP32,
                                   .has_batch_idx = true});
+    // More rows of a key head than decode takes, under a band: heads as rows again.
+    add("_speculate_16_heads", {.batch = 3,
+                                .heads_q = 32,
+                                .heads_k = 2,
+                                .len_q = 20,
+                                .len_k = 300,
+                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                .used_k = {300, 5, 0}});
+    add("_speculate_8_heads_window", {.batch = 2,
+                                      .heads_q = 16,
+                                      .heads_k = 2,
+                                      .len_q = 37,
+                                      .len_k = 320,
+                                      .layout_q = Layout::kHeadsFirst,
+                                      .layout_o = Layout::kHeadsFirst,
+                                      .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                                      .window_left = 100,
+                                      .window_right = 0,
+                                      .used_k = {310, 20},
+                                      .page_size = 16});
+    add("_speculate_append", {.batch = 2,
+                              .heads_q = 32,
+                              .heads_k = 1,
+                              .len_q = 9,
+                              .len_k = 250,
+                              .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                              .used_k = {200, 0},
+                              .len_new = 9});
+    add("_speculate_4_heads_top_left", {.batch = 1,
+                                        .heads_q = 8,
+                                        .heads_k = 2,
+                                        .len_q = 63,
+                                        .len_k = 200,
+                                        .causal = MICA_CAUSAL_TOP_LEFT,
+                                        .o_fp32 = true});
+    add("_speculate_64_heads", {.batch = 1,
+                                .heads_q = 64,
+                                .heads_k = 1,
+                                .len_q = 8,
+                                .len_k = 1700,
+                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                .has_batch_idx = true});
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
   }

@@ -13,10 +13,11 @@ inline bool sees_all_keys(const Problem& p) {
   return p.chunk == 0 && p.window_left >= kUnlimited && (p.window_right >= kUnlimited || last_row_alone);
 }
 
+// Whether nothing but the band tells the rows of a group's heads apart.
 inline bool treats_rows_alike(const Problem& p) {
   constexpr u32 kOfKeys = MICA_SEQUSED_K | MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
-  return (p.vectors & ~kOfKeys) == 0 && p.len_new == 0 && !p.sinks.dtype && !p.alibi.dtype && !p.bias.dtype &&
-         !p.boolean.dtype && !p.probs.dtype && p.dropout == 0 && sees_all_keys(p);
+  return (p.vectors & ~kOfKeys) == 0 && p.rotary_dim == 0 && !p.sinks.dtype && !p.alibi.dtype && !p.bias.dtype &&
+         !p.boolean.dtype && !p.probs.dtype && p.dropout == 0;
 }
 
 // Makes one axis of a tensor's rows and the heads of a group: rows run first, or heads. Returns whether the strides
@@ -40,12 +41,21 @@ inline bool join_lse(const Problem& p, bool rows_first, Problem& joined) {
   return !p.lse.dtype || join_rows_and_heads(joined.lse, 2, 1, p, rows_first);
 }
 
+// What the joined problem counts.
+inline void count_joined_rows(const Problem& p, Problem& joined) {
+  joined.heads_q = p.heads_k;
+  joined.group = 1;
+  joined.max_len_q = joined.hint_len_q = p.max_len_q * p.group;
+  joined.total_q = i64(p.batch) * joined.max_len_q;
+  joined.causal = 0;
+}
+
 // The problem with all query heads of a key head as rows of one. False if it would not be the same. lse_heads: heads of
 // the LSE that are rows of a joined head; 1: its joined strides say where they are. Otherwise rows run within heads in
 // the LSE but not in q: it keeps its shape, and the joined row r of head h is its row r / lse_heads of head
 // h * lse_heads + r % lse_heads.
 inline bool heads_as_rows(const Problem& p, Problem& joined, i32& lse_heads) {
-  if (p.pass != MICA_FORWARD || !treats_rows_alike(p)) return false;
+  if (p.pass != MICA_FORWARD || !treats_rows_alike(p) || !sees_all_keys(p)) return false;
   lse_heads = 1;
   const bool is_joined = (join_rows_and_heads(p, true, joined) && join_lse(p, true, joined)) ||
                          (join_rows_and_heads(p, false, joined) && join_lse(p, false, joined));
@@ -53,12 +63,23 @@ inline bool heads_as_rows(const Problem& p, Problem& joined, i32& lse_heads) {
     if (!join_rows_and_heads(p, false, joined)) return false;
     lse_heads = p.group;
   }
-  joined.heads_q = p.heads_k;
-  joined.group = 1;
-  joined.max_len_q = joined.hint_len_q = p.max_len_q * p.group;
-  joined.total_q = i64(p.batch) * joined.max_len_q;
-  joined.causal = joined.bottom_right = joined.shift = 0;
+  count_joined_rows(p, joined);
+  joined.bottom_right = joined.shift = 0;
   joined.window_right = kUnlimited;
+  return true;
+}
+
+// The same by boxes of some heads times some rows, which the copy engine takes from tensors of any strides: under a
+// band, too, and where the rows of several key heads' groups alternate.
+inline bool heads_in_boxes(const Problem& p, Problem& joined) {
+  constexpr i32 kBoxRows = 64;  // of q; those of o have 16
+  const bool fits = p.group < kBoxRows ? kBoxRows % p.group == 0 : p.group % kBoxRows == 0;
+  if (p.pass != MICA_FORWARD || !treats_rows_alike(p) || p.group == 1 || !fits) return false;
+  joined = p;
+  count_joined_rows(p, joined);
+  joined.joined_heads = p.group;
+  // The last of all rows stands where the last query did.
+  if (p.bottom_right) joined.shift += joined.max_len_q - p.max_len_q;
   return true;
 }
 

@@ -52,9 +52,12 @@ struct Problem {
   i32 chunk;  // a row sees the keys of its own chunk of so many positions; 0: no chunks
   Divisor by_chunk;
   i32 chunk_phase;  // how far into its chunk key 0 lies
-  float scale;      // resolved, never 0
-  float softcap;    // 0: none
-  float dropout;    // probability of dropping
+  // Above 0: row r of head h is row r / joined_heads of head h * joined_heads + r % joined_heads of q, o and lse, whose
+  // shapes are as they were, and so are the rows of the band.
+  i32 joined_heads;
+  float scale;    // resolved, never 0
+  float softcap;  // 0: none
+  float dropout;  // probability of dropping
   i32 rng_from_memory;
   DropoutPlace dropout_place;
 

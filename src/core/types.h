@@ -84,6 +84,11 @@ MICA_HD constexpr i32 floor_div(i32 n, const Divisor& by) {
   return i32((u32((u64(magnitude * 2) * by.multiplier) >> 32) >> by.shift) ^ sign);
 }
 
+// The same for n that is not negative.
+MICA_HD constexpr i32 divided(i32 n, const Divisor& by) {
+  return i32(u32((u64(u32(n) * 2) * by.multiplier) >> 32) >> by.shift);
+}
+
 MICA_HD constexpr i32 dtype_bytes(i32 dtype) {
   switch (dtype) {
     case MICA_FP32:

@@ -49,17 +49,30 @@ mica_status no_kernel(const KernelChoice& choice) {
   return fail(MICA_ERROR_UNSUPPORTED, "no CUDA kernel can run this; the closest, %s: %s", best_name, best_text);
 }
 
-// Into how many ranges of the keys tiles of a forward kernel have to be cut to have work for most SMs, one range each;
-// 0: they cannot, or have too many rows to waste.
-i32 splits_to_fill(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kLeastRows = 128;   // below, decode reads keys and values about as often
-  constexpr i32 kLeastKeys = 2048;  // of a range
-  if (p.max_len_q < kLeastRows || 3 * p.max_len_q < 2 * round_up(p.max_len_q, row.tile_q)) return 0;
+// Keys that a row sees at most.
+i32 seen_keys(const Problem& p) {
+  const i64 window = i64(p.window_left) + p.window_right + 1;
+  return p.window_left >= kUnlimited ? p.hint_len_k : i32(min_of<i64>(p.hint_len_k, window));
+}
+
+// Into how many ranges of the keys tiles of joined heads are cut (docs/design/tuning.md, "Heads as rows"); 0: decode
+// does better.
+i32 splits_of_joined(const KernelRow& row, const Problem& p, i32 num_sms, bool is_decode) {
+  constexpr i32 kMinTiles = 4, kMostSplits = 128, kOverheadTiles = 6;
+  const i32 decode_rows = p.dtype == MICA_FP8_E4M3 ? 127 : 64;  // up to here decode reads keys about as often
+  if (is_decode && p.max_len_q <= decode_rows) return 0;
   const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, row.tile_q);
-  const auto is_enough = [&](i64 blocks) { return 4 * blocks >= 3 * num_sms; };
-  if (is_enough(tiles)) return 1;
-  const i64 splits = num_sms / max_of<i64>(tiles, 1);
-  return is_enough(tiles * splits) && p.hint_len_k >= splits * kLeastKeys ? i32(splits) : 0;
+  const i32 splits = choose_fastest_splits(tiles, ceil_div(max_of(seen_keys(p), 1), row.tile_k), num_sms, kMinTiles,
+                                           kMostSplits, kOverheadTiles);
+  // Decode's tiles are half as large: of little work it makes more blocks.
+  return is_decode && 2 * tiles * splits < num_sms ? 0 : splits;
+}
+
+// Whether heads whose few rows fill little of a tile would fill it together.
+bool wastes_tiles(const KernelRow& row, const Problem& p) {
+  constexpr i32 kMostRows = 64;
+  return row.traits.persistent && p.dtype != MICA_FP8_E4M3 && p.group > 1 && p.hint_len_q <= kMostRows &&
+         3 * round_up(p.hint_len_q * p.group, row.tile_q) <= 2 * round_up(p.hint_len_q, row.tile_q) * p.group;
 }
 
 // Whether one tile of a forward kernel for each head does better than decode, whose tiles of 16 rows read the keys once
@@ -88,24 +101,31 @@ i32 find_persistent_forward(const KernelChoice& choice) {
   return -1;
 }
 
-// The forward kernel that does better than decode for a problem that decode can take, as it is or with its heads as
+// The forward kernel that does better than kernel `index` for a problem of few rows, as it is or with its heads as
 // rows; -1: none. forward becomes the problem that the kernel solves, lse_heads how many heads combine takes apart
 // again.
-i32 find_better_than_decode(const KernelChoice& choice, Problem& forward, i32& lse_heads) {
+i32 find_better(const KernelChoice& choice, i32 index, Problem& forward, i32& lse_heads) {
   const Problem& p = choice.problem;
+  const KernelRow& row = kernel_table().rows[index];
   const i32 num_sms = choice.device.num_sms;
-  if (p.num_splits > 1 || p.batch_invariant) return -1;
+  const bool is_decode = row.role == Role::DECODE;
+  if (p.num_splits > 1 || p.batch_invariant || (!is_decode && !wastes_tiles(row, p))) return -1;
   const auto find = [&] { return find_persistent_forward({forward, choice.device, choice.images, choice.pieces}); };
-  if (heads_as_rows(p, forward, lse_heads) && find_kernel(Role::COMBINE, choice) >= 0) {
-    const i32 index = find();
-    if (index < 0) return -1;
-    forward.num_splits = splits_to_fill(kernel_table().rows[index], forward, num_sms);
-    if (forward.num_splits == 0 && is_better_in_one_tile(forward, num_sms)) forward.num_splits = 1;
-    return forward.num_splits > 0 ? index : -1;
+  const bool can_combine = find_kernel(Role::COMBINE, choice) >= 0;
+  const bool in_one_axis = can_combine && heads_as_rows(p, forward, lse_heads);
+  if (in_one_axis || (can_combine && heads_in_boxes(p, forward))) {
+    const i32 other = find();
+    if (other >= 0) {
+      forward.num_splits = splits_of_joined(kernel_table().rows[other], forward, num_sms, is_decode);
+      if (forward.num_splits == 0 && is_better_in_one_tile(forward, num_sms)) forward.num_splits = 1;
+      if (p.num_splits == 1) forward.num_splits = min_of(forward.num_splits, 1);
+      if (forward.num_splits > 0) return other;
+    }
+    if (in_one_axis) return -1;
   }
   lse_heads = 1;
   forward = p;
-  return is_better_in_one_tile(p, num_sms) ? find() : -1;
+  return is_decode && is_better_in_one_tile(p, num_sms) ? find() : -1;
 }
 
 mica_status plan(Plan& plan) {
@@ -113,10 +133,10 @@ mica_status plan(Plan& plan) {
   i32 index = find_principal(choice);
   if (index < 0) return no_kernel(choice);
   i32 lse_heads = 1;
-  if (kernel_table().rows[index].role == Role::DECODE) {
+  if (plan.problem.pass == MICA_FORWARD) {
     Problem forward;
     i32 joined_lse_heads = 1;
-    const i32 other = find_better_than_decode(choice, forward, joined_lse_heads);
+    const i32 other = find_better(choice, index, forward, joined_lse_heads);
     if (other >= 0) {
       plan.problem = forward;
       index = other;

@@ -40,7 +40,7 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
       .wants_pages = (r.served & kFeaturePaged) != 0,
       .waits = true,
       .page_blocks = reads_page_blocks((r.served & kFeaturePaged) != 0, (r.served & kFeatureSmallPages) != 0, r.dim_qk),
-      .also_serves = kFeatureFp32Output};
+      .also_serves = forward_sm90_serves(r.served, r.tile_q, r.blocks)};
 }
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
   return {.smem_bytes = forward_fp8_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
@@ -119,8 +119,8 @@ constexpr KernelTraits traits_of_backward_bias(const KernelRow& r) {
   return {backward_bias_layout(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)).bytes};
 }
 constexpr KernelTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
-constexpr KernelTraits traits_of_append(const KernelRow&) { return {}; }
-constexpr KernelTraits traits_of_combine(const KernelRow&) { return {}; }
+constexpr KernelTraits traits_of_append(const KernelRow&) { return {.also_serves = kFeatureJoinedHeads}; }
+constexpr KernelTraits traits_of_combine(const KernelRow&) { return {.also_serves = kFeatureJoinedHeads}; }
 constexpr KernelTraits traits_of_join(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_probs(const KernelRow&) { return {}; }
 
@@ -179,6 +179,7 @@ const char* feature_name(u32 feature) {
     case kFeatureManyPairs: return "an fp32 bias, or a bias beside a mask";
     case kFeatureUnaligned: return "rows that are not whole multiples of 16 bytes";
     case kFeatureFp32Output: return "fp32 output";
+    case kFeatureJoinedHeads: return "heads as rows";
     case kFeatureApartCells: return "dropout of a piece that does not begin at row 16 m, key 32 n, or has steps";
     default: return "an option";
   }
@@ -325,6 +326,7 @@ bool prefers_tall(const Problem& p, i32 num_sms) {
 
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
+  if (p.joined_heads > 0) return true;  // few rows serve them
   const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;
@@ -432,7 +434,10 @@ bool ask_maps(Questions& q, const KernelRow& row, const Problem& p) {
     if (&tensor == &p.d_o && p.d_o.dtype != p.dtype) continue;
     if ((&tensor == &p.k || &tensor == &p.v) && fetches_rows(p, row)) continue;
     const bool in_blocks = row.traits.page_blocks && &tensor != &p.q;
-    const char* why = in_blocks ? why_no_block_map(rows_shape(tensor)) : why_no_map(rows_shape(tensor));
+    const bool is_joined = p.joined_heads > 0 && &tensor == &p.q;
+    const char* why = in_blocks   ? why_no_block_map(rows_shape(tensor))
+                      : is_joined ? why_no_joined_map(rows_shape(tensor))
+                                  : why_no_map(rows_shape(tensor));
     if (!q.ask(!why[0], "it fetches %s by the copy engine, and %s", name, why)) return false;
   }
   return true;
@@ -506,6 +511,7 @@ u32 features_of(const Problem& p) {
   if (has_small_pages(p)) features |= kFeatureSmallPages;
   if (p.descale_per_page) features |= kFeaturePageFactors;
   if (p.chunk > 0) features |= kFeatureChunk;
+  if (p.joined_heads > 0) features |= kFeatureJoinedHeads;
   if (p.mask_last_keys > 0) features |= kFeatureLastKeys;
   const bool forward = p.pass == MICA_FORWARD;
   if (p.dtype == MICA_FP8_E4M3) features |= kFeatureE4m3Queries;

@@ -64,7 +64,8 @@ const char* why_no_map(const RowsShape& s) {
   return "";
 }
 
-mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lines lines) {
+namespace {
+mica_status encode(const RowsShape& s, i32 box_rows, i32 box_heads, MappedRows& mapped, Lines lines) {
   const Driver& driver = Driver::instance();
   // Any address will do until the tensor is bound.
   void* const address = reinterpret_cast<void*>(std::uintptr_t(1) << 20);
@@ -76,7 +77,8 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lin
   const auto bytes = [element](i64 stride) { return u64(max_of<i64>(stride * element, kStrideBytes)); };
   const std::uint64_t strides[] = {bytes(s.strides.stride_row), bytes(s.strides.stride_head),
                                    bytes(s.strides.stride_batch)};
-  const std::uint32_t box[] = {u32(kBoxBytes / element), u32(box_rows), 1, 1}, element_strides[] = {1, 1, 1, 1};
+  const std::uint32_t box[] = {u32(kBoxBytes / element), u32(box_rows), u32(box_heads), 1},
+                      element_strides[] = {1, 1, 1, 1};
   mapped.head_step = s.strides.stride_head != 0;
   mapped.slot_step = s.strides.stride_batch != 0;
   mapped.box_rows = box_rows;
@@ -85,6 +87,28 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lin
                                                           box, element_strides, kNotInterleaved, kSwizzle128Bytes,
                                                           promotion_of(lines), kFillWithZeros),
                       "cuTensorMapEncodeTiled");
+}
+}  // namespace
+
+mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lines lines) {
+  return encode(s, box_rows, 1, mapped, lines);
+}
+
+const char* why_no_joined_map(const RowsShape& s) {
+  if (s.heads > 1 && s.strides.stride_head == 0) return "its heads repeat themselves";
+  return why_no_map(s);
+}
+
+mica_status encode_joined_map(const RowsShape& s, i32 joined_heads, i32 box_rows, MappedRows& mapped, Lines lines) {
+  const RowsShape heads_first = {
+      .dtype = s.dtype,
+      .dim = s.dim,
+      .rows = s.heads,
+      .heads = s.rows,
+      .slots = s.slots,
+      .strides = {nullptr, s.strides.stride_batch, s.strides.stride_head, s.strides.stride_row}};
+  const i32 box_heads = min_of(joined_heads, box_rows);
+  return encode(heads_first, box_heads, box_rows / box_heads, mapped, lines);
 }
 
 const char* why_no_block_map(const RowsShape& s) {

@@ -26,6 +26,11 @@ enum class Lines { ONE, TWO };
 // its coordinate must be multiplied by the step that goes with it.
 mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped, Lines lines = Lines::TWO);
 
+// The same of rows of joined heads (Problem::joined_heads), in any order of memory: boxes of 64 or 16 of them.
+const char* why_no_joined_map(const RowsShape& shape);
+mica_status encode_joined_map(const RowsShape& shape, i32 joined_heads, i32 box_rows, MappedRows& mapped,
+                              Lines lines = Lines::TWO);
+
 // The same of pages whose rows come whole, `panels` of 64 columns of a row at once (kernels/parts/page_blocks_sm90.h).
 const char* why_no_block_map(const RowsShape& shape);
 mica_status encode_block_map(const RowsShape& shape, i32 box_rows, i32 panels, MappedRows& mapped, Lines lines);

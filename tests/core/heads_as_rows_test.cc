@@ -82,6 +82,41 @@ TEST(HeadsAsRows, FindsTheLseOfEveryRow) {
   }
 }
 
+// The keys of every joined row are those of its query.
+TEST(HeadsInBoxes, KeepsTheBandOfEveryRow) {
+  for (const i32 heads : {2, 16, 64, 128})
+    for (const bool bottom_right : {false, true})
+      for (const i32 window_left : {kUnlimited, 30}) {
+        Problem joined, p = decode(7, 3 * heads, 3, false);
+        p.bottom_right = bottom_right;
+        p.shift = 2;
+        p.window_left = window_left;
+        p.window_right = 0;
+        ASSERT_TRUE(heads_in_boxes(p, joined));
+        EXPECT_EQ(joined.joined_heads, heads);
+        EXPECT_EQ(joined.heads_q, 3);
+        EXPECT_EQ(joined.max_len_q, 7 * heads);
+        EXPECT_EQ(joined.q.shape[2], 3 * heads) << "tensors stay as they are";
+        const Band band = band_of(p, 7, 100), of_joined = band_of(joined, joined.max_len_q, 100);
+        for (i32 row = 0; row < joined.max_len_q; ++row) {
+          const Range keys = keys_of_row(band, row / heads), same = keys_of_row(of_joined, row / heads);
+          EXPECT_EQ(keys.begin, same.begin);
+          EXPECT_EQ(keys.end, same.end);
+        }
+      }
+}
+
+TEST(HeadsInBoxes, TakesGroupsThatFillBoxes) {
+  Problem joined;
+  for (const i32 heads : {2, 4, 8, 16, 32, 64, 128, 192})
+    EXPECT_TRUE(heads_in_boxes(decode(5, heads, 1, true), joined)) << heads;
+  for (const i32 heads : {1, 3, 5, 7, 12, 48, 70, 96})
+    EXPECT_FALSE(heads_in_boxes(decode(5, heads, 1, true), joined)) << heads;
+  Problem p = decode(5, 16, 1, false);
+  p.sinks.dtype = MICA_FP32;
+  EXPECT_FALSE(heads_in_boxes(p, joined));
+}
+
 TEST(HeadsAsRows, LeavesAloneWhatTellsHeadsOrRowsApart) {
   i32 lse_heads = 0;
   Problem joined, p = decode(4, 64, 1, false);
@@ -106,10 +141,11 @@ TEST(HeadsAsRows, LeavesAloneWhatTellsHeadsOrRowsApart) {
   EXPECT_TRUE(refused([](Problem& x) { x.window_left = 100; }));
   EXPECT_TRUE(refused([](Problem& x) { x.chunk = 64; }));
   EXPECT_TRUE(refused([](Problem& x) { x.dropout = 0.5f; }));
-  EXPECT_TRUE(refused([](Problem& x) { x.len_new = 1; }));
+  EXPECT_TRUE(refused([](Problem& x) { x.rotary_dim = 32; }));
   EXPECT_TRUE(refused([](Problem& x) { x.vectors = MICA_CU_SEQLENS_Q; }));
   EXPECT_TRUE(refused([](Problem& x) { x.pass = MICA_BACKWARD; }));
   EXPECT_FALSE(refused([](Problem& x) { x.vectors = MICA_SEQUSED_K; }));
+  EXPECT_FALSE(refused([](Problem& x) { x.len_new = 1; }));
   EXPECT_FALSE(refused([](Problem& x) { x.softcap = 30; }));
 }
 

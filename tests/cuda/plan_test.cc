@@ -133,23 +133,46 @@ TEST_F(PlanTest, OneQueryRowTakesDecodeAndSplits) {
   EXPECT_GT(mica_plan_splits(plan.plan), 8) << "100 multiprocessors, 4 pairs of batch and head";
 }
 
-// 64 query heads of one key head with four rows each are 256 rows of one head: two tiles of 128 for each of 24
-// sequences, which are half of the 100 SMs, so that the keys are cut in two; with 4 sequences decode does it.
+// 64 query heads of a key head with four rows each are 256 rows of one head: two tiles of 128 for each of 24 sequences,
+// which are half of the 100 SMs, so that the keys are cut in two; a single sequence is decode's. Under a causal mask
+// and where the heads of two key heads alternate likewise.
 TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
-  for (const int64_t batch : {24, 4}) {
-    mica_attention a = describe(64, 4, 8192);
-    a.q.shape[0] = a.o.shape[0] = batch;
-    a.lse = {MICA_FP32, 4, {batch, 64, 4, 1}, {256, 4, 1, 0}};
-    a.k = a.v = {MICA_BF16, 16, {batch, 8192, 1, 64}, {8192 * 64, 64, 64, 1}};
+  const struct {
+    int64_t batch, heads_k;
+    bool causal;
+    int32_t splits;
+  } cases[] = {{24, 1, false, 2}, {24, 1, true, 2}, {12, 2, true, 2},
+               {4, 1, true, 11},  {1, 1, false, 0}, {1, 1, true, 0}};
+  for (const auto& c : cases) {
+    mica_attention a = describe(64 * c.heads_k, 4, 8192);
+    a.q.shape[0] = a.o.shape[0] = c.batch;
+    a.lse = {MICA_FP32, 4, {c.batch, 64 * c.heads_k, 4, 1}, {256 * c.heads_k, 4, 1, 0}};
+    const int64_t row = 64 * c.heads_k;
+    a.k = a.v = {MICA_BF16, 16, {c.batch, 8192, c.heads_k, 64}, {8192 * row, row, 64, 1}};
+    if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
     const Plan plan(a);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     const std::string kernel = mica_plan_kernel(plan.plan);
     if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << kernel << ": the build has no images for Hopper";
-    EXPECT_EQ(kernel, batch == 24 ? "cuda/forward_sm90_bf16_d64_middle" : "cuda/decode_sm90_bf16_d64");
-    if (batch == 24) {
-      EXPECT_EQ(mica_plan_splits(plan.plan), 2);
+    EXPECT_EQ(kernel, c.splits > 0 ? "cuda/forward_sm90_bf16_d64_middle" : "cuda/decode_sm90_bf16_d64");
+    if (c.splits > 0) {
+      EXPECT_EQ(mica_plan_splits(plan.plan), c.splits);
     }
   }
+}
+
+// More rows of a key head than decode takes: tiles are not left to the eight rows of a single head.
+TEST_F(PlanTest, HeadsThatFillLittleOfATileAreJoined) {
+  mica_attention a = describe(64, 8, 512);
+  a.k = a.v = {MICA_BF16, 16, {2, 512, 1, 64}, {512 * 64, 64, 64, 1}};
+  a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+  const Plan plan(a);
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+  if (fake.arch[device] < 90) GTEST_SKIP() << mica_plan_kernel(plan.plan) << ": the build has no images for Hopper";
+  EXPECT_EQ(std::string(mica_plan_kernel(plan.plan)), "cuda/forward_sm90_bf16_d64_middle");
+  mica_bindings x = bind(plan);
+  EXPECT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+  EXPECT_EQ(launched().joined_heads, 64);
 }
 
 // 17 to 64 rows with few keys: one tile of forward for each head reads the keys once; decode keeps up to 16 rows, few

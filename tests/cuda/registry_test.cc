@@ -368,6 +368,9 @@ TEST(KernelTable, FeaturesOfAProblem) {
   p.k.alignment = 16;
   p.o.dtype = MICA_FP32;
   EXPECT_EQ(features_of(p), u32(kFeatureFp32Output));
+  p.joined_heads = 16;
+  EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeatureJoinedHeads));
+  p.joined_heads = 0;
   p.page_size = 128;
   EXPECT_EQ(features_of(p), u32(kFeatureFp32Output | kFeaturePaged));
   p.vectors = MICA_CACHE_LEFTPAD;

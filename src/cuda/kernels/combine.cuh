@@ -2,7 +2,8 @@
 // Joins the parts that a split forward left. A team of warps owns some columns of one row of one head, and shares out
 // the splits, so that a row waits for memory once and not once per split: few splits, few warps, and many rows a block.
 // The sink, which no part knows of, enters at the end. forward.group is of the LSE here: so many of its heads are rows
-// of one head of O, row by row (core/heads_as_rows.h); 1: it has O's heads and rows. Without parts of O the LSE alone
+// of one head of O, row by row (core/heads_as_rows.h), and O's likewise if heads are joined; 1: it has O's heads and
+// rows. Without parts of O the LSE alone
 // is brought into that order.
 #pragma once
 
@@ -61,7 +62,10 @@ struct CombineRow {
       shrink = with_sink.factor_a;
     }
     const float scale = normalizer<FloatMath>(joined.state) * shrink;
-    const i64 o = head * p.o.stride_head + query_row_offset(sequence, row, p.o.stride_batch, p.o.stride_row) + column;
+    const bool is_joined = p.joined_heads > 0;
+    const i32 o_row = is_joined ? row / p.group : row, o_head = is_joined ? head * p.group + row % p.group : head;
+    const i64 o =
+        o_head * p.o.stride_head + query_row_offset(sequence, o_row, p.o.stride_batch, p.o.stride_row) + column;
     if (column + 4 <= p.dim_v && params.o_dtype != MICA_FP32 && (reinterpret_cast<u64>(p.o.data) + o * 2) % 8 == 0) {
       const bool is_bf16 = params.o_dtype == MICA_BF16;
       u32 words[2];

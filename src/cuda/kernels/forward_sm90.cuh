@@ -26,11 +26,11 @@
 
 namespace mica {
 
-// Every row can write O in fp32, as it does for the parts of a split.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
 struct ForwardSm90
-    : ForwardWorkSm90<ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeatureFp32Output>, tile_q, tile_k> {
-  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, served | kFeatureFp32Output>;
+    : ForwardWorkSm90<ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>, tile_q,
+                      tile_k> {
+  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>;
   using Work = ForwardWorkSm90<Base, tile_q, tile_k>;
   using Base::band;
   using Base::batch_index;
@@ -161,6 +161,15 @@ struct ForwardSm90
     }
   }
 
+  // Where a row of the tile's head is in q and o. Joined heads are boxes of some heads times some rows: their maps have
+  // heads before rows.
+  MICA_DEVICE TmaPlace query_place(i32 row) const {
+    if (this->joins_heads()) {
+      const i32 query = this->query_of(row);
+      return {0, row + (head - query) * p.joined_heads, query, sequence.q_slot};
+    }
+    return {0, i32(sequence.q_begin) + row, head, sequence.q_slot};
+  }
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
   // The second warp: asks for Q.
   MICA_DEVICE void fetch_queries() {
@@ -174,8 +183,8 @@ struct ForwardSm90
         mbarrier_wait(q_ring.empty(stage), q_place.parity ^ u32(q_place.stage == 0));
         if (threadIdx.x % 32 == 0) {
           mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes);
-          ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q,
-                         {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(stage));
+          ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q, query_place(tile_row + group * 64),
+                         q_ring.full(stage));
         }
       }
       q_place.next();
@@ -519,11 +528,10 @@ struct ForwardSm90
       fence_for_wgmma();
       __syncwarp();
       if (lane == 0) {
+        const TmaPlace place = query_place(tile_row + r.first_row);
 #pragma unroll
         for (int panel = first; panel < OTile::kPanels && panel < first + kAtOnce; ++panel)
-          tma_store(maps.o.map,
-                    {panel * 64, i32(sequence.q_begin) + tile_row + r.first_row, head * maps.o.head_step,
-                     sequence.q_slot * maps.o.slot_step},
+          tma_store(maps.o.map, {panel * 64, place.row, place.head * maps.o.head_step, place.slot * maps.o.slot_step},
                     room + (panel - first) * OTile::kPanelBytes + r.first_row % 64 * 128);
         bulk_commit();
       }

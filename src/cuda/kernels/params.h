@@ -62,13 +62,14 @@ enum Feature : u32 {
   kFeatureSmallPages = 65536,  // pages that no box of 16 rows fits, or whose sequences do not begin with a page's
   kFeatureUnaligned = 128,     // a row of q, k, v or o does not start at 16 bytes, or a dim is not a multiple of 8
   kFeatureFp32Output = 256,
-  kFeatureManyPairs = 512,      // a bias in fp32, or a bias beside a mask
-  kFeatureApartCells = 1024,    // dropout at a place in a larger call that does not keep cells together (keeps_cells)
-  kFeatureLastKeys = 4096,      // a boolean mask about the last keys
-  kFeaturePageFactors = 8192,   // factors of e4m3 keys go by pages
-  kFeatureE4m3Queries = 16384,  // q is e4m3 where the kernel computes with bf16
-  kFeatureFp16Output = 32768,   // o is fp16 there
-  kFeatureChunk = 2048,         // packed rows (parts/packed_rows.cuh) have it without asking
+  kFeatureManyPairs = 512,       // a bias in fp32, or a bias beside a mask
+  kFeatureApartCells = 1024,     // dropout at a place in a larger call that does not keep cells together (keeps_cells)
+  kFeatureLastKeys = 4096,       // a boolean mask about the last keys
+  kFeaturePageFactors = 8192,    // factors of e4m3 keys go by pages
+  kFeatureE4m3Queries = 16384,   // q is e4m3 where the kernel computes with bf16
+  kFeatureFp16Output = 32768,    // o is fp16 there
+  kFeatureChunk = 2048,          // packed rows (parts/packed_rows.cuh) have it without asking
+  kFeatureJoinedHeads = 131072,  // rows are those of several heads (Problem::joined_heads)
 };
 
 // The words of .served in kernels.def: the features that a row has.
@@ -82,8 +83,15 @@ constexpr u32 DROPOUT = kFeatureDropout;
 constexpr u32 LARGE_PAGES = kFeaturePaged;
 constexpr u32 PAGED = kFeaturePaged | kFeatureSmallPages;
 constexpr u32 CHUNK = kFeatureChunk;
-constexpr u32 FULL = 0xffffffffu;
+constexpr u32 FULL = ~u32(kFeatureJoinedHeads);  // which are for the copy engine
 }  // namespace serves
+
+// What a row of forward_sm90 has beside what it says: O in fp32, as for the parts of a split; joined heads, where tiles
+// are of the size that few rows take, or keys in pages, and no option goes by the head or the row.
+MICA_HD constexpr u32 forward_sm90_serves(u32 served, i32 tile_q, i32 blocks) {
+  const bool joins_heads = (served & ~serves::PAGED) == 0 && (served != 0 || (tile_q == 128 && blocks == 1));
+  return served | kFeatureFp32Output | (joins_heads ? u32(kFeatureJoinedHeads) : 0u);
+}
 
 // The band in a kernel that serves these features: to one that does not, chunks are known to be absent, and cost it no
 // register.
@@ -107,7 +115,9 @@ struct ForwardParams {
   u64 work_epoch;
   i32 section_heads;  // (batch, query head) pairs whose tiles are dealt out together: their K and V stay in L2
   i32 packed_q;
-  u32 features;  // Feature
+  i32 joined_heads;         // see Problem
+  Divisor by_joined_heads;  // by 1 where there are none
+  u32 features;             // Feature
   BandArg band;
   Score score;
   const void* sinks;  // (heads_q)

@@ -27,6 +27,8 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.lse_stride_batch = p.lse.stride[0];
   a.lse_stride_head = p.lse.stride[1];
   a.lse_stride_row = p.lse.stride[2];
+  a.joined_heads = p.joined_heads;
+  a.by_joined_heads = divisor_of(max_of(p.joined_heads, 1));
   a.features = features_of(p);
   a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right, p.chunk, p.by_chunk, p.chunk_phase};
   a.score = score_of(p);
@@ -90,7 +92,11 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   constexpr i32 kMostShortKeys = 1024;
   const bool is_short = p.hint_len_k <= kMostShortKeys && p.dtype != MICA_FP8_E4M3 && !row.traits.v_in_k;
   const Lines lines = is_short ? Lines::ONE : Lines::TWO;
-  mica_status status = encode_map(q, 64, params.q, lines);
+  const auto encode_queries = [&](const RowsShape& rows, i32 box_rows, MappedRows& mapped, Lines lines_of_box) {
+    return p.joined_heads > 0 ? encode_joined_map(rows, p.joined_heads, box_rows, mapped, lines_of_box)
+                              : encode_map(rows, box_rows, mapped, lines_of_box);
+  };
+  mica_status status = encode_queries(q, 64, params.q, lines);
   if (!fetches_rows(p, row)) {
     const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
     const auto encode = [&](const Tensor& tensor, i32 dim, MappedRows& mapped) {
@@ -103,7 +109,8 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   }
   // O of another type, and what is neither aligned nor small enough for a map, leaves from the registers.
   RowsShape o = rows_shape(p.o);
-  if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0]) status = encode_map(o, kWarpRows, params.o);
+  if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0])
+    status = encode_queries(o, kWarpRows, params.o, Lines::TWO);
   return status;
 }
 
@@ -122,7 +129,7 @@ mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x,
 
 CombineParams combine_params(const ForwardParams& forward, const Problem& p, i32 team_warps, i32 lse_heads) {
   CombineParams a = {forward, p.o.dtype, team_warps};
-  a.forward.group = lse_heads;
+  a.forward.group = max_of(lse_heads, p.joined_heads);
   return a;
 }
 

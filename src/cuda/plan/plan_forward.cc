@@ -42,7 +42,7 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
 i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, const ForwardParams& params) {
   constexpr i64 kMostSequences = 32;
   const bool packed = params.packed_q != 0, has_parts = params.splits.num_splits > 1;
-  if (!packed && p.window_right >= MICA_MAX_SEQLEN) return p.group;
+  if (!packed && (p.window_right >= MICA_MAX_SEQLEN || p.joined_heads > 0)) return p.group;
   if (packed && !has_parts && !is_banded(p) && p.max_len_q > row.tile_q) return 0;
   const i64 batch = max_of(p.batch, 1);
   const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k / batch : p.hint_len_k;

@@ -14,6 +14,7 @@ namespace mica {
 template <class Element, int dim_v, int tile_q, int tile_k, u32 served>
 struct ForwardBlock {
   static constexpr u32 kServed = served;
+  static constexpr bool kJoinsHeads = (served & kFeatureJoinedHeads) != 0;
   const ForwardParams& p;
   Sequence sequence;
   Band band;
@@ -51,13 +52,21 @@ struct ForwardBlock {
     band = served_band<served>(p.band, sequence.len_q, sequence.len_k);
     tiles = TileRange{0, 0, 0, 0};
     const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
-    if (tile_row < row_end) tiles = key_tiles(band, tile_row, row_end, tile_k);
+    if (tile_row < row_end) tiles = tiles_of(tile_row, row_end);
     if (p.partial_o) {
-      const Range own = split_tiles(p.splits, ceil_div(sequence.len_k, tile_k), split);
-      tiles.begin = max_of(tiles.begin, own.begin);
-      tiles.end = max_of(tiles.begin, min_of(tiles.end, own.end));
+      // What is touched is dealt out: a window keeps every split busy.
+      const Range own = split_tiles(p.splits, tiles.end - tiles.begin, split);
+      tiles.end = tiles.begin + own.end;
+      tiles.begin += own.begin;
     }
     return true;
+  }
+  MICA_DEVICE bool joins_heads() const { return kJoinsHeads && p.joined_heads > 0; }
+  // The row of the band that a row of the tile's head is.
+  MICA_DEVICE i32 query_of(i32 row) const { return joins_heads() ? divided(row, p.by_joined_heads) : row; }
+  // The key tiles of rows [row_begin, row_end), which are some.
+  MICA_DEVICE TileRange tiles_of(i32 row_begin, i32 row_end) const {
+    return key_tiles(band, query_of(row_begin), query_of(row_end - 1) + 1, tile_k);
   }
   MICA_DEVICE bool is_partly_hidden(i32 tile) const { return tile < tiles.full_begin || tile >= tiles.full_end; }
 
@@ -83,12 +92,21 @@ struct ForwardBlock {
   // tiles that are not full.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void mask(float (&scores)[m_blocks][n_blocks][4], i32 row_begin, i32 first_key) const {
+    // Two loops, since what the rows of one head see is found before the loop over keys.
+    if (joins_heads())
+      mask_rows(scores, row_begin, first_key, [this](i32 row) { return divided(row, p.by_joined_heads); });
+    else
+      mask_rows(scores, row_begin, first_key, [](i32 row) { return row; });
+  }
+  template <int m_blocks, int n_blocks, class QueryOf>
+  MICA_DEVICE void mask_rows(float (&scores)[m_blocks][n_blocks][4], i32 row_begin, i32 first_key,
+                             QueryOf query) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Range keys = keys_of_row(band, row_begin + m * 16 + half * 8 + lane / 4);
+        const Range keys = keys_of_row(band, query(row_begin + m * 16 + half * 8 + lane / 4));
         const i32 first = first_key + 2 * (lane % 4);
         hide_outside<n_blocks>(scores[m], half, keys.begin - first, keys.end - first);
       }
@@ -138,13 +156,14 @@ struct ForwardBlock {
         if constexpr (served & kFeatureDropout) scale[m][half] *= p.dropout.rescale;
       }
     if (p.partial_o)
-      store_lse(p.partial_lse + lse_first, 1, r, lse, 1.0f);
+      store_lse(p.partial_lse + lse_first, 1, 0, r, lse, 1.0f);
     else if (p.lse)
-      store_lse(p.lse + lse_first, p.lse_stride_row, r, lse, kLn2);
+      store_lse(p.lse + lse_first, p.lse_stride_row, p.lse_stride_head, r, lse, kLn2);
   }
-  // The tile's first row in LSE, or among the partial results of its split.
+  // The tile's first row in LSE (of joined heads: their first), or among the partial results of its split.
   MICA_DEVICE i64 lse_first() const {
     if (p.partial_o) return partial_row();
+    if (joins_heads()) return sequence.q_slot * p.lse_stride_batch + i64(head) * p.joined_heads * p.lse_stride_head;
     return sequence.q_slot * p.lse_stride_batch + head * p.lse_stride_head +
            (sequence.q_begin + tile_row) * p.lse_stride_row;
   }
@@ -170,8 +189,16 @@ struct ForwardBlock {
  private:
   using OTile = SharedTile<dim_v>;
 
+  // The tile's first row in O; of joined heads: their first.
   MICA_DEVICE i64 output_offset() const {
+    if (joins_heads()) return sequence.q_slot * p.o.stride_batch + i64(head) * p.joined_heads * p.o.stride_head;
     return head * p.o.stride_head + query_row_offset(sequence, tile_row, p.o.stride_batch, p.o.stride_row);
+  }
+  // How far behind it a row of the tile is, in a tensor of such strides (parts have no stride_head).
+  MICA_DEVICE i64 row_offset(i32 row, i64 stride_row, i64 stride_head) const {
+    if (!joins_heads() || p.partial_o) return row * stride_row;
+    const i32 query = query_of(tile_row + row);
+    return query * stride_row + (tile_row + row - query * p.joined_heads) * stride_head;
   }
 
   // The tile's first row among the partial results of its split and head.
@@ -182,14 +209,15 @@ struct ForwardBlock {
 
   // first: of the tile's first row.
   template <int m_blocks, int n_blocks>
-  MICA_DEVICE void store_lse(float* first, i64 stride_row, const Result<m_blocks, n_blocks>& r,
+  MICA_DEVICE void store_lse(float* first, i64 stride_row, i64 stride_head, const Result<m_blocks, n_blocks>& r,
                              const float (&lse)[m_blocks][2], float unit) const {
     if (r.first_column != 0 || threadIdx.x % 4 != 0) return;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        if (tile_row + r.row(m, half) < sequence.slot_len_q) first[r.row(m, half) * stride_row] = lse[m][half] * unit;
+        if (tile_row + r.row(m, half) < sequence.slot_len_q)
+          first[row_offset(r.row(m, half), stride_row, stride_head)] = lse[m][half] * unit;
   }
 
   // O through shared memory, so that it leaves in pieces of 16 bytes; element by element where rows do not start at 16
@@ -237,8 +265,8 @@ struct ForwardBlock {
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const i32 row = r.row(m, half);
-        const bool inside = tile_row + row < sequence.slot_len_q;
+        const bool inside = tile_row + r.row(m, half) < sequence.slot_len_q;
+        u16* const row = o + row_offset(r.row(m, half), p.o.stride_row, p.o.stride_head);
 #pragma unroll
         for (int n = 0; n < n_blocks; n += 4) {
           u32 word[4];
@@ -252,8 +280,7 @@ struct ForwardBlock {
           trade(word[1], word[3], upper, 2);
           const i32 column = r.first_column + (n + i32(threadIdx.x) % 4) * 8;
           if (inside && column < p.dim_v)
-            *reinterpret_cast<uint4*>(o + row * p.o.stride_row + column) =
-                make_uint4(word[0], word[1], word[2], word[3]);
+            *reinterpret_cast<uint4*>(row + column) = make_uint4(word[0], word[1], word[2], word[3]);
         }
       }
   }
@@ -296,7 +323,7 @@ struct ForwardBlock {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (tile_row + r.row(m, half) >= sequence.slot_len_q) continue;
-        float* to = first + r.row(m, half) * stride_row;
+        float* to = first + row_offset(r.row(m, half), stride_row, p.o.stride_head);
 #pragma unroll
         for (int n = 0; n < n_blocks; ++n) {
           if (n * 8 >= columns) continue;

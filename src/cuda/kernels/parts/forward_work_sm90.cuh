@@ -97,7 +97,7 @@ struct ForwardWorkSm90 : Block {
       band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
       tiles = TileRange{0, 0, 0, 0};
       const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
-      if (tile_row < row_end) tiles = key_tiles(band, tile_row, row_end, tile_k);
+      if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
       announce(work);
       await_end(parity);
       counter.ask();
@@ -143,7 +143,7 @@ struct ForwardWorkSm90 : Block {
   // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE TileRange own_tiles(i32 row) const {
     const i32 row_end = min_of(row + 64, band.len_q);
-    TileRange range = row < row_end ? key_tiles(band, row, row_end, tile_k) : TileRange{0, 0, 0, 0};
+    TileRange range = row < row_end ? this->tiles_of(row, row_end) : TileRange{0, 0, 0, 0};
     range.begin = clamp_to(range.begin, tiles.begin, tiles.end);
     range.end = clamp_to(range.end, range.begin, tiles.end);
     return range;
