@@ -70,7 +70,11 @@ def commit():
 
 def cpu_name():
     with open("/proc/cpuinfo") as file:
-        found = re.search(r"^model name\s*:\s*(.*)$", file.read(), re.MULTILINE)
+        text = file.read()
+    if "model name" not in text.lower():  # Arm's: numbers, which lscpu has names for
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            text = subprocess.run(["lscpu"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE | re.IGNORECASE)
     return found.group(1) if found else platform.machine()
 
 

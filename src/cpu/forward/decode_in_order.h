@@ -85,11 +85,12 @@ HWY_INLINE void add_keys(const float* p, const char* const* v_rows, float* HWY_R
 // The same for any number of keys, whose rows have dim columns.
 template <i32 kDtype>
 HWY_INLINE void add_in_order(const float* p, const char* const* v_rows, i32 count, float* o, i32 dim) {
-  const i32 columns = dim / kLanes * kLanes;
+  const i32 columns = dim / kLanes * kLanes, row_bytes = dim * kElementBytes<kDtype>;
   i32 j = 0;
-  if (4 * dim * kElementBytes<kDtype> <= kSideBySideBytes)
+  if (4 * row_bytes <= kSideBySideBytes)
     for (; j + 4 <= count; j += 4) add_keys<kDtype, 4>(p + j, v_rows + j, o, columns);
-  for (; j + 2 <= count; j += 2) add_keys<kDtype, 2>(p + j, v_rows + j, o, columns);
+  if (2 * row_bytes <= kSideBySideBytes)
+    for (; j + 2 <= count; j += 2) add_keys<kDtype, 2>(p + j, v_rows + j, o, columns);
   for (; j < count; ++j) add_keys<kDtype, 1>(p + j, v_rows + j, o, columns);
 }
 
