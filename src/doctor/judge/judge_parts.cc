@@ -228,6 +228,20 @@ class PartsJudge {
            facts_[i].module.naming == ModuleNaming::kAbi3;
   }
 
+  // Some have the same module once for each Python (nvImageCodec).
+  bool has_file_for_this_python(std::size_t i) const {
+    const std::string module = module_name(i);
+    if (module.empty() || !target_.python) return false;
+    for (std::size_t other = 0; other < binaries_.size(); ++other) {
+      const ModuleName& name = facts_[other].module;
+      const bool is_looked_for = name.naming == ModuleNaming::kPlain || name.naming == ModuleNaming::kAbi3 ||
+                                 (!name.soabi.empty() && name.soabi == target_.python->soabi);
+      if (other != i && is_looked_for && name.module == facts_[i].module.module && module_name(other) == module)
+        return true;
+    }
+    return false;
+  }
+
   // What another package brings and has loaded when this one's module is opened (libarrow.so of pyarrow).
   bool judge_again(const std::map<std::string, std::string>& loaded) {
     bool any = false;
@@ -349,7 +363,8 @@ class PartsJudge {
       if (said && said->library == missing) break;
     }
     if (!said) {
-      // Made for another Python, which is no matter if nothing asks for it.
+      // Made for another Python, which is no matter if nothing asks for it, or if this Python finds another file.
+      if (has_file_for_this_python(i)) out_.resize(begin);
       if (out_.size() > begin) attempts_.push_back({i, out_.size() - 1, ImportFailure::kModuleNotFound, ""});
       return;
     }

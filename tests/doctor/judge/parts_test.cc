@@ -71,6 +71,9 @@ TEST(Parts, ALibraryWhoseFailureIsCaught) {
   EXPECT_EQ(severity(load + "try:\n    load()\nexcept OSError as e:\n    problem = e\n"), Severity::kWarning);
   EXPECT_EQ(severity(load), Severity::kWarning);  // when it is asked for
   EXPECT_EQ(severity("try:\n    torch.ops.load_library(path)\nexcept Exception:\n    pass\n"), Severity::kWarning);
+  // Without an argument it is a function of another package's, which brings the library.
+  EXPECT_EQ(severity("import libpkg\nlibpkg.load_library()\ndef later():\n" + load.substr(load.find("    torch"))),
+            Severity::kWarning);
   // The near misses: not caught, caught for something else, caught and passed on; and no word of how it is opened.
   EXPECT_EQ(severity(load + "load()\n"), Severity::kError);
   EXPECT_EQ(severity(load + "try:\n    load()\nexcept KeyError:\n    pass\n"), Severity::kError);
@@ -323,6 +326,17 @@ TEST(Parts, ForAnotherPythonAndNeverAskedFor) {
   EXPECT_EQ(severity("from . import _extra\n").code, "SO_SOABI");
   EXPECT_EQ(severity("from . import _extra\n").severity, Severity::kError);
   EXPECT_EQ(severity("def f():\n    from . import _extra\n").severity, Severity::kWarning);
+  // nvImageCodec has one for each Python.
+  const Words extra = {{"libc10.so"}, {kNewError}, {"PyInit__extra"}, {}};
+  for (const char* beside : {"pkg/_extra.cpython-312-x86_64-linux-gnu.so", "pkg/_extra.abi3.so", "pkg/_extra.so"}) {
+    const Inspection both = package({{other, extra}, {beside, extra}}, "from . import _extra\n");
+    EXPECT_EQ(of(both, other).subject, "") << beside;
+    EXPECT_EQ(of(both, beside).code, "LOADS") << beside;
+  }
+  for (const char* beside : {"pkg/_extra.cpython-313-x86_64-linux-gnu.so", "pkg/sub/_extra.abi3.so"})
+    EXPECT_EQ(of(package({{other, extra}, {beside, extra}}, "from . import _extra\n"), other).severity,
+              Severity::kError)
+        << beside;
 }
 
 // torchaudio's own comparison, by the toolkit that its GPU code shows where its version has no label.

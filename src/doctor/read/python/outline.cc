@@ -222,8 +222,9 @@ class OutlineReader {
       const std::string_view last = name.substr(name.rfind('.') + 1), word = quoted_after(text, at);
       if (last == "import_module" || last == "__import__") {
         if (!word.empty() && word == name_at(word)) add(StepKind::kImportCall, absolute_name(word, out_.package));
-      } else if (last == "CDLL" || last == "PyDLL" || last == "LoadLibrary" || last == "load_library" ||
-                 last == "dlopen") {
+      } else if ((last == "CDLL" || last == "PyDLL" || last == "LoadLibrary" || last == "load_library" ||
+                  last == "dlopen") &&
+                 !trimmed(text.substr(at + 1)).starts_with(')')) {  // libraft.load_library() is another's function
         Step& step = add(StepKind::kOpen, word);
         const std::string_view file = library_by_name(text, at, last == "dlopen");
         if (!file.empty() && last != "load_library") step.names = {std::string(file.substr(0, kMostWordBytes))};
