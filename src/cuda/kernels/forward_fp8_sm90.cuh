@@ -201,7 +201,9 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // c (8 + c) of the 16. Rows past the last key may be anything, NaN too, which a probability of 0 does not make 0.
   template <bool ends>
   static MICA_DEVICE void transpose(u32 from, u32 to, i32 transposer, i32 valid) {
-    constexpr int kAhead = 2;  // columns in 16s that are read before the first is written
+    // Columns in 16s that are read before the first is written. At 256 columns V's transposition is what others wait
+    // for.
+    constexpr int kAhead = dim_v == 256 ? 4 : 2;
     static_assert(dim_v / 16 % kAhead == 0);
     const i32 lane = threadIdx.x % 32;
 #pragma unroll 1
