@@ -110,7 +110,7 @@ class DecodeWorker {
     const i32 head_k = tile_.head_begin / p_.group;
     const KeyRows k = {&call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, keys.begin};
     const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, keys.begin};
-    const char *k_rows[kDecodeKeys] = {}, *v_rows[kDecodeKeys] = {};
+    const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
     const bool expands = p_.k.dtype == MICA_FP8_E4M3;
     if (expands) {
       const ExpandedRows wide_k = {m_.k_rows, p_.dim_qk}, wide_v = {m_.v_rows, p_.dim_v};
