@@ -3,8 +3,7 @@
 // the splits, so that a row waits for memory once and not once per split: few splits, few warps, and many rows a block.
 // The sink, which no part knows of, enters at the end. forward.group is of the LSE here: so many of its heads are rows
 // of one head of O, row by row (core/heads_as_rows.h), and O's likewise if heads are joined; 1: it has O's heads and
-// rows. Without parts of O the LSE alone
-// is brought into that order.
+// rows. Without parts of O the LSE alone is brought into that order.
 #pragma once
 
 #include "device/attend.cuh"
