@@ -126,7 +126,7 @@ void judge_gone(const Survey& survey, const PythonInstall& python, const Install
   if (found.gone.empty()) return;
   std::map<std::string, ImportFailure> compiled;
   for (const std::string& path : found.gone) compiled.emplace(module_of_path(path), ImportFailure::kModuleNotFound);
-  const PackageImports imports(words_of_package(survey.outlook.files, package), compiled, {}, {}, target);
+  const PackageImports imports(words_of_package(survey.outlook.files, package), compiled, {}, {}, true, target);
   for (const std::string& path : found.gone) {
     const std::string module = module_of_path(path);
     out.push_back(make_verdict({.code = "MODULE_MISSING",

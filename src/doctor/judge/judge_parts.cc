@@ -16,6 +16,7 @@
 #include "doctor/judge/judge_load.h"
 #include "doctor/judge/torch_claim.h"
 #include "doctor/load/library_store.h"
+#include "doctor/read/requirement.h"
 #include "support/package_name.h"
 #include "support/text.h"
 
@@ -281,7 +282,21 @@ class PartsJudge {
       for (const Attempt& attempt : attempts_) lost.insert(stem_of(binaries_[attempt.binary].path));
     std::set<std::string> own_files;
     for (const auto& [name, binary] : by_name_) own_files.insert(name);
-    return PackageImports(words(), std::move(compiled), std::move(lost), own_files, target_);
+    return PackageImports(words(), std::move(compiled), std::move(lost), own_files, has_requirements(), target_);
+  }
+
+  // Is all installed that the wheel requires whatever the target is?
+  bool has_requirements() const {
+    if (!inspection_.wheel || !target_.python || !target_.libraries) return true;
+    std::set<std::string> installed;
+    for (const std::string& site : target_.python->site_packages)
+      for (const std::string& name : target_.libraries->names(site))
+        if (name.ends_with(".dist-info")) installed.insert(normalised_package(name.substr(0, name.find('-'))));
+    for (const std::string& requirement : inspection_.wheel->metadata.all("Requires-Dist"))
+      if (requirement.find(';') == requirement.npos &&
+          !installed.count(normalised_package(parse_requirement(requirement).name)))
+        return false;
+    return true;
   }
 
   PlacedFile placed(const Binary& binary) const {
@@ -468,8 +483,8 @@ class PartsJudge {
          .message = name.empty() ? "whether a library of the system is there that its import asks for"
                     : is_file    ? "OSError: " + shown + ": cannot open shared object file: No such file or directory"
                                  : "ctypes.util.find_library(\"" + shown + "\") is None",
-         .cause = name.empty() ? "`import` of the package asks ctypes.util.find_library for it by a name that is not "
-                                 "in the text, and its own code decides whether it stops."
+         .cause = name.empty() ? "`import` of the package opens it, or asks ctypes.util.find_library for it, by a "
+                                 "name that is not in the text, and its own code decides whether it stops."
                                : std::string("`import` of the package looks for this library of the system, which is "
                                              "neither in ld.so.cache nor in the loader's folders, and ") +
                                      (code == Code::NEEDED_MISSING ? "stops without it."

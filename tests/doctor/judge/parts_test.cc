@@ -280,6 +280,9 @@ TEST(Parts, ALibraryOfTheSystemThatPythonLooksFor) {
   EXPECT_EQ(last_error("path = find_library('audio')\nlib = path and ctypes.CDLL(path)\n", without).message, "");
   EXPECT_EQ(last_error("path = find_library('audio')\nif OTHER:\n    raise OSError('no')\n", without).code,
             "CANNOT_TELL");
+  EXPECT_EQ(last_error("import ctypes\nNAME = 'libaudio.so.2'\nlib = ctypes.CDLL(NAME)\n", without).message,
+            "OSError: libaudio.so.2: cannot open shared object file: No such file or directory");
+  EXPECT_EQ(last_error("import ctypes\nlib = ctypes.CDLL(NAME)\n", without).code, "CANNOT_TELL");
 }
 
 // An empty file in the place of a library that another one needs: the loader's words.

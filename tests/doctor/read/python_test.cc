@@ -59,6 +59,8 @@ class Modules : public doctor::ModuleFinder {
   }
   std::map<std::string, ImportFailure> broken;
   std::set<std::string> absent;  // libraries of the system
+  std::set<std::string> absent_packages;
+  bool is_absent(const std::string& package) override { return absent_packages.count(package) > 0; }
   bool has_system_library(const std::string& name) override { return !absent.count(name); }
   bool opens_by_name(const std::string& file) override { return !absent.count(file); }
   const Outline* python(const std::string& module) override {
@@ -216,6 +218,64 @@ TEST(PythonText, LibrariesOfTheSystemByName) {
   EXPECT_EQ(outcome("lib = ctypes.CDLL(os.path.join(folder, 'libpulse.so.0'))\n"), "");
   EXPECT_EQ(outcome("lib = ctypes.CDLL('libpulse.so.0' if linux else 'pulse.dll')\n"), "");
   EXPECT_EQ(outcome("lib = ctypes.CDLL('pulse')\n"), "");
+}
+
+// By names that variables hold, as OpenSlide and pyvips do: "stops libx.so", "perhaps libx.so", or "" where it goes on.
+TEST(PythonText, LibrariesOfTheSystemByVariables) {
+  const auto outcome = [](const std::string& python) -> std::string {
+    Modules modules;
+    modules.add("pkg.py", "import ctypes, cffi, os, sys\n" + python);
+    modules.absent = {"vips", "libvips.so", "libvips.so.42"};
+    modules.absent_packages = {"_libvips"};
+    const ImportOutcome out = doctor::run_imports({"pkg"}, modules);
+    if (!out.lacking.empty()) return "stops " + *out.lacking.begin();
+    return out.perhaps_lacking.empty() ? "" : "perhaps " + *out.perhaps_lacking.begin();
+  };
+  const std::string by_system =
+      "windows = os.name == 'nt'\nmac = sys.platform == 'darwin'\nif windows:\n    name = 'vips.dll'\nelif mac:\n"
+      "    name = 'libvips.dylib'\nelse:\n    name = 'libvips.so.42'\n";
+  EXPECT_EQ(outcome(by_system + "lib = ffi.dlopen(name)\n"), "stops libvips.so.42");
+  EXPECT_EQ(outcome("NAME = 'libvips.so.42'\ndef load():\n    return ctypes.CDLL(NAME)\nlib = load()\n"),
+            "stops libvips.so.42");
+  EXPECT_EQ(outcome("def load(name):\n    return ctypes.CDLL(name)\nlib = load('libvips.so.42')\n"),
+            "stops libvips.so.42");
+  EXPECT_EQ(outcome("NAME = 'vips'\npath = ctypes.util.find_library(NAME)\nif not path:\n    raise OSError('no')\n"),
+            "stops vips");
+  // One name after the other.
+  const std::string names = "('libvips.so.42', 'libvips.so')";
+  const std::string loop =
+      ":\n    try:\n        lib = ctypes.CDLL(n)\n        break\n    except OSError:\n        pass\n";
+  EXPECT_EQ(outcome("for n in " + names + loop + "else:\n    raise ImportError('no')\n"), "stops libvips.so.42");
+  EXPECT_EQ(outcome("NAMES = " + names + "\nfor n in NAMES" + loop + "else:\n    raise ImportError('no')\n"),
+            "stops libvips.so.42");
+  EXPECT_EQ(outcome("lib = None\nfor n in " + names + loop + "if lib is None:\n    raise ImportError('no')\n"),
+            "perhaps libvips.so.42");
+  EXPECT_EQ(outcome("for n in ('libvips.so.42', 'libc.so.6')" + loop + "else:\n    raise ImportError('no')\n"), "");
+  EXPECT_EQ(outcome("for n in " + names + loop), "");
+  const std::string recursive =
+      "def load():\n    def attempt(names):\n        try:\n            return ctypes.cdll.LoadLibrary(names[0])\n"
+      "        except OSError:\n            rest = names[1:]\n            if rest:\n                return "
+      "attempt(rest)\n"
+      "            else:\n                raise\n";
+  EXPECT_EQ(outcome(recursive + "    return attempt(['libvips.so.42', 'libvips.so'])\nlib = load()\n"),
+            "stops libvips.so.42");
+  EXPECT_EQ(outcome(recursive + "    return attempt(['libvips.so.42', 'libc.so.6'])\nlib = load()\n"), "");
+  // A package that brings the library, and is not installed.
+  const std::string instead = "except Exception:\n    lib = ffi.dlopen('libvips.so.42')\n";
+  EXPECT_EQ(outcome("try:\n    import _libvips\n    lib = _libvips.lib\n" + instead), "stops libvips.so.42");
+  EXPECT_EQ(outcome("try:\n    import other\n    lib = other.lib\n" + instead), "");
+  EXPECT_EQ(outcome("def load():\n    try:\n        import _libvips\n        return _libvips.lib\n"
+                    "    except ImportError:\n        pass\n    return ffi.dlopen('libvips.so')\nload()\n"),
+            "stops libvips.so");
+  EXPECT_EQ(outcome("import _libvips\n"), "");
+  // A name that is not in the text; one that was, and is another now; none at all.
+  EXPECT_EQ(outcome("lib = ctypes.CDLL(NAME)\n"), "perhaps ");
+  EXPECT_EQ(outcome("name = 'libvips.so.42'\nname = there(name)\nlib = ctypes.CDLL(name)\n"), "perhaps ");
+  EXPECT_EQ(outcome("name = 'libvips.so.42'\nif OTHER:\n    name = 'libc.so.6'\nlib = ctypes.CDLL(name)\n"),
+            "perhaps ");
+  EXPECT_EQ(outcome("lib = ctypes.CDLL(None)\n"), "");
+  EXPECT_EQ(outcome("try:\n    lib = ctypes.CDLL(NAME)\nexcept OSError:\n    lib = None\n"), "");
+  EXPECT_EQ(outcome("path = ctypes.util.find_library('c')\nlib = ctypes.CDLL(path)\n"), "");
 }
 
 TEST(PythonText, ImportsThatNeverEnd) {

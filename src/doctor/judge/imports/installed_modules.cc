@@ -6,6 +6,7 @@
 #include "doctor/judge/imports/numpy_interface.h"
 #include "doctor/judge/judge_load.h"
 #include "doctor/load/library_store.h"
+#include "doctor/tables/standard_modules.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -50,6 +51,18 @@ std::string InstalledModules::find_file(const std::string& module, const std::ve
     }
   }
   return "";
+}
+
+bool InstalledModules::is_absent(const std::string& package) {
+  if (!target_.python || is_standard_module(package) || !is_followed(package)) return false;
+  bool is_listed = false;
+  for (const std::string& site : target_.python->site_packages)
+    for (const std::string& name : names_in(site)) {
+      is_listed |= name.ends_with(".dist-info");
+      // What an editable install finds by code is not in the folder.
+      if (name == package || name.starts_with(package + ".") || name.starts_with("__editable__")) return false;
+    }
+  return is_listed;
 }
 
 // ctypes asks ldconfig for its list, and then a linker for the folders that it looks into.

@@ -24,6 +24,7 @@ class InstalledModules : public ModuleFinder {
 
   const Outline* python(const std::string& module) override;
   std::optional<ImportFailure> compiled(const std::string& module) override;
+  bool is_absent(const std::string& package) override;
   bool has_system_library(const std::string& name) override;
   bool opens_by_name(const std::string& file) override;
 

@@ -19,8 +19,14 @@ bool is_opened_by(const std::string& word, const std::string& stem) {
 class Finder : public ModuleFinder {
  public:
   Finder(const std::map<std::string, Outline>& outlines, const std::map<std::string, ImportFailure>& compiled,
-         const std::set<std::string>& lost, const std::set<std::string>& own_files, InstalledModules& others)
-      : outlines_(outlines), compiled_(compiled), lost_(lost), own_files_(own_files), others_(others) {
+         const std::set<std::string>& lost, const std::set<std::string>& own_files, bool has_all,
+         InstalledModules& others)
+      : outlines_(outlines),
+        compiled_(compiled),
+        lost_(lost),
+        own_files_(own_files),
+        has_all_(has_all),
+        others_(others) {
     for (const auto& [module, outline] : outlines) tops_.insert(module.substr(0, module.find('.')));
     for (const auto& [module, failure] : compiled) tops_.insert(module.substr(0, module.find('.')));
   }
@@ -35,6 +41,10 @@ class Finder : public ModuleFinder {
     const auto own = compiled_.find(module);
     if (own != compiled_.end()) return own->second;
     return is_own(module) || outlines_.count(module) ? std::nullopt : others_.compiled(module);
+  }
+
+  bool is_absent(const std::string& package) override {
+    return has_all_ && !tops_.count(package) && others_.is_absent(package);
   }
 
   bool library_fails(const std::string& package, const std::string& word) override {
@@ -57,6 +67,7 @@ class Finder : public ModuleFinder {
   const std::map<std::string, ImportFailure>& compiled_;
   const std::set<std::string>& lost_;
   const std::set<std::string>& own_files_;
+  const bool has_all_;
   InstalledModules& others_;
   std::set<std::string> tops_;
 };
@@ -92,7 +103,7 @@ bool PackageImports::is_own_namespace(const std::string& name) const {
 }
 
 PackageImports::PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled,
-                               std::set<std::string> lost, const std::set<std::string>& own_files,
+                               std::set<std::string> lost, const std::set<std::string>& own_files, bool has_all,
                                const Environment& target)
     : compiled_(std::move(compiled)) {
   if (!target.modules) target.modules = std::make_shared<InstalledModules>(target);
@@ -106,7 +117,7 @@ PackageImports::PackageImports(const PythonWords& words, std::map<std::string, I
   constexpr int kMostRounds = 20;
   std::map<std::string, ImportFailure> as_if = compiled_;
   for (int round = 0; round < kMostRounds; ++round) {
-    Finder finder(words.outlines, as_if, lost, own_files, *modules_);
+    Finder finder(words.outlines, as_if, lost, own_files, has_all, *modules_);
     ImportOutcome outcome = run_imports(tops_, finder, python);
     opened_.merge(outcome.opened);
     lacking_.merge(outcome.lacking);
@@ -124,6 +135,9 @@ PackageImports::PackageImports(const PythonWords& words, std::map<std::string, I
       } else if (const Verdict* verdict = modules_->verdict(module)) {
         others_.emplace(module, *verdict);
         as_if.emplace(module, ImportFailure::kNone);
+        is_new = true;
+      } else if (modules_->is_absent(module)) {
+        as_if.emplace(module, ImportFailure::kNone);  // the import asks for it and says so
         is_new = true;
       }
     }

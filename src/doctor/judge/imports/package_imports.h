@@ -20,9 +20,10 @@ class PackageImports {
  public:
   // `compiled`: the package's own compiled modules, in dotted names, and whether each can be loaded.
   // `lost`: the stems of its libraries ("libpkg"), if none of all its files can be loaded; else nothing.
-  // `own_files`: the names of all its libraries.
+  // `own_files`: the names of all its libraries. `has_all`: is installed what it requires? Else what is not there may
+  // come with that.
   PackageImports(const PythonWords& words, std::map<std::string, ImportFailure> compiled, std::set<std::string> lost,
-                 const std::set<std::string>& own_files, const Environment& target);
+                 const std::set<std::string>& own_files, bool has_all, const Environment& target);
 
   // False where the package has no Python file and no module of its own: nothing is known of its import then.
   bool is_known() const { return !tops_.empty(); }

@@ -2,6 +2,7 @@
 #include "doctor/read/python/import_run.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "doctor/read/python/condition.h"
 #include "support/text.h"
@@ -67,6 +68,12 @@ class ImportRunner {
   ImportOutcome take() { return std::move(out_); }
 
  private:
+  // Variables whose values are in the text.
+  struct Values {
+    std::map<std::string, std::vector<std::string>> words;  // "libpulse.so.0"; none: something else
+    std::map<std::string, Truth> truths;                    // of `is_windows = os.name == "nt"`
+  };
+
   // One run of a module's body, or of a function of it.
   struct Frame {
     const Outline& outline;
@@ -80,6 +87,8 @@ class ImportRunner {
     std::string lacking;                // the last library of the system that it did not find
     bool asks_for_unknown = false;      // find_library was asked for one whose name is not in the text
     Outcome passed_over;                // what a handler caught last, and did not raise again
+    Values* values = nullptr;           // what its variables hold: the module's, or own_values
+    Values own_values;
   };
 
   Outcome import_module(const std::string& name) {
@@ -101,10 +110,14 @@ class ImportRunner {
       return known->second;
     }
     const Outline* outline = finder_.python(module);
+    // Where nobody would catch it, it is to be installed yet.
+    if (!outline && tries_ > 0 && module.find('.') == module.npos && finder_.is_absent(module))
+      return known->second = Failure{ImportFailure::kModuleNotFound, module};
     if (!outline || depth_ >= kMostDepth) return {};
     ++depth_;
     running_.insert(module);
     Frame frame{*outline};
+    frame.values = &globals_[outline];
     Outcome failure = run(frame, 0, outline->steps.size());
     running_.erase(module);
     --depth_;
@@ -130,7 +143,42 @@ class ImportRunner {
     return import_module(name);
   }
 
-  Outcome call(Frame& frame, const std::string& name) {
+  // Its value, if that is in the text: of the function's variable, or of the module's.
+  const std::vector<std::string>* words_of(const Frame& frame, const std::string& variable) {
+    for (Values* values : {frame.values, &globals_[&frame.outline]})
+      if (const auto found = values->words.find(variable); found != values->words.end()) return &found->second;
+    return nullptr;
+  }
+
+  static void assign(Frame& frame, const std::string& name, std::vector<std::string> words) {
+    if (!frame.is_certain) words.clear();
+    frame.values->words.insert_or_assign(name, std::move(words));
+  }
+
+  void assign(Frame& frame, const Step& step) {
+    if (step.variable.empty()) {
+      frame.values->truths.erase(step.name);
+      assign(frame, step.name, step.names);
+    } else {
+      frame.values->truths.insert_or_assign(step.name, truth_of(step.variable, python_));
+    }
+  }
+
+  // `windows`, `not windows`
+  Truth truth_of_variable(const Frame& frame, std::string_view condition) {
+    condition = trimmed(condition);
+    const bool is_negated = condition.starts_with("not ");
+    if (is_negated) condition = trimmed(condition.substr(4));
+    for (Values* values : {frame.values, &globals_[&frame.outline]})
+      if (const auto found = values->truths.find(std::string(condition)); found != values->truths.end())
+        return !is_negated || found->second == Truth::kUnknown ? found->second
+               : found->second == Truth::kTrue                 ? Truth::kFalse
+                                                               : Truth::kTrue;
+    return Truth::kUnknown;
+  }
+
+  Outcome call(Frame& frame, const Step& step) {
+    const std::string& name = step.name;
     if (name == "sys.exit")
       return frame.is_certain && !frame.may_have_returned && tries_ > 0
                  ? Outcome(Failure{ImportFailure::kImportError, ""})
@@ -148,9 +196,20 @@ class ImportRunner {
       if (found == outline->functions.end()) return {};
     }
     const Step* key = &outline->steps[found->second];
-    if (depth_ >= kMostDepth || !calling_.insert(key).second) return {};
+    if (depth_ >= kMostDepth) return {};
+    if (!calling_.insert(key).second) {
+      // A function that tries one name, and then itself with those that are left: all of them were tried.
+      const auto caught = frame.held.find("");
+      return caught != frame.held.end() && caught->second.module.starts_with(kSystem) ? Outcome(caught->second)
+                                                                                      : Outcome();
+    }
     ++depth_;
     Frame inner{*outline, {}, frame.is_certain, false, frame.is_caught, frame.is_operator_caught};
+    inner.values = &inner.own_values;
+    if (!key->variable.empty()) {
+      const std::vector<std::string>* words = words_of(frame, step.variable);
+      inner.own_values.words[key->variable] = !step.names.empty() || !words ? step.names : *words;
+    }
     Outcome failure = run(inner, found->second + 1, key->end);
     if (!inner.lacking.empty()) frame.lacking = inner.lacking;
     --depth_;
@@ -168,13 +227,14 @@ class ImportRunner {
       switch (step.kind) {
         case StepKind::kImport: failure = import_step(step); break;
         case StepKind::kImportCall: failure = import_by_call(step.name); break;
-        case StepKind::kCall: failure = call(frame, step.name); break;
+        case StepKind::kCall: failure = call(frame, step); break;
+        case StepKind::kAssign: assign(frame, step); break;
         case StepKind::kOpen:
           if (!frame.is_caught) out_.opened.insert(step.name);
           if (finder_.library_fails(frame.outline.package, step.name))
             failure = Failure{ImportFailure::kOsError, kLibrary};
-          else if (!step.names.empty() && frame.is_certain && !frame.may_have_returned && !opens(step.names[0]))
-            failure = Failure{ImportFailure::kOsError, std::string(kSystem) + step.names[0]};
+          else if (frame.is_certain && !frame.may_have_returned)
+            failure = open_by_name(frame, step);
           break;
         case StepKind::kFind: find(frame, step); break;
         case StepKind::kOperator:
@@ -193,7 +253,7 @@ class ImportRunner {
           failure = run(frame, i + 1, step.end);
           if (failure && step.name.find("suppress") != step.name.npos) failure.reset();
           break;
-        case StepKind::kLoop:
+        case StepKind::kLoop: failure = run_loop(frame, step, i); break;
         case StepKind::kCase: failure = run_perhaps(frame, i + 1, step.end); break;
         case StepKind::kClass:
         case StepKind::kElse: failure = run(frame, i + 1, step.end); break;  // else of a loop
@@ -208,19 +268,68 @@ class ImportRunner {
     return {};
   }
 
+  // A library by its name alone, or by a variable that holds one, or several of which one is enough.
+  Outcome open_by_name(Frame& frame, const Step& step) {
+    std::vector<std::string> names = step.names;
+    if (names.empty() && !step.variable.empty())
+      if (const auto* words = words_of(frame, step.variable)) names = files_among(*words);
+    if (!names.empty()) {
+      if (std::any_of(names.begin(), names.end(), [&](const std::string& name) { return opens(name); })) return {};
+      return Failure{ImportFailure::kOsError, std::string(kSystem) + names[0]};
+    }
+    // What find_library said, if nothing, opens Python itself.
+    const bool is_unknown = step.name.empty() && !step.variable.empty() && !frame.found.count(step.variable);
+    if (is_unknown && !frame.is_caught) out_.perhaps_lacking.insert("");
+    return {};
+  }
+
+  // All of them, if each is a library's file name.
+  static std::vector<std::string> files_among(const std::vector<std::string>& words) {
+    const bool are_files = std::all_of(words.begin(), words.end(), [](const std::string& word) {
+      return word.find(".so") != word.npos && word.find_first_of("/{%*\\") == word.npos;
+    });
+    return are_files ? words : std::vector<std::string>();
+  }
+
+  // A loop over names that are in the text runs; where one of the libraries opens, it ends there.
+  Outcome run_loop(Frame& frame, const Step& step, std::size_t at) {
+    const std::vector<Step>& steps = frame.outline.steps;
+    const std::size_t in = step.name.find(" in ");
+    const std::string variable(trimmed(std::string_view(step.name).substr(0, in)));
+    if (in != step.name.npos) {
+      const std::string_view over = trimmed(std::string_view(step.name).substr(in + 4));
+      std::vector<std::string> words = literal_words(over);
+      if (const auto* held = words_of(frame, std::string(over)); words.empty() && held) words = *held;
+      words = files_among(words);
+      const bool is_opened =
+          std::any_of(steps.begin() + std::ptrdiff_t(at), steps.begin() + step.end, [&](const Step& s) {
+            return (s.kind == StepKind::kOpen || s.kind == StepKind::kCall) && s.variable == variable;
+          });
+      if (is_opened && !words.empty() &&
+          std::none_of(words.begin(), words.end(), [&](const std::string& name) { return opens(name); })) {
+        assign(frame, variable, std::move(words));
+        return run(frame, at + 1, step.end);
+      }
+      frame.values->words.erase(variable);
+    }
+    return run_perhaps(frame, at + 1, step.end);
+  }
+
   // cffi asks find_library for what has no dot.
   bool opens(const std::string& name) {
     return name.find('.') == name.npos ? finder_.has_system_library(name) : finder_.opens_by_name(name);
   }
 
   void find(Frame& frame, const Step& step) {
-    if (step.names.empty()) {
+    const auto* held = step.names.empty() && !step.variable.empty() ? words_of(frame, step.variable) : nullptr;
+    const std::vector<std::string>& names = held ? *held : step.names;
+    if (names.empty()) {
       frame.asks_for_unknown = true;
       return;
     }
-    const bool is_there = std::any_of(step.names.begin(), step.names.end(),
+    const bool is_there = std::any_of(names.begin(), names.end(),
                                       [&](const std::string& name) { return finder_.has_system_library(name); });
-    frame.lacking = is_there ? "" : step.names[0];
+    frame.lacking = is_there ? "" : names[0];
     if (!step.name.empty()) frame.found[step.name] = is_there;
   }
 
@@ -254,7 +363,10 @@ class ImportRunner {
     // In a handler it passes on what was caught.
     if (frame.is_certain_in_handler && caught != frame.held.end()) return caught->second;
     if (!frame.is_certain || frame.may_have_returned) {
-      if (!frame.lacking.empty() || frame.asks_for_unknown) out_.perhaps_lacking.insert(frame.lacking);
+      if (!frame.lacking.empty() || frame.asks_for_unknown)
+        out_.perhaps_lacking.insert(frame.lacking);
+      else if (frame.passed_over && frame.passed_over->module.starts_with(kSystem))
+        out_.perhaps_lacking.insert(frame.passed_over->module.substr(kSystem.size()));
       return {};
     }
     if (!frame.lacking.empty()) return Failure{ImportFailure::kOsError, std::string(kSystem) + frame.lacking};
@@ -351,6 +463,7 @@ class ImportRunner {
       const Step& step = steps[branch];
       Truth truth = step.kind == StepKind::kElse ? Truth::kTrue : truth_of(step.name, python_);
       if (truth == Truth::kUnknown) truth = truth_of_found(frame, step.name);
+      if (truth == Truth::kUnknown) truth = truth_of_variable(frame, step.name);
       if (truth == Truth::kGuard) {
         is_open = is_decided =
             true;  // a question for a GPU: neither branch is certain, nor what follows a return there
@@ -373,6 +486,7 @@ class ImportRunner {
   std::map<std::string, Outcome> done_;
   std::set<std::string> running_;  // modules whose bodies run
   std::set<const Step*> calling_;
+  std::map<const Outline*, Values> globals_;
   int depth_ = 0, tries_ = 0;  // calls and imports, and try statements, around the step that runs
   std::size_t steps_run_ = 0;
 };

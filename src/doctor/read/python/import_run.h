@@ -28,6 +28,9 @@ class ModuleFinder {
   virtual const Outline* python(const std::string& module) = 0;
   // Its compiled file: nothing if it has none, else whether it can be loaded.
   virtual std::optional<ImportFailure> compiled(const std::string& module) = 0;
+  // Is there no such package (first part of a name), neither in this Python nor among what the judged one brings? False
+  // where that is not known.
+  virtual bool is_absent(const std::string& /*package*/) { return false; }
   // Is a library that the Python code of this package opens by `word` (empty: not in the text) known to fail?
   virtual bool library_fails(const std::string& /*package*/, const std::string& /*word*/) { return false; }
   // Does ctypes.util.find_library find this library of the system ("portaudio")? True where that is not known.

@@ -2,6 +2,7 @@
 #include "doctor/read/python/outline.h"
 
 #include <algorithm>
+#include <set>
 
 #include "doctor/read/python/statements.h"
 #include "support/text.h"
@@ -13,6 +14,7 @@ using namespace support;
 namespace {
 
 constexpr std::size_t kMostSteps = 20'000, kMostBlocks = 60, kMostNames = 500, kMostCalls = 16, kMostWordBytes = 300;
+constexpr std::size_t kMostAssignments = 2'000, kMostWords = 8;
 
 bool begins(std::string_view text, std::string_view word) {
   return text.starts_with(word) && (text.size() == word.size() || !is_name_character(text[word.size()]));
@@ -37,6 +39,34 @@ std::string_view library_by_name(std::string_view text, std::size_t open, bool i
       (!behind.starts_with(')') && !behind.starts_with(',')))
     return {};
   return word.find(".so") != word.npos || (is_of_cffi && word.find('.') == word.npos) ? word : std::string_view();
+}
+
+// What stands between the bracket at `open` and the next comma or the bracket that closes it.
+std::string_view first_argument(std::string_view text, std::size_t open) {
+  int depth = 0;
+  bool is_quoted = false;
+  for (std::size_t i = open; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') is_quoted = !is_quoted;
+    if (is_quoted) continue;
+    if (c == '(' || c == '[' || c == '{') ++depth;
+    if (c == ')' || c == ']' || c == '}') --depth;
+    if (depth == 0 || (depth == 1 && c == ',')) return trimmed(text.substr(open + 1, i - open - 1));
+  }
+  return {};
+}
+
+// "names" of `names` and `names[0]`; empty for other expressions.
+std::string_view variable_of(std::string_view expression) {
+  const std::string_view name = name_at(expression), rest = trimmed(expression.substr(name.size()));
+  return rest.empty() || rest == "[0]" ? name : std::string_view();
+}
+
+// Does the expression ask which system this is, and so decide a condition that is asked later by its name?
+bool asks_for_platform(std::string_view expression) {
+  return expression.size() < kMostWordBytes && expression.find("==") != expression.npos &&
+         (expression.starts_with("sys.platform") || expression.starts_with("os.name") ||
+          expression.starts_with("platform.system()"));
 }
 
 // All texts in quotes.
@@ -96,8 +126,10 @@ class OutlineReader {
     const uint32_t index = blocks_.back().step;
     blocks_.pop_back();
     Step& step = out_.steps[index];
-    // A function inside another, or a method, is not what an import calls.
-    if (step.kind == StepKind::kDef && !is_named_function(index)) out_.steps.resize(index + 1);
+    // A function inside another, or a method, is not what an import calls; but one that opens a library is for its
+    // neighbours.
+    if (step.kind == StepKind::kDef && !is_named_function(index) && !name_inner_function(index))
+      out_.steps.resize(index + 1);
     out_.steps[index].end = uint32_t(out_.steps.size());
   }
 
@@ -107,6 +139,16 @@ class OutlineReader {
     if (out_.steps[index].name != "__init__" || blocks_.empty()) return false;
     const auto made = out_.functions.find(out_.steps[blocks_.back().step].name);
     return made != out_.functions.end() && made->second == index;
+  }
+
+  // A function inside another one.
+  bool name_inner_function(uint32_t index) {
+    const bool is_inner = !blocks_.empty() && std::none_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+      return out_.steps[block.step].kind == StepKind::kClass;
+    });
+    const bool opens = std::any_of(out_.steps.begin() + index, out_.steps.end(),
+                                   [](const Step& s) { return s.kind == StepKind::kOpen; });
+    return is_inner && opens && out_.functions.emplace(out_.steps[index].name, index).second;
   }
 
   bool open_block(std::size_t indent, std::string_view text) {
@@ -126,7 +168,11 @@ class OutlineReader {
         handler(rest);
       else
         add(kind, kind == StepKind::kDef || kind == StepKind::kClass ? name_at(rest) : rest);
-      if (kind == StepKind::kDef) name_function(index);
+      if (kind == StepKind::kDef) {
+        const std::string_view parameter = name_at(first_argument(rest, std::min(rest.find('('), rest.size())));
+        out_.steps[index].variable = std::string(parameter.substr(0, kMostWordBytes));
+        name_function(index);
+      }
       blocks_.push_back({indent, index});
       if (kind == StepKind::kWith || kind == StepKind::kIf || kind == StepKind::kLoop) calls(rest);
       return true;
@@ -176,7 +222,24 @@ class OutlineReader {
     } else {
       hold(text);
       calls(text);
+      assign(text);
     }
+  }
+
+  void assign(std::string_view text) {
+    const std::string_view name = name_at(text), rest = trimmed(text.substr(name.size()));
+    const std::size_t equals = rest.find('=');
+    if (name.empty() || equals == rest.npos || equals > 2 || rest.substr(equals).starts_with("==")) return;
+    // Of x += "y" and x: T = "y" the former gives something else.
+    const std::string_view right = equals == 0 ? trimmed(rest.substr(1)) : std::string_view();
+    std::vector<std::string> words = literal_words(right);
+    const bool is_question = asks_for_platform(right);
+    if (words.empty() && !is_question && !assigned_.count(std::string(name))) return;
+    if (++assignments_ > kMostAssignments) return;
+    assigned_.emplace(name);
+    Step& step = add(StepKind::kAssign, name);
+    step.names = std::move(words);
+    if (is_question) step.variable = std::string(right);
   }
 
   void from(std::string_view text) {
@@ -220,20 +283,25 @@ class OutlineReader {
       if (name.empty() || (begin > 0 && text[begin - 1] == '"')) continue;
       ++found;
       const std::string_view last = name.substr(name.rfind('.') + 1), word = quoted_after(text, at);
+      const std::string_view argument = first_argument(text, at);
       if (last == "import_module" || last == "__import__") {
         if (!word.empty() && word == name_at(word)) add(StepKind::kImportCall, absolute_name(word, out_.package));
       } else if ((last == "CDLL" || last == "PyDLL" || last == "LoadLibrary" || last == "load_library" ||
                   last == "dlopen") &&
-                 !trimmed(text.substr(at + 1)).starts_with(')')) {  // libraft.load_library() is another's function
+                 !argument.empty() && argument != "None") {  // libraft.load_library() is another's function
         Step& step = add(StepKind::kOpen, word);
+        step.variable = std::string(variable_of(argument).substr(0, kMostWordBytes));
         const std::string_view file = library_by_name(text, at, last == "dlopen");
         if (!file.empty() && last != "load_library") step.names = {std::string(file.substr(0, kMostWordBytes))};
       } else if (is_find_library(std::string(name))) {
         find(text, begin, word);
+        out_.steps.back().variable = std::string(variable_of(argument).substr(0, kMostWordBytes));
       } else if ((last == "register_fake" || last == "impl_abstract") && word.find("::") != word.npos) {
         add(StepKind::kOperator, word);
       } else {
-        add(StepKind::kCall, name);
+        Step& step = add(StepKind::kCall, name);
+        step.names = literal_words(argument);
+        step.variable = std::string(variable_of(argument).substr(0, kMostWordBytes));
       }
     }
   }
@@ -246,7 +314,6 @@ class OutlineReader {
 
   // path = find_library("name"), or of each name in a loop around it.
   void find(std::string_view text, std::size_t call, std::string_view word) {
-    constexpr std::size_t kMostWords = 8;
     std::vector<std::string> words;
     if (!word.empty()) words.emplace_back(word.substr(0, kMostWordBytes));
     for (auto block = blocks_.rbegin(); block != blocks_.rend() && words.empty(); ++block)
@@ -271,10 +338,23 @@ class OutlineReader {
   void drop_idle() {
     std::vector<Step>& steps = out_.steps;
     std::vector<bool> keep(steps.size());
+    // Variables that name a library somewhere, and those that are asked by a condition.
+    std::set<std::string, std::less<>> asked;
+    for (const Step& step : steps) {
+      if (step.kind == StepKind::kOpen || step.kind == StepKind::kFind ||
+          (step.kind == StepKind::kCall && is_known_call(step.name)))
+        asked.insert(step.variable);
+      if (step.kind == StepKind::kLoop)
+        if (const std::size_t in = step.name.find(" in "); in != step.name.npos)
+          asked.emplace(name_at(trimmed(std::string_view(step.name).substr(in + 4))));
+      if (step.kind == StepKind::kAssign && !step.variable.empty()) asked.insert(step.name);
+    }
     for (std::size_t i = steps.size(); i-- > 0;) {
       const Step& step = steps[i];
       if (step.kind < StepKind::kTry) {
-        keep[i] = step.kind != StepKind::kCall || is_known_call(step.name);
+        keep[i] = step.kind == StepKind::kCall     ? is_known_call(step.name)
+                  : step.kind == StepKind::kAssign ? asked.count(step.name) > 0
+                                                   : true;
         continue;
       }
       const auto holds_some = [&](std::size_t block) {
@@ -309,9 +389,28 @@ class OutlineReader {
 
   Outline& out_;
   std::vector<Block> blocks_;
+  std::set<std::string> assigned_;  // variables that hold a word somewhere
+  std::size_t assignments_ = 0;
 };
 
 }  // namespace
+
+std::vector<std::string> literal_words(std::string_view expression) {
+  std::string_view rest = trimmed(expression);
+  const bool is_list = rest.starts_with('(') || rest.starts_with('[');
+  if (is_list) rest = trimmed(rest.substr(1));
+  std::vector<std::string> out;
+  while (rest.starts_with('"')) {
+    const std::size_t end = rest.find('"', 1);
+    if (end == rest.npos || end == 1 || end > kMostWordBytes || out.size() >= kMostWords) return {};
+    out.emplace_back(rest.substr(1, end - 1));
+    rest = trimmed(rest.substr(end + 1));
+    if (!is_list) break;
+    if (rest.starts_with(',')) rest = trimmed(rest.substr(1));
+  }
+  if (is_list ? rest != ")" && rest != "]" : !rest.empty()) return {};
+  return out;
+}
 
 std::string parent_module(std::string_view module) {
   const std::size_t dot = module.rfind('.');

@@ -15,13 +15,16 @@ enum class StepKind : uint8_t {
   kImport,      // name: the module; names: what is taken from it
   kImportCall,  // importlib.import_module("name")
   // A shared library, by ctypes or torch.ops. name: the word that names it, may be empty; names: its file, where it is
-  // opened by that name alone, or what cffi asks find_library for ("pulse").
+  // opened by that name alone, or what cffi asks find_library for ("pulse"); variable: its argument, where that is one.
   kOpen,
   // name = ctypes.util.find_library(...): a library of the system. names: the words it is asked by, none where they are
-  // not in the text.
+  // not in the text; variable: as above.
   kFind,
+  // name = "word" or ("word", "word"): names. Or name = a question for the system that this is: variable. Neither: it
+  // holds something else from here on.
+  kAssign,
   kOperator,  // torch.library.register_fake("name"): an operator of torch that must be there
-  kCall,      // name: of a function or class of this file, or one that it imported
+  kCall,      // name: of a function or class of this file, or one that it imported; names, variable: its first argument
   kRaise,     // name: the variable that is raised, if it is one
   kHold,      // in a handler: name = what was caught (names[0]), to be raised later
   kReturn,
@@ -31,10 +34,10 @@ enum class StepKind : uint8_t {
   kFinally,
   kIf,  // name: the condition
   kElif,
-  kDef,
+  kDef,  // variable: its first parameter
   kClass,
   kWith,  // name: the expression
-  kLoop,
+  kLoop,  // name: what stands between `for` and the colon
   kCase,
 };
 
@@ -43,6 +46,7 @@ struct Step {
   uint32_t end = 0;  // of a block: index behind its last step; else its own plus one
   std::string name;
   std::vector<std::string> names;
+  std::string variable;
 };
 
 struct Outline {
@@ -57,6 +61,8 @@ Outline outline_of(std::string_view path, std::string_view source);
 
 // "pkg.ops._C" of "pkg/ops/_C.cpython-312-x86_64-linux-gnu.so"; "pkg.ops" of "pkg/ops/__init__.py".
 std::string module_of_path(std::string_view path);
+// "a" and "b" of `"a"`, `("a", "b")` and `["a", "b"]`; none of anything else.
+std::vector<std::string> literal_words(std::string_view expression);
 // "pkg.ops" of "pkg.ops.nn"; empty for "pkg".
 std::string parent_module(std::string_view module);
 
