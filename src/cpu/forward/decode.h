@@ -72,17 +72,12 @@ class DecodeWorker {
       state_[r] = empty_state<ScalarMath>();
     }
     __builtin_memset(m_.o, 0, sizeof(float) * size_t(rows_ * m_.ld_o));
-    const Range every = keys_of_every_row(scoring_.band, place(0).i, place(rows_ - 1).i + 1);
-    for (i32 j = keys.begin; j < keys.end; j += kDecodeKeys) {
-      TileKeys tile = {j, min_of(kDecodeKeys, keys.end - j), false};
-      tile.test_band = every.begin > j || every.end < j + tile.count;
-      if (p_.k.dtype == MICA_FP32 || p_.k.dtype == MICA_FP8_E4M3)
-        attend<MICA_FP32>(tile);
-      else if (p_.k.dtype == MICA_BF16)
-        attend<MICA_BF16>(tile);
-      else
-        attend<MICA_FP16>(tile);
-    }
+    if (p_.k.dtype == MICA_FP32 || p_.k.dtype == MICA_FP8_E4M3)
+      attend_keys<MICA_FP32>(keys);
+    else if (p_.k.dtype == MICA_BF16)
+      attend_keys<MICA_BF16>(keys);
+    else
+      attend_keys<MICA_FP16>(keys);
   }
 
   const float* accumulator(i32 r) const { return m_.o + r * m_.ld_o; }
@@ -105,11 +100,54 @@ class DecodeWorker {
 
   bool is_one_in_order() const { return kReadsInOrder && rows_ == 1 && p_.dim_qk >= kLanes; }
 
+  TileKeys tile_at(Range keys, i32 j, i32 most) const {
+    const Range every = keys_of_every_row(scoring_.band, place(0).i, place(rows_ - 1).i + 1);
+    TileKeys tile = {j, min_of(most, keys.end - j), false};
+    tile.test_band = every.begin > j || every.end < j + tile.count;
+    return tile;
+  }
+
+  KeyRows rows_of(const void* base, const Tensor& tensor, i32 j) const {
+    return KeyRows{&call_.sequences, &sequence_, base, &tensor, tile_.b, tile_.head_begin / p_.group, j};
+  }
+
+  template <i32 kDtype>
+  void attend_keys(Range keys) {
+    if constexpr (kReadsInOrder)
+      if (is_one_in_order() && p_.dim_v % kLanes == 0 && p_.k.dtype != MICA_FP8_E4M3 && keys.begin < keys.end)
+        return attend_in_order<kDtype>(keys);
+    for (i32 j = keys.begin; j < keys.end; j += kDecodeKeys) attend<kDtype>(tile_at(keys, j, kDecodeKeys));
+  }
+
+  // All keys of the range, of which there are some, for one row: the values of a tile beside the keys of the next.
+  template <i32 kDtype>
+  void attend_in_order(Range keys) {
+    const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
+    float *s = m_.s, *next_s = m_.s + kDecodeKeys;
+    const i32 most = keys_in_order(p_.dim_qk * kElementBytes<kDtype>, keys.end - keys.begin);
+    TileKeys tile = tile_at(keys, keys.begin, most);
+    rows_of(call_.x->k, p_.k, tile.begin).list(tile.count, k_rows);
+    multiply_keys<kDtype>(k_rows, nullptr, tile.count);
+    for (;;) {
+      const float factor =
+          softmax_row(call_, scoring_, place(0), tile, s, state_[0], s, round_up(tile.count, 2 * kLanes));
+      if (factor != 1.0f) scale_row(m_.o, factor, m_.ld_o);
+      rows_of(call_.x->v, p_.v, tile.begin).list(tile.count, v_rows);
+      if (tile.begin + tile.count >= keys.end) break;
+      const TileKeys next = tile_at(keys, tile.begin + most, most);
+      rows_of(call_.x->k, p_.k, next.begin).list(next.count, k_rows);
+      multiply_and_add<kDtype>(m_.q, k_rows, next.count, p_.dim_qk, next_s, s, v_rows, most, m_.o, p_.dim_v);
+      tile = next;
+      float* const last_s = s;
+      s = next_s;
+      next_s = last_s;
+    }
+    add_in_order<kDtype>(s, v_rows, tile.count, m_.o, p_.dim_v);
+  }
+
   template <i32 kDtype>
   void attend(const TileKeys& keys) {
-    const i32 head_k = tile_.head_begin / p_.group;
-    const KeyRows k = {&call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, keys.begin};
-    const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, keys.begin};
+    const KeyRows k = rows_of(call_.x->k, p_.k, keys.begin), v = rows_of(call_.x->v, p_.v, keys.begin);
     const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
     const bool expands = p_.k.dtype == MICA_FP8_E4M3;
     if (expands) {
@@ -160,6 +198,10 @@ class DecodeWorker {
 #if defined(__AVX512BF16__)
     if (kDtype == MICA_BF16 && rows_ == 1 && multiply_pairs_of_one_row(k_rows, v_rows, count)) return;
 #endif
+    if (is_one_in_order()) {
+      for (i32 j = 0; j < count; j += 4) multiply_four<kDtype>(m_.q, k_rows, count, j, p_.dim_qk, m_.s + j);
+      return;
+    }
     for (i32 j = 0; j < count; j += kGroup) {
       const char* k[kGroup];
       for (i32 i = 0; i < kGroup; ++i) {
@@ -208,12 +250,6 @@ class DecodeWorker {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     const i64 ld_q = m_.ld_q;
     const i32 dim = p_.dim_qk;
-    if constexpr (kReadsInOrder && kRows == 1) {
-      float* s = m_.s + j;
-      if (is_one_in_order())
-        return 4 * dim * kBytes <= kSideBySideBytes ? multiply_in_order<kDtype, 4>(m_.q, k, dim, s)
-                                                    : multiply_in_order<kDtype, 1>(m_.q, k, dim, s);
-    }
     const float* q = m_.q + row * ld_q;
     Vector sum[kRows][4];
 #pragma GCC unroll 4

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decode's two products of one query row for CPUs that fetch ahead well as long as memory is read in order (Arm's
 // Neoverse): a few rows of keys or values side by side, each whole, and nothing is called in by hand, which costs there
-// more than it saves.
+// more than it saves. The values of a tile are added while the keys of the next one are multiplied: two streams that
+// never pause, where one after the other each would have to be found anew.
 #pragma once
 
 #include <type_traits>
@@ -12,6 +13,10 @@ namespace MICA_NS {
 
 // Rows that are read side by side lie within so many bytes; further apart they are read at a third of the speed.
 constexpr i64 kSideBySideBytes = 1024;
+
+// Keys of a tile, by which the values lag behind the keys: more of them cost less for softmax, fewer leave less at the
+// ends of a range, where there is one stream alone; 16 KB of both are the most that pays.
+HWY_API i32 keys_in_order(i32 row_bytes, i32 all_keys) { return row_bytes <= 256 && all_keys >= 256 ? 64 : 32; }
 
 template <i32 kDtype>
 constexpr i32 kElementBytes = kDtype == MICA_FP32 ? 4 : 2;
@@ -58,6 +63,18 @@ HWY_INLINE void multiply_in_order(const float* q, const char* const (&k)[4], i32
   store_four_sums(sum, s);
 }
 
+// s (4) = q . k for keys j to j + 3 of so many; those past the last one repeat it.
+template <i32 kDtype>
+HWY_INLINE void multiply_four(const float* q, const char* const* k_rows, i32 count, i32 j, i32 dim, float* s) {
+  const char* k[4];
+#pragma GCC unroll 4
+  for (i32 i = 0; i < 4; ++i) k[i] = k_rows[min_of(j + i, count - 1)];
+  if (4 * dim * kElementBytes<kDtype> <= kSideBySideBytes)
+    multiply_in_order<kDtype, 4>(q, k, dim, s);
+  else
+    multiply_in_order<kDtype, 1>(q, k, dim, s);
+}
+
 // o += p v for kKeys keys and whole vectors of columns.
 template <i32 kDtype, i32 kKeys>
 HWY_INLINE void add_keys(const float* p, const char* const* v_rows, float* HWY_RESTRICT o, i32 columns) {
@@ -92,6 +109,16 @@ HWY_INLINE void add_in_order(const float* p, const char* const* v_rows, i32 coun
   if (2 * row_bytes <= kSideBySideBytes)
     for (; j + 2 <= count; j += 2) add_keys<kDtype, 2>(p + j, v_rows + j, o, columns);
   for (; j < count; ++j) add_keys<kDtype, 1>(p + j, v_rows + j, o, columns);
+}
+
+// s = q . k for the keys of a tile, and o += p v for those of the tile before it, at least as many.
+template <i32 kDtype>
+HWY_INLINE void multiply_and_add(const float* q, const char* const* k_rows, i32 count, i32 dim_qk, float* s,
+                                 const float* p, const char* const* v_rows, i32 v_count, float* o, i32 dim_v) {
+  for (i32 j = 0; j < v_count; j += 4) {
+    if (j < count) multiply_four<kDtype>(q, k_rows, count, j, dim_qk, s + j);
+    add_in_order<kDtype>(p + j, v_rows + j, 4, o, dim_v);
+  }
 }
 
 }  // namespace MICA_NS
