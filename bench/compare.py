@@ -45,8 +45,10 @@ def parse_arguments():
                         help="a contender that needs longer for its samples gets fewer (default 60)")
     parser.add_argument("--between", choices=("nothing", "matmul"), default="nothing", help="CPU: what runs before each "
                         "call (matmul: contenders take turns call by call; the column alone is Mica after calls of its own, "
-                        "over Mica after such a call and then a matmul; inside: the same of the library's own part, without "
-                        "Python's; sdpa alone: the same of SDPA's short calls)")
+                        "over Mica after such a call and then a matmul; least: what that would be if the library itself were "
+                        "not slower at all, by a call that computes nothing; walked: after a step that only empties caches "
+                        "instead; inside: as alone, of the library's own part, without Python's; sdpa alone: the same of "
+                        "SDPA's short calls)")
     parser.add_argument("--graph", action="store_true", help="GPU: time each contender inside a CUDA graph as well")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
     parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
@@ -162,9 +164,11 @@ def measure(case, device, library, peers, arguments):
         cell["beside"] = yardstick.name
     default_seconds = 0.05 if device.torch_device.type == "cpu" else 0.02
     if arguments.between == "matmul":
+        empty = MicaContender(inputs, device, library)
+        empty.compute_nothing()
         times = medians_between(device, runs, device.matmul(case["dtype"]),
                                 (arguments.sample_seconds or 0.2) * arguments.samples,
-                                lambda: contender.seconds_inside)
+                                lambda: contender.seconds_inside, empty.run, device.walk(case["dtype"]))
     else:
         times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
                                     arguments.cell_seconds)
@@ -179,7 +183,8 @@ def measure(case, device, library, peers, arguments):
     cell["p90_s"] = {name: t[2] for name, t in times.items()}
     cell["samples"] = {name: t[3] for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
-    own = ("mica", "alone", "after", "inside", "alone inside", "after inside",
+    own = ("mica", "alone", "after", "inside", "alone inside", "after inside", "walked", "walked inside",
+           "nothing alone", "nothing after",
            *(f"{name} {kind}" for name in runs for kind in ("alone", "after")))
     cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in own}
     if arguments.graph:
@@ -192,6 +197,10 @@ def measure(case, device, library, peers, arguments):
     if "inside" in times:
         cell["ratio"]["alone"] = times["alone"][0] / times["after"][0]
         cell["ratio"]["inside"] = times["alone inside"][0] / times["after inside"][0]
+        if "nothing after" in times:
+            cold = times["nothing after"][0] - times["nothing alone"][0]
+            cell["ratio"]["least"] = times["alone"][0] / (times["alone"][0] + max(cold, 0))
+            cell["ratio"]["walked"] = times["alone"][0] / times["walked"][0]
         cell["ratio"].update({name + " alone": times[name + " alone"][0] / times[name + " after"][0] for name in peers
                               if name + " alone" in times})
     if case.beside == "dense-rate":
@@ -279,7 +288,7 @@ def main():
     columns += filter(None, arguments.kernels.split(","))
     columns += [column + IN_A_GRAPH for column in columns] if arguments.graph else []
     if arguments.between == "matmul":
-        columns += ["alone", "inside", *(peer + " alone" for peer in device.default_peers)]
+        columns += ["alone", "least", "walked", "inside", *(peer + " alone" for peer in device.default_peers)]
     columns += ["beside"] if any(case.beside is not None for case in cases) else []
     out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,
            "version": library.version(), "commit": commit(), "suite": name, "layout": arguments.layout,

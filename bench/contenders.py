@@ -110,6 +110,7 @@ class MicaContender:
         a.device.backend, a.device.ordinal = device.backend, device.torch_device.index or 0
         x = self._bindings = mica.Bindings()
         self._library, self._call = library, (library.c.mica_execute, ctypes.addressof(x))
+        self._on_cpu = device.torch_device.type == "cpu"
 
         def bind(description, name, tensor):
             if tensor is not None:
@@ -185,7 +186,7 @@ class MicaContender:
         return o
 
     def _execute(self, plan):
-        if self._device.torch_device.type != "cpu":
+        if not self._on_cpu:
             self._bindings.stream = self._device.stream()  # another one while a graph is captured
         execute, address, bindings = self._call[0], plan.address, self._call[1]
         begin = time.perf_counter()
@@ -211,6 +212,13 @@ class MicaContender:
     @property
     def run(self):
         return self.backward if self._inputs.case.is_backward else self.forward
+
+    def compute_nothing(self):
+        """From now on run() is all of a call but what the library does: new outputs, and a C function that returns at
+        once."""
+        nothing = ctypes.CDLL(None).labs
+        nothing.argtypes, nothing.restype = self._call[0].argtypes, None
+        self._call = nothing, self._call[1]
 
 
 class TorchContender:
