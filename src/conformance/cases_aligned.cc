@@ -198,6 +198,17 @@ void add_aligned_cases(CaseTable& table) {
     add("_pieces_in_order",
         {.batch = 1, .heads_k = 1, .len_q = 70, .len_k = 250, .deterministic = 1, .piece_keys = 130});
     add("_splits", {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 70, .len_k = 300, .num_splits = 3});
+    // So few query tiles before so many keys that a GPU's SMs share the keys out without being asked to.
+    if (dim <= 128) {
+      add("_chunk_of_prompt",
+          {.batch = 1, .heads_q = 2, .heads_k = 1, .len_q = 70, .len_k = 3300, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+      add("_chunk_of_prompt_packed", {.batch = 3,
+                                      .heads_q = 1,
+                                      .heads_k = 1,
+                                      .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                      .packed_q = {70, 0, 66},
+                                      .packed_k = {3300, 9, 70}});
+    }
     add("_heads_first", {.batch = 1,
                          .len_q = 70,
                          .len_k = 80,

@@ -49,12 +49,6 @@ mica_status no_kernel(const KernelChoice& choice) {
   return fail(MICA_ERROR_UNSUPPORTED, "no CUDA kernel can run this; the closest, %s: %s", best_name, best_text);
 }
 
-// Keys that a row sees at most.
-i32 seen_keys(const Problem& p) {
-  const i64 window = i64(p.window_left) + p.window_right + 1;
-  return p.window_left >= kUnlimited ? p.hint_len_k : i32(min_of<i64>(p.hint_len_k, window));
-}
-
 // Into how many ranges of the keys tiles of joined heads are cut (docs/design/tuning.md, "Heads as rows"); 0: decode
 // does better.
 i32 splits_of_joined(const KernelRow& row, const Problem& p, i32 num_sms, bool is_decode) {

@@ -36,6 +36,7 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
       .smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
       .persistent = true,
       .lengths = lengths,
+      .overhead_tiles = 8,
       .uses_maps = true,
       .wants_pages = (r.served & kFeaturePaged) != 0,
       .waits = true,

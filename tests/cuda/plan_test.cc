@@ -161,6 +161,26 @@ TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
   }
 }
 
+// 512 rows of four heads of two sequences are a third of the 100 SMs or less: on a long cache the keys are cut so that
+// all of them work, on a short one the parts and their join would cost more; so would they under a narrow window.
+TEST_F(PlanTest, AChunkOnALongCacheIsCutUntilItFillsTheGpu) {
+  const auto splits_of = [&](int64_t rows, int64_t keys, int32_t window_left) {
+    mica_attention a = describe(4, rows, keys);
+    a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+    a.mask.window_left = window_left;
+    const Plan plan(a);
+    EXPECT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const bool is_hopper = std::string(mica_plan_kernel(plan.plan)).rfind("cuda/forward_sm90", 0) == 0;
+    return is_hopper ? mica_plan_splits(plan.plan) : 0;
+  };
+  const int32_t splits = splits_of(512, 65536, MICA_UNLIMITED);
+  if (splits == 0) GTEST_SKIP() << "the build has no images for Hopper";
+  EXPECT_GE(splits, 3);
+  EXPECT_EQ(splits_of(512, 1024, MICA_UNLIMITED), 1);
+  EXPECT_EQ(splits_of(512, 65536, 255), 1);
+  EXPECT_EQ(splits_of(8192, 65536, MICA_UNLIMITED), 1);
+}
+
 // More rows of a key head than decode takes: tiles are not left to the eight rows of a single head.
 TEST_F(PlanTest, HeadsThatFillLittleOfATileAreJoined) {
   mica_attention a = describe(64, 8, 512);

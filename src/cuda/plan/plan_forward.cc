@@ -18,14 +18,15 @@ Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& 
   constexpr i32 kInvariantKeys = 2048;  // batch-invariant: a split's length follows from the capacity alone
   const i32 num_tiles = ceil_div(max_of(p.max_len_k, 1), row.tile_k);
   if (p.num_splits > 0) return Splits{min_of(p.num_splits, num_tiles), 0};
-  const bool splits = row.traits.packs_heads && p.probs.dtype == MICA_NONE && find_kernel(Role::COMBINE, choice) >= 0;
-  if (!splits) return Splits{1, 0};
+  const i32 workers = choice.device.num_sms * row.blocks;
+  // A persistent kernel is cut where its query tiles are too few for the SMs: a chunk of a prompt on a long cache.
+  const bool gains = row.traits.packs_heads || (row.traits.persistent && row.traits.overhead_tiles && blocks < workers);
+  if (!gains || p.probs.dtype != MICA_NONE || find_kernel(Role::COMBINE, choice) < 0) return Splits{1, 0};
   if (p.batch_invariant) {
     const i32 length = max_of(ceil_div(kInvariantKeys, row.tile_k), ceil_div(num_tiles, kMostSplits));
     return Splits{ceil_div(num_tiles, length), length};
   }
-  const i32 hint_tiles = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
-  const i32 workers = choice.device.num_sms * row.blocks;
+  const i32 hint_tiles = ceil_div(max_of(row.traits.persistent ? seen_keys(p) : p.hint_len_k, 1), row.tile_k);
   const i32 splits_chosen =
       row.traits.overhead_tiles
           ? choose_fastest_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits, row.traits.overhead_tiles)
@@ -58,6 +59,11 @@ i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, 
 }
 
 }  // namespace
+
+i32 seen_keys(const Problem& p) {
+  const i64 window = i64(p.window_left) + p.window_right + 1;
+  return p.window_left >= kUnlimited ? p.hint_len_k : i32(min_of<i64>(p.hint_len_k, window));
+}
 
 bool can_overlap(const KernelChoice& choice, i32 index) {
   constexpr i32 kOverlapInCaptureVersion = 12030;
