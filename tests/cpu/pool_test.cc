@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cpu/threads/dealer.h"
 #include "cpu/threads/threads.h"
 #include "tests/thread_sanitizer.h"
 
@@ -74,6 +75,17 @@ TEST(Pool, EachIndexOnce) {
     for (const i64 count : {0, 1, 2, 5, 1000}) {
       Counts counts(threads, count);
       parallel_for(of(threads), count, count_one, &counts);
+      expect_each_once(counts);
+    }
+}
+
+// A runtime may give a smaller team than was asked for.
+TEST(Dealer, PlaysTheHandsOfThoseWhoStayAway) {
+  for (const i32 come : {1, 3, 4})
+    for (const i64 count : {4, 5, 1000}) {
+      Counts counts(4, count);
+      Dealer dealer(count, 4, 4, count_one, &counts);
+      for (i32 thread = 0; thread < come; ++thread) dealer.work_in_team(thread, come);
       expect_each_once(counts);
     }
 }

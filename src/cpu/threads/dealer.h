@@ -11,27 +11,41 @@ namespace mica {
 
 class Dealer {
  public:
-  Dealer(i64 count, i32 num_threads, ParallelBody body, void* context) : count_(count), body_(body), context_(context) {
+  // members: threads that will all call work_in_team; 0: they call work, as many as come.
+  Dealer(i64 count, i32 num_threads, i32 members, ParallelBody body, void* context)
+      : count_(count), body_(body), context_(context), members_(members) {
     constexpr i64 kHands = 16;  // for each thread, so that they end at about the same time
     hand_ = count / (i64(num_threads) * kHands);
     if (hand_ < 1) hand_ = 1;
+    next_.store(members * hand_, std::memory_order_relaxed);
   }
 
   // Runs what is handed out until nothing is left.
   void work(i32 thread) {
-    for (i64 begin = take(); begin < count_; begin = take())
-      for (i64 i = begin; i < begin + hand_ && i < count_; ++i) body_(context_, i, thread);
+    for (i64 begin = take(); begin < count_; begin = take()) run(begin, thread);
+  }
+
+  // The same, where the first hand of each member is its own from the start: they do not all reach for the counter at
+  // once, and each finds what it had in its caches the last time. come: how many there are after all; those who stay
+  // away have their hands played by the others.
+  void work_in_team(i32 thread, i32 come) {
+    for (i32 member = thread; member < members_; member += come) run(member * hand_, thread);
+    work(thread);
   }
 
   bool is_empty() const { return next_.load(std::memory_order_relaxed) >= count_; }
 
  private:
   i64 take() { return next_.fetch_add(hand_, std::memory_order_relaxed); }
+  void run(i64 begin, i32 thread) {
+    for (i64 i = begin; i < begin + hand_ && i < count_; ++i) body_(context_, i, thread);
+  }
 
   i64 count_, hand_;
   ParallelBody body_;
   void* context_;
-  alignas(64) std::atomic<i64> next_{0};  // the next index; on a line of its own
+  i32 members_;
+  alignas(64) std::atomic<i64> next_;  // the next index; on a line of its own
 };
 
 }  // namespace mica

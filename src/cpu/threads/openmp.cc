@@ -27,6 +27,7 @@ struct OpenMp {
   i32 (*global_thread_num)(const KmpPlace* place);
   int (*get_max_threads)();
   int (*get_thread_num)();
+  int (*get_num_threads)();
   int (*get_level)();
   char name[64];
 };
@@ -95,6 +96,7 @@ bool open_runtime(OpenMp& runtime, const char* path) {
   look_up(runtime.global_thread_num, handle, "__kmpc_global_thread_num");
   look_up(runtime.get_max_threads, handle, "omp_get_max_threads");
   look_up(runtime.get_thread_num, handle, "omp_get_thread_num");
+  look_up(runtime.get_num_threads, handle, "omp_get_num_threads");
   look_up(runtime.get_level, handle, "omp_get_level");
   const bool has_entry =
       runtime.parallel || (runtime.fork_call && runtime.push_num_threads && runtime.global_thread_num);
@@ -102,7 +104,8 @@ bool open_runtime(OpenMp& runtime, const char* path) {
   Dl_info at = {};
   const bool is_own =
       has_entry && dladdr(entry_of(handle), &at) && at.dli_fname && std::strcmp(at.dli_fname, path) == 0;
-  if (!is_own || !runtime.get_max_threads || !runtime.get_thread_num || !runtime.get_level) {
+  if (!is_own || !runtime.get_max_threads || !runtime.get_thread_num || !runtime.get_num_threads ||
+      !runtime.get_level) {
     dlclose(handle);
     return false;
   }
@@ -162,19 +165,31 @@ __attribute__((constructor)) void watch_forks() {
   pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
 }
 
+// Whether a race detector watches. It sees nothing of how a runtime forks and joins; two atomics tell it, for which all
+// threads would otherwise queue at the end of each call.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MICA_RACES_ARE_WATCHED 1
+#endif
+#endif
+#if defined(MICA_RACES_ARE_WATCHED) || defined(__SANITIZE_THREAD__)
+constexpr bool kRacesAreWatched = true;
+#else
+constexpr bool kRacesAreWatched = false;
+#endif
+
 // Lives on the stack of the thread that called run_on_openmp.
 struct Team {
   const OpenMp* openmp;
   i32 num_threads;
   Dealer dealer;
-  // What the runtime's own fork and join order already, said once more in words that a race detector sees.
   std::atomic<i32> opened, left;
 
   void work() {
-    opened.load(std::memory_order_acquire);
+    if (kRacesAreWatched) opened.load(std::memory_order_acquire);
     const i32 thread = openmp->get_thread_num();
-    if (thread < num_threads) dealer.work(thread);
-    left.fetch_add(1, std::memory_order_release);
+    if (thread < num_threads) dealer.work_in_team(thread, openmp->get_num_threads());
+    if (kRacesAreWatched) left.fetch_add(1, std::memory_order_release);
   }
 };
 
@@ -212,7 +227,7 @@ bool is_in_parallel_region() {
 }
 
 void run_on_openmp(const OpenMp& openmp, i32 num_threads, i64 count, ParallelBody body, void* context) {
-  Team team{&openmp, num_threads, Dealer(count, num_threads, body, context), {0}, {0}};
+  Team team{&openmp, num_threads, Dealer(count, num_threads, num_threads, body, context), {0}, {0}};
   team.opened.store(1, std::memory_order_release);
   const i32 asked = num_threads > openmp.get_max_threads() ? num_threads : 0;  // 0: as many as it likes
   if (openmp.parallel) {

@@ -165,7 +165,7 @@ __attribute__((destructor)) void stop_pool() { pool().stop(); }
 }  // namespace
 
 void run_on_own_pool(i32 num_threads, i64 count, ParallelBody body, void* context) {
-  Job job{Dealer(count, num_threads, body, context), num_threads, nullptr, 1, {0}};
+  Job job{Dealer(count, num_threads, 0, body, context), num_threads, nullptr, 1, {0}};
   pool().run(job);
 }
 

@@ -68,7 +68,14 @@ i32 count_of(const OpenMp* openmp) {
 
 // One call of the caller's pool stands for a thread: it takes indices until there are none, so that each thread's
 // number is held by one at a time however the pool goes about it.
-void work_in_crew(void* dealer, int64_t thread) { static_cast<Dealer*>(dealer)->work(i32(thread)); }
+struct Crew {
+  Dealer dealer;
+  i32 members;
+};
+void work_in_crew(void* crew, int64_t thread) {
+  Crew& c = *static_cast<Crew*>(crew);
+  c.dealer.work_in_team(i32(thread), c.members);
+}
 
 }  // namespace
 
@@ -114,8 +121,8 @@ void parallel_for(const Threads& threads, i64 count, ParallelBody body, void* co
   if (num_threads <= 1 || (uses_openmp && is_in_parallel_region())) {
     for (i64 i = 0; i < count; ++i) body(context, i, 0);
   } else if (threads.run) {
-    Dealer dealer(count, num_threads, body, context);
-    threads.run(threads.pool, num_threads, work_in_crew, &dealer);
+    Crew crew{Dealer(count, num_threads, num_threads, body, context), num_threads};
+    threads.run(threads.pool, num_threads, work_in_crew, &crew);
   } else if (uses_openmp) {
     run_on_openmp(*threads.openmp, num_threads, count, body, context);
   } else {
