@@ -98,6 +98,11 @@ MICA_DEVICE u64 load_relaxed(const u64* address) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];\n" : "=l"(x) : "l"(address) : "memory");
   return x;
 }
+MICA_DEVICE i32 load_relaxed(const i32* address) {
+  i32 x;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];\n" : "=r"(x) : "l"(address) : "memory");
+  return x;
+}
 MICA_DEVICE void store_relaxed(u64* address, u64 x) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;\n" ::"l"(address), "l"(x) : "memory");
 }

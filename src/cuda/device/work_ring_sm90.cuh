@@ -55,7 +55,8 @@ struct WorkRing {
   RingPlace<kSlots> place;
 
   MICA_DEVICE Ring<kSlots> ring() const { return {shared}; }
-  MICA_DEVICE u32 slot() const { return shared + Ring<kSlots>::kBytes + place.stage * item_bytes; }
+  MICA_DEVICE u32 slot() const { return slot(place.stage); }
+  MICA_DEVICE u32 slot(i32 stage) const { return shared + Ring<kSlots>::kBytes + stage * item_bytes; }
 
   // By one thread. takers: warps that take each item.
   MICA_DEVICE void init(u32 takers) const { ring().init(1, 32 * takers); }
@@ -64,16 +65,16 @@ struct WorkRing {
   MICA_DEVICE void wait_empty() const { ring().wait_empty(place); }
   template <class Part>
   MICA_DEVICE void store(u32 offset, const Part& part) const {
-    if (threadIdx.x % 32 == 0) {
-      Words<Part> words;
-      words.part = part;
-#pragma unroll
-      for (u32 i = 0; i < sizeof(Part) / 16; ++i) store_shared_16(slot() + offset + i * 16, words.word[i]);
-    }
+    store_at(slot() + offset, part);
   }
   MICA_DEVICE void announce() {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring().full(place.stage));
     place.next();
+  }
+  // A part of the item that was announced last, which nobody reads before another barrier.
+  template <class Part>
+  MICA_DEVICE void amend(u32 offset, const Part& part) const {
+    store_at(slot(place.stage ^ 1) + offset, part);
   }
 
   // By each thread of a taking warp, in this order.
@@ -97,6 +98,15 @@ struct WorkRing {
     Part part;
     u32 word[sizeof(Part) / 16][4];
   };
+  template <class Part>
+  static MICA_DEVICE void store_at(u32 address, const Part& part) {
+    if (threadIdx.x % 32 == 0) {
+      Words<Part> words;
+      words.part = part;
+#pragma unroll
+      for (u32 i = 0; i < sizeof(Part) / 16; ++i) store_shared_16(address + i * 16, words.word[i]);
+    }
+  }
 };
 
 }  // namespace mica

@@ -26,9 +26,9 @@
 namespace mica {
 
 template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
-struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>, tile_q, tile_k> {
+struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>, tile_q, tile_k, false> {
   using Base = ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>;
-  using Work = ForwardWorkSm90<Base, tile_q, tile_k>;
+  using Work = ForwardWorkSm90<Base, tile_q, tile_k, false>;
   using Base::band;
   using Base::batch_index;
   using Base::head;

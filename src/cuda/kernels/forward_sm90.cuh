@@ -29,9 +29,9 @@ namespace mica {
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
 struct ForwardSm90
     : ForwardWorkSm90<ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>, tile_q,
-                      tile_k> {
+                      tile_k, served == 0> {
   using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>;
-  using Work = ForwardWorkSm90<Base, tile_q, tile_k>;
+  using Work = ForwardWorkSm90<Base, tile_q, tile_k, served == 0>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -94,7 +94,7 @@ struct ForwardSm90
   // as long as their keys last.
   static constexpr bool kOrdersConsumers = kConsumers > 3 || (kConsumers == 2 && blocks == 1 && dim_qk <= 128);
   static constexpr i32 kPingpongBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
-  static_assert(!kOrdersConsumers || kPingpongBarrier + kConsumers <= 16);
+  static_assert(kPingpongBarrier + kConsumers <= Work::kLengthsBarrier);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
   static constexpr i32 kQStages = kConsumers * kQSlots;
 
@@ -127,6 +127,7 @@ struct ForwardSm90
     q_ring.barriers = smem_q + kLayout.q_ring;
     landed = smem_q + kLayout.landed;
     nearly_done = smem_q + kLayout.nearly_done;
+    this->lengths = reinterpret_cast<i32*>(smem);
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
@@ -170,11 +171,18 @@ struct ForwardSm90
     }
     return {0, i32(sequence.q_begin) + row, head, sequence.q_slot};
   }
+  MICA_DEVICE void find_rows_or_pages() {
+    if constexpr (kPaged)
+      find_place();
+    else
+      this->find_rows();
+  }
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
   // The second warp: asks for Q.
   MICA_DEVICE void fetch_queries() {
+    this->await_lengths();
     while (take_tile()) {
-      find_place();
+      find_rows_or_pages();
       work_ring.release();
       if (tiles.begin == tiles.end) continue;
 #pragma unroll 1
@@ -193,7 +201,7 @@ struct ForwardSm90
   // The first warp asks for K of each query tile's keys, the fourth for V.
   MICA_DEVICE void fetch_keys() {
     while (take_tile()) {
-      find_place();
+      find_rows_or_pages();
       work_ring.release();
       if (fetches_rows()) {
         fetch_rows<KTile, true>(p.k, p.dim_qk, smem_k, k_ring, k_place);
@@ -210,7 +218,7 @@ struct ForwardSm90
   }
   MICA_DEVICE void fetch_values() {
     while (take_tile()) {
-      find_place();
+      find_rows_or_pages();
       work_ring.release();
       if (fetches_rows()) {
         fetch_rows<VTile, false>(p.v, p.dim_v, smem_v, v_ring, v_place);

@@ -199,3 +199,24 @@ def test_odd_cu_seqlens_are_cut_to_the_tensor(odd, meant):
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}")
     o, _, *grads = results[0]
     assert all((t[meant[-1]:] == 0).all() and not t.isnan().any() for t in (o, *grads))
+
+
+def test_lengths_that_the_kernel_before_writes():
+    """A launch may begin before them: what it then reads of the lengths must not count."""
+    rows, heads, dim = 900, 8, 64
+    q, k, v = half(rows, heads, dim), half(rows, heads, dim), half(rows, heads, dim)
+    lengths = [int32(0, 300, 500, 900), int32(0, 100, 640, 900), int32(0, 0, 450, 900)]
+    nothing, other = torch.zeros_like(lengths[0]), half(2, 700, heads, dim)
+
+    def call(cu):
+        return mica.attention_varlen(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=rows, max_seqlen_k=rows)
+
+    wanted = [call(cu) for cu in lengths]
+    cu, found = lengths[0].clone(), []
+    for i in range(60):
+        torch.add(lengths[i % 3], nothing, out=cu)  # a kernel, not a copy
+        if i % 2:
+            mica.attention(other, other, other)  # it lets the next one begin at once, and waits itself
+        found.append(call(cu))
+    for i, result in enumerate(found):
+        assert torch.equal(result, wanted[i % 3]), i

@@ -9,7 +9,9 @@
 
 namespace mica {
 
-template <class Block, int tile_q, int tile_k>
+// begins_ahead: finds a packed call's first tiles before the kernel before this one is done (300 instructions, which
+// kernels of few callers are spared), and the warp that asks for Q calls await_lengths().
+template <class Block, int tile_q, int tile_k, bool begins_ahead>
 struct ForwardWorkSm90 : Block {
   using Block::band;
   using Block::batch_index;
@@ -35,6 +37,22 @@ struct ForwardWorkSm90 : Block {
     Sequence sequence;
     i32 head, batch_index, split, unused;
   };
+  // The parts of a Place, one after the other: those who fetch do without the third, which is told when it is known
+  // whether the item is void.
+  struct Begins {
+    i64 q_begin, k_begin;
+  };
+  struct Lengths {
+    i32 q_slot, k_slot, len_q, len_k;
+  };
+  struct Room {
+    i32 slot_len_q, slot_len_k, leftpad, append_begin;
+  };
+  struct Which {
+    i32 head, batch_index, split, unused;
+  };
+  static constexpr u32 kLengths = sizeof(Begins), kRoom = kLengths + sizeof(Lengths), kWhich = kRoom + sizeof(Room);
+  static_assert(kWhich == sizeof(Sequence) && kWhich + sizeof(Which) == sizeof(Place));
   static constexpr u32 kOwn = sizeof(Tile), kPlace = kOwn + kConsumers * sizeof(TileRange);
   static constexpr u32 kItemBytes = kPlace + sizeof(Place);
   static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
@@ -45,17 +63,18 @@ struct ForwardWorkSm90 : Block {
 
   WorkRing<kItemBytes> work_ring;
   u32 nearly_done;  // a barrier
+  i32* lengths;     // room for those that are read ahead, where Q comes
   i64 tile_lse_first;
 
   // The warp that finds the query tile that comes next, and tells the others.
   // The kernel before this one may still run (steps.h), and may be the one that writes the lengths. Where there are
   // none, the block's first tile is known without it.
   MICA_DEVICE void deal_out() {
-    if (reads_lengths()) griddepcontrol_wait();
-    if (p.packed_q && !p.partial_o) {
+    if (is_counted_here()) {
       deal_out_packed();
       return;
     }
+    if (reads_lengths()) griddepcontrol_wait();
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
     u32 parity = 0;
     for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
@@ -74,35 +93,100 @@ struct ForwardWorkSm90 : Block {
     const SequenceTable& t = p.sequences;
     return t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_q || t.seqused_k || t.cache_batch_idx || t.cache_leftpad;
   }
+  MICA_DEVICE bool is_counted_here() const { return p.packed_q && !p.partial_o; }
   // The same of packed sequences, whose items only the GPU can count. A loop of its own, which tells each part as soon
   // as it is found, since it takes more registers.
+  // The block's first item is found by lengths that the kernel before this one may still change: when that one is done,
+  // its keys are asked for at once, its queries as soon as the lengths have proved to be the same. Else it is void.
   MICA_DEVICE void deal_out_packed() {
     WorkCounter counter{p.work_counter, p.work_epoch, kUnknown};
     PackedTiles<tile_q> packed{p.section_heads / p.heads_q};
+    SequenceTable table = p.sequences;
+    bool is_ahead = read_ahead(table);
     u32 parity = 0;
     split = 0;
-    for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
-      const PackedTile found = packed.find(p.sequences, p.batch, p.heads_q, work);
-      if (found.batch < 0 || work >= p.tiles_q * p.heads_q) {
+    for (i32 work = i32(blockIdx.x); work >= 0;) {
+      const i32 batch = is_ahead ? min_of(p.batch, packed.at_once()) : p.batch;
+      const PackedTile found = packed.find(table, batch, p.heads_q, work);
+      if (!is_ahead && (found.batch < 0 || work >= p.tiles_q * p.heads_q)) {
         // Whatever cu_seqlens holds, there are not more than the host made room for.
         end_packed(counter, (found.batch < 0 ? min_of(found.tile, p.tiles_q) : p.tiles_q) * p.heads_q, work);
         break;
       }
-      head = found.head;
-      batch_index = found.batch;
-      tile_row = found.tile * tile_q;
-      work_ring.wait_empty();
-      sequence = sequence_of(p.sequences, batch_index);
-      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
-      band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
-      tiles = TileRange{0, 0, 0, 0};
-      const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
-      if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
-      announce(work);
-      await_end(parity);
+      bool is_announced = false;
+      if (found.batch >= 0) {
+        head = found.head;
+        batch_index = found.batch;
+        tile_row = found.tile * tile_q;
+        work_ring.wait_empty();
+        sequence = sequence_of(table, batch_index);
+        work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+        band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
+        tiles = TileRange{0, 0, 0, 0};
+        const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
+        if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
+        is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys nobody would wait for Q
+        if (is_announced) announce(work);
+      }
+      bool is_right = true;
+      if (is_ahead) {
+        is_ahead = false;
+        is_right = confirm_lengths(table, is_announced) && is_announced;
+        table = p.sequences;
+        if (!is_right) packed = PackedTiles<tile_q>{p.section_heads / p.heads_q};
+      }
+      if (is_announced) await_end(parity);
+      if (!is_right) continue;
       counter.ask();
+      work = counter.answer();
     }
     announce_end();
+  }
+  // Whether the lengths of the first sequences, of which `table` then has a copy, are read before the kernel before
+  // this one is done. Past L1, which does not see what that one writes.
+  static constexpr i32 kReadAhead = 32, kLengthsBarrier = 15;  // sequences; a named barrier
+  MICA_DEVICE bool read_ahead(SequenceTable& table) {
+    if constexpr (begins_ahead)
+      if (!table.seqused_q && !table.seqused_k && !table.cache_batch_idx && !table.cache_leftpad) {
+        copy_lengths(table);
+        return true;
+      }
+    griddepcontrol_wait();
+    let_queries_come();
+    return false;
+  }
+  MICA_DEVICE void copy_lengths(SequenceTable& table) {
+    for (i32 i = i32(threadIdx.x) % 32; i <= min_of(p.batch, kReadAhead); i += 32) {
+      lengths[i] = load_relaxed(table.cu_seqlens_q + i);
+      if (table.cu_seqlens_k) lengths[kReadAhead + 1 + i] = load_relaxed(table.cu_seqlens_k + i);
+    }
+    __syncwarp();
+    table.cu_seqlens_q = lengths;
+    if (table.cu_seqlens_k) table.cu_seqlens_k = lengths + kReadAhead + 1;
+  }
+  // Waits for the kernel before this one; whether what was read is right. If not, the item that was announced has room
+  // for no rows: it is computed, and nothing of it is written.
+  MICA_DEVICE bool confirm_lengths(const SequenceTable& table, bool is_announced) {
+    const SequenceTable& now = p.sequences;
+    griddepcontrol_wait();
+    bool is_same = true;
+    for (i32 i = i32(threadIdx.x) % 32; i <= min_of(p.batch, kReadAhead); i += 32)
+      is_same &= table.cu_seqlens_q[i] == now.cu_seqlens_q[i] &&
+                 (!now.cu_seqlens_k || table.cu_seqlens_k[i] == now.cu_seqlens_k[i]);
+    is_same = __all_sync(0xffffffffu, is_same);
+    if (is_announced && !is_same) work_ring.amend(kPlace + kRoom, Room{0, 0, 0, 0});
+    let_queries_come();
+    return is_same;
+  }
+  // Once a call: Q comes where the lengths were, and whoever waits for Q sees what became of its item.
+  MICA_DEVICE void let_queries_come() const {
+    if constexpr (begins_ahead) {
+      fence_for_wgmma();
+      barrier_arrive(kLengthsBarrier, 64);
+    }
+  }
+  MICA_DEVICE void await_lengths() const {
+    if (begins_ahead && is_counted_here()) barrier_sync(kLengthsBarrier, 64);
   }
   // Only whoever looks for an item that is not there knows how many there are: the counter did not, and is reset here.
   // Every block draws once in vain, also one whose first item is not there.
@@ -171,6 +255,17 @@ struct ForwardWorkSm90 : Block {
     head = place.head;
     batch_index = place.batch_index;
     split = place.split;
+  }
+  // The same for those who fetch what is not in pages.
+  MICA_DEVICE void find_rows() {
+    const Begins begins = work_ring.template load<Begins>(kPlace);
+    const Lengths lengths_of = work_ring.template load<Lengths>(kPlace + kLengths);
+    const Which which = work_ring.template load<Which>(kPlace + kWhich);
+    sequence.q_begin = begins.q_begin;
+    sequence.k_begin = begins.k_begin;
+    sequence.q_slot = lengths_of.q_slot;
+    sequence.k_slot = lengths_of.k_slot;
+    head = which.head;
   }
 };
 

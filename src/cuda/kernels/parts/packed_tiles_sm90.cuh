@@ -57,8 +57,10 @@ struct PackedTiles {
     }
   }
 
- private:
+  // Sequences at hand.
   MICA_DEVICE i32 at_once() const { return section > 0 ? section : 32; }
+
+ private:
   // Whatever cu_seqlens holds, no sequence has fewer tiles than none, or more rows than it may have.
   MICA_DEVICE void begin(const SequenceTable& t, i32 batch) {
     const i32 lane = threadIdx.x % 32, sequence = first + lane;
