@@ -67,6 +67,7 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
     traits.least_tiles_of_few_rows = 12;
   }
   traits.overhead_tiles = 4;
+  traits.waits = true;
   return traits;
 }
 constexpr KernelTraits traits_of_mla_sm90(const KernelRow& r) {
@@ -87,6 +88,7 @@ constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   KernelTraits traits = {
       decode_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages, key_bytes(r)).bytes, true};
   if (r.keys == MICA_FP8_E4M3) traits.also_serves = kFeatureE4m3Queries | kFeaturePageFactors;
+  traits.waits = true;
   return traits;
 }
 constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {
@@ -120,8 +122,12 @@ constexpr KernelTraits traits_of_backward_bias(const KernelRow& r) {
   return {backward_bias_layout(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)).bytes};
 }
 constexpr KernelTraits traits_of_backward_sinks(const KernelRow&) { return {}; }
-constexpr KernelTraits traits_of_append(const KernelRow&) { return {.also_serves = kFeatureJoinedHeads}; }
-constexpr KernelTraits traits_of_combine(const KernelRow&) { return {.also_serves = kFeatureJoinedHeads}; }
+constexpr KernelTraits traits_of_append(const KernelRow&) {
+  return {.waits = true, .also_serves = kFeatureJoinedHeads};
+}
+constexpr KernelTraits traits_of_combine(const KernelRow&) {
+  return {.waits = true, .also_serves = kFeatureJoinedHeads};
+}
 constexpr KernelTraits traits_of_join(const KernelRow&) { return {}; }
 constexpr KernelTraits traits_of_probs(const KernelRow&) { return {}; }
 

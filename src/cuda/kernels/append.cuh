@@ -86,6 +86,8 @@ MICA_DEVICE void rotate_query_row(const AppendParams& p, i64 slot_row) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::AppendParams params) {
+  mica::griddepcontrol_launch_dependents();
+  mica::griddepcontrol_wait();
   const mica::i32 key_rows = params.batch * params.sequences.len_new;
   const mica::i32 index = blockIdx.x;
   if (index < key_rows)

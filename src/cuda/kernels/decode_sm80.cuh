@@ -266,7 +266,7 @@ struct DecodeSm80 {
   }
 
   MICA_DEVICE void run(u8* smem) {
-    if (!rows.locate(tile_q)) return;
+    if (!rows.locate_and_wait(tile_q)) return;
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     ring = shared_address(smem) + warp * kAt.ring_bytes;
     k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -302,6 +302,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
   using Kernel = mica::DecodeSm80<MICA_ELEMENT, MICA_KEY_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
                                   MICA_WARPS, MICA_STAGES, MICA_SERVED>;
   Kernel kernel{params, {params}};
+  mica::call_in_params(params);
   mica::griddepcontrol_launch_dependents();
   kernel.run(smem);
 }

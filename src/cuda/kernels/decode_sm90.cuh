@@ -55,15 +55,15 @@ struct DecodeSm90 {
   }
 
   MICA_DEVICE void run(u8* smem) {
-    if (!rows.locate(tile_q)) return;
-    tiles = rows.touched(tile_k);
-    own = rows.share_of(tiles);
     smem_q = shared_address(smem);
     tiles_first = smem_q + kLayout.tiles;
     if (threadIdx.x == 0)
       for (i32 group = 0; group < kGroups; ++group)
         for (i32 is_v = 0; is_v < 2; ++is_v) ring(group, is_v).init(32, 4);
     __syncthreads();
+    if (!rows.locate_and_wait(tile_q)) return;
+    tiles = rows.touched(tile_k);
+    own = rows.share_of(tiles);
     const i32 warp = uniform_warp();
     if (warp < 4) {
       setmaxnreg_dec<kProducerRegisters>();
@@ -192,6 +192,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
   using Kernel =
       mica::DecodeSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
   Kernel kernel{params, {params}};
+  mica::call_in_params(params);
   mica::griddepcontrol_launch_dependents();
   kernel.run(smem);
 }

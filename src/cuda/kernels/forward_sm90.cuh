@@ -793,6 +793,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
                                    MICA_STAGES, MICA_BLOCKS, MICA_SERVED>;
+  mica::call_in_params(params);
   Kernel kernel(params);
   kernel.run(smem);
 }

@@ -74,6 +74,12 @@ bool can_overlap(const KernelChoice& choice, i32 index) {
 
 namespace {
 
+// The last step, which the kernel of row `index` makes, may begin before the one before it is done.
+void let_overlap(Plan& plan, const KernelChoice& choice, i32 index) {
+  Steps& steps = steps_of(plan);
+  steps.step[steps.num_steps - 1].overlaps = kernel_table().rows[index].traits.waits && can_overlap(choice, index);
+}
+
 // Queries of a tile, and blocks of all tiles, of a kernel's grid.
 i32 queries_of_tile(const KernelRow& row, const Problem& p) {
   return row.traits.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
@@ -113,12 +119,21 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   } else {
     status = add_step(plan, StepKind::FORWARD, index, grid, params);
   }
-  Steps& steps = steps_of(plan);
   if (status == MICA_OK) {
-    steps.step[steps.num_steps - 1].when = when;
-    steps.step[steps.num_steps - 1].overlaps = row.traits.waits && can_overlap(choice, index);
+    steps_of(plan).step[steps_of(plan).num_steps - 1].when = when;
+    let_overlap(plan, choice, index);
   }
   return status;
+}
+
+// Warps that share out the splits of one of so many units of combine: as many as have something to do, unless the
+// blocks would not run at once: a second round takes longer than a further part.
+i32 team_of_rows(const KernelChoice& choice, i32 combine, i64 units, i32 num_splits) {
+  const KernelRow& row = kernel_table().rows[combine];
+  const i64 at_once = i64(choice.device.num_sms) * row.blocks * row.warps;
+  i32 team = combine_team_warps(num_splits, row.warps);
+  while (team > 1 && team * units > at_once) team /= 2;
+  return team;
 }
 
 mica_status add_append(Plan& plan, const KernelChoice& choice) {
@@ -130,7 +145,11 @@ mica_status add_append(Plan& plan, const KernelChoice& choice) {
         steps_of(plan).layout.reserve(u64(rows_of_head(p)) * params.q_rotated.stride_row * dtype_bytes(p.dtype));
     blocks += rows_of_head(p);
   }
-  return blocks == 0 ? MICA_OK : add_step(plan, StepKind::APPEND, find_kernel(Role::APPEND, choice), blocks, params);
+  if (blocks == 0) return MICA_OK;
+  const i32 index = find_kernel(Role::APPEND, choice);
+  const mica_status status = add_step(plan, StepKind::APPEND, index, blocks, params);
+  if (status == MICA_OK) let_overlap(plan, choice, index);
+  return status;
 }
 
 }  // namespace
@@ -164,13 +183,13 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 
   }
   if (status == MICA_OK && (layout.has_parts || layout.moves_lse)) {
     const i32 combine = find_kernel(Role::COMBINE, choice);
-    const i32 warps = kernel_table().rows[combine].warps, team_warps = combine_team_warps(plan.num_splits, warps);
+    const i32 warps = kernel_table().rows[combine].warps;
     const i64 rows = params.partial_rows * p.heads_q;
+    const i32 team_warps = team_of_rows(choice, combine, rows * ceil_div(p.dim_v, kCombineColumns), plan.num_splits);
     const i64 blocks =
         layout.has_parts ? combine_blocks(rows, p.dim_v, team_warps, warps) : ceil_div<i64>(rows, 32 * warps);
     status = add_step(plan, StepKind::COMBINE, combine, blocks, combine_params(params, p, team_warps, lse_heads));
-    Steps& steps = steps_of(plan);
-    steps.step[steps.num_steps - 1].overlaps = can_overlap(choice, combine);
+    if (status == MICA_OK) let_overlap(plan, choice, combine);
   }
   const i64 probs_rows = i64(p.batch) * p.heads_q * p.probs.shape[2];
   if (status == MICA_OK && p.probs.dtype != MICA_NONE && probs_rows > 0) {

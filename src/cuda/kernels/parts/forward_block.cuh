@@ -28,13 +28,17 @@ struct ForwardBlock {
   // the heaviest first, then its heads. False if there is none.
   MICA_DEVICE bool locate(i32 index) {
     const i32 heads = p.packed_q ? p.heads_q : p.heads_q * p.batch;
-    split = index / (heads * p.tiles_q);
+    // A division takes longer than to ask whether it is needed, and nothing is fetched before the last one.
+    split = p.partial_o ? index / (heads * p.tiles_q) : 0;
     index -= split * (heads * p.tiles_q);
-    const i32 first_head = index / (p.section_heads * p.tiles_q) * p.section_heads;
-    const i32 section_heads = min_of(p.section_heads, heads - first_head);
-    index -= first_head * p.tiles_q;
-    const i32 tile_index = index / section_heads, which = first_head + index % section_heads;
-    i32 tile;
+    i32 which = index, tile_index = 0, tile;
+    if (p.section_heads > 1 || p.tiles_q > 1) {
+      const i32 first_head = index / (p.section_heads * p.tiles_q) * p.section_heads;
+      const i32 section_heads = min_of(p.section_heads, heads - first_head);
+      index -= first_head * p.tiles_q;
+      tile_index = section_heads == 1 ? index : index / section_heads;
+      which = first_head + index - tile_index * section_heads;
+    }
     if (p.packed_q) {
       const QueryTile found =
           find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, tile_q, tile_index);
@@ -42,8 +46,8 @@ struct ForwardBlock {
       batch_index = found.batch;
       tile = found.tile;
     } else {
-      head = which % p.heads_q;
-      batch_index = which / p.heads_q;
+      batch_index = p.heads_q == 1 ? which : which / p.heads_q;
+      head = which - batch_index * p.heads_q;
       tile = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited);
     }
     sequence = sequence_of(p.sequences, batch_index);
@@ -308,33 +312,43 @@ struct ForwardBlock {
       }
   }
 
-  // O in fp32, or that of a split, normalised by itself: vectorised by 2, or where rows are odd a store for each
-  // element.
+  // O in fp32, or that of a split, normalised by itself: two lanes trade so that each holds 16 bytes; or, where rows do
+  // not lie so, a store for each element.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void store_floats(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
     const i64 stride_row = p.partial_o ? p.dim_v : p.o.stride_row;
     float* first =
         p.partial_o ? p.partial_o + partial_row() * p.dim_v : static_cast<float*>(p.o.data) + output_offset();
-    first += r.column(0);
-    const i32 columns = p.dim_v - r.column(0);
-    const bool vectorised_by_2 = p.dim_v % 2 == 0 && stride_row % 2 == 0 && reinterpret_cast<u64>(first) % 8 == 0;
+    const bool vectorised_by_4 = n_blocks % 2 == 0 && p.dim_v % 4 == 0 && stride_row % 4 == 0 &&
+                                 p.o.stride_head % 4 == 0 && reinterpret_cast<u64>(first) % 16 == 0;
+    const bool odd = threadIdx.x & 1;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (tile_row + r.row(m, half) >= sequence.slot_len_q) continue;
+        const bool inside = tile_row + r.row(m, half) < sequence.slot_len_q;
         float* to = first + row_offset(r.row(m, half), stride_row, p.o.stride_head);
+        if (vectorised_by_4) {
 #pragma unroll
-        for (int n = 0; n < n_blocks; ++n) {
-          if (n * 8 >= columns) continue;
-          const float a = r.out[m][n][2 * half] * scale[m][half], b = r.out[m][n][2 * half + 1] * scale[m][half];
-          if (vectorised_by_2) {
-            *reinterpret_cast<float2*>(to + n * 8) = make_float2(a, b);
-          } else {
-            to[n * 8] = a;
-            if (n * 8 + 1 < columns) to[n * 8 + 1] = b;
+          for (int n = 0; n + 1 < n_blocks; n += 2) {
+            float a[2] = {r.out[m][n][2 * half] * scale[m][half], r.out[m][n][2 * half + 1] * scale[m][half]};
+            float b[2] = {r.out[m][n + 1][2 * half] * scale[m][half], r.out[m][n + 1][2 * half + 1] * scale[m][half]};
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const float received = __shfl_xor_sync(0xffffffffu, odd ? a[e] : b[e], 1);
+              (odd ? a[e] : b[e]) = received;
+            }
+            const i32 column = r.first_column + (n + odd) * 8 + i32(threadIdx.x) % 4 / 2 * 4;
+            if (inside && column < p.dim_v)
+              *reinterpret_cast<float4*>(to + column) = make_float4(a[0], a[1], b[0], b[1]);
           }
+          continue;
         }
+#pragma unroll
+        for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (inside && r.column(n) + e < p.dim_v) to[r.column(n) + e] = r.out[m][n][2 * half + e] * scale[m][half];
       }
   }
 };

@@ -5,6 +5,7 @@
 
 #include "device/work_ring_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
+#include "kernels/parts/overlap.cuh"
 #include "kernels/parts/packed_tiles_sm90.cuh"
 
 namespace mica {
@@ -74,7 +75,7 @@ struct ForwardWorkSm90 : Block {
       deal_out_packed();
       return;
     }
-    if (reads_lengths()) griddepcontrol_wait();
+    if (reads_lengths(p.sequences)) griddepcontrol_wait();
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
     u32 parity = 0;
     for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
@@ -88,10 +89,6 @@ struct ForwardWorkSm90 : Block {
       counter.ask();
     }
     announce_end();
-  }
-  MICA_DEVICE bool reads_lengths() const {
-    const SequenceTable& t = p.sequences;
-    return t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_q || t.seqused_k || t.cache_batch_idx || t.cache_leftpad;
   }
   MICA_DEVICE bool is_counted_here() const { return p.packed_q && !p.partial_o; }
   // The same of packed sequences, whose items only the GPU can count. A loop of its own, which tells each part as soon

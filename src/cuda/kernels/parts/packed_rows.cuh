@@ -9,6 +9,7 @@
 #include "device/mma.cuh"
 #include "kernels/options/pairs.cuh"
 #include "kernels/params.h"
+#include "kernels/parts/overlap.cuh"
 
 namespace mica {
 
@@ -59,6 +60,15 @@ struct PackedRows {
     heads = min_of(tile_q, p.group - head_tile * tile_q);
     rows = heads * min_of(queries, sequence.slot_len_q - query_begin);
     return query_begin < sequence.slot_len_q;
+  }
+
+  // The same of a kernel that may have begun before the one before it is done (steps.h): from here on all that one
+  // wrote is to be seen.
+  MICA_DEVICE bool locate_and_wait(i32 tile_q) {
+    if (reads_lengths(p.sequences)) griddepcontrol_wait();
+    const bool exists = locate(tile_q);
+    griddepcontrol_wait();
+    return exists;
   }
 
   // The key tiles that the tile's rows touch, and the split's share of them. What is touched is dealt out, not the
