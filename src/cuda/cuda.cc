@@ -49,17 +49,24 @@ mica_status no_kernel(const KernelChoice& choice) {
   return fail(MICA_ERROR_UNSUPPORTED, "no CUDA kernel can run this; the closest, %s: %s", best_name, best_text);
 }
 
+// Up to how many rows of a key head decode reads keys about as often as a tile of joined heads would, whose blocks do
+// more at once: that matters where the keys come from L2.
+i32 most_rows_of_decode(const Problem& p, const Device& device) {
+  if (p.dtype == MICA_FP8_E4M3) return 127;
+  const i64 bytes = i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
+  return 2 * bytes <= device.l2_bytes ? 32 : 64;
+}
+
 // Into how many ranges of the keys tiles of joined heads are cut (docs/design/tuning.md, "Heads as rows"); 0: decode
 // does better.
-i32 splits_of_joined(const KernelRow& row, const Problem& p, i32 num_sms, bool is_decode) {
-  constexpr i32 kMinTiles = 4, kMostSplits = 128, kOverheadTiles = 6;
-  const i32 decode_rows = p.dtype == MICA_FP8_E4M3 ? 127 : 64;  // up to here decode reads keys about as often
-  if (is_decode && p.max_len_q <= decode_rows) return 0;
+i32 splits_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode) {
+  constexpr i32 kMinTiles = 2, kMostSplits = 128, kOverheadTiles = 4;
+  if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
   const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, row.tile_q);
-  const i32 splits = choose_fastest_splits(tiles, ceil_div(max_of(seen_keys(p), 1), row.tile_k), num_sms, kMinTiles,
-                                           kMostSplits, kOverheadTiles);
+  const i32 splits = choose_fastest_splits(tiles, ceil_div(max_of(seen_keys(p), 1), row.tile_k), device.num_sms,
+                                           kMinTiles, kMostSplits, kOverheadTiles);
   // Decode's tiles are half as large: of little work it makes more blocks.
-  return is_decode && 2 * tiles * splits < num_sms ? 0 : splits;
+  return is_decode && 2 * tiles * splits < device.num_sms ? 0 : splits;
 }
 
 // Whether heads whose few rows fill little of a tile would fill it together.
@@ -110,7 +117,7 @@ i32 find_better(const KernelChoice& choice, i32 index, Problem& forward, i32& ls
   if (in_one_axis || (can_combine && heads_in_boxes(p, forward))) {
     const i32 other = find();
     if (other >= 0) {
-      forward.num_splits = splits_of_joined(kernel_table().rows[other], forward, num_sms, is_decode);
+      forward.num_splits = splits_of_joined(kernel_table().rows[other], forward, choice.device, is_decode);
       if (forward.num_splits == 0 && is_better_in_one_tile(forward, num_sms)) forward.num_splits = 1;
       if (p.num_splits == 1) forward.num_splits = min_of(forward.num_splits, 1);
       if (forward.num_splits > 0) return other;
