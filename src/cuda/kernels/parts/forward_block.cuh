@@ -312,44 +312,61 @@ struct ForwardBlock {
       }
   }
 
-  // O in fp32, or that of a split, normalised by itself: two lanes trade so that each holds 16 bytes; or, where rows do
-  // not lie so, a store for each element.
+  // O in fp32, or that of a split, normalised by itself: two lanes trade so that each holds 16 bytes; or, where rows
+  // need not lie so, vectorised by 2 or a store for each element.
   template <int m_blocks, int n_blocks>
   MICA_DEVICE void store_floats(const Result<m_blocks, n_blocks>& r, const float (&scale)[m_blocks][2]) const {
+    // Where keys are often cut into ranges, and rows aligned.
+    constexpr bool kVectorisedBy4 = kJoinsHeads && n_blocks % 2 == 0;
     const i64 stride_row = p.partial_o ? p.dim_v : p.o.stride_row;
     float* first =
         p.partial_o ? p.partial_o + partial_row() * p.dim_v : static_cast<float*>(p.o.data) + output_offset();
-    const bool vectorised_by_4 = n_blocks % 2 == 0 && p.dim_v % 4 == 0 && stride_row % 4 == 0 &&
-                                 p.o.stride_head % 4 == 0 && reinterpret_cast<u64>(first) % 16 == 0;
-    const bool odd = threadIdx.x & 1;
+    first += kVectorisedBy4 ? 0 : r.column(0);
+    const bool vectorised_by_2 = p.dim_v % 2 == 0 && stride_row % 2 == 0 && reinterpret_cast<u64>(first) % 8 == 0;
 #pragma unroll
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const bool inside = tile_row + r.row(m, half) < sequence.slot_len_q;
         float* to = first + row_offset(r.row(m, half), stride_row, p.o.stride_head);
-        if (vectorised_by_4) {
-#pragma unroll
-          for (int n = 0; n + 1 < n_blocks; n += 2) {
-            float a[2] = {r.out[m][n][2 * half] * scale[m][half], r.out[m][n][2 * half + 1] * scale[m][half]};
-            float b[2] = {r.out[m][n + 1][2 * half] * scale[m][half], r.out[m][n + 1][2 * half + 1] * scale[m][half]};
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const float received = __shfl_xor_sync(0xffffffffu, odd ? a[e] : b[e], 1);
-              (odd ? a[e] : b[e]) = received;
-            }
-            const i32 column = r.first_column + (n + odd) * 8 + i32(threadIdx.x) % 4 / 2 * 4;
-            if (inside && column < p.dim_v)
-              *reinterpret_cast<float4*>(to + column) = make_float4(a[0], a[1], b[0], b[1]);
-          }
-          continue;
-        }
-#pragma unroll
-        for (int n = 0; n < n_blocks; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (inside && r.column(n) + e < p.dim_v) to[r.column(n) + e] = r.out[m][n][2 * half + e] * scale[m][half];
+        if constexpr (kVectorisedBy4)
+          store_row_by_4(to, inside, r.out[m], scale[m][half], half, r.first_column);
+        else if (inside)
+          store_row(to, vectorised_by_2, r.out[m], scale[m][half], half, p.dim_v - r.column(0));
       }
+  }
+  template <int n_blocks>
+  MICA_DEVICE void store_row_by_4(float* to, bool inside, const float (&out)[n_blocks][4], float scale, int half,
+                                  i32 first_column) const {
+    const bool odd = threadIdx.x & 1;
+#pragma unroll
+    for (int n = 0; n + 1 < n_blocks; n += 2) {
+      float a[2] = {out[n][2 * half] * scale, out[n][2 * half + 1] * scale};
+      float b[2] = {out[n + 1][2 * half] * scale, out[n + 1][2 * half + 1] * scale};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float received = __shfl_xor_sync(0xffffffffu, odd ? a[e] : b[e], 1);
+        (odd ? a[e] : b[e]) = received;
+      }
+      const i32 column = first_column + (n + odd) * 8 + i32(threadIdx.x) % 4 / 2 * 4;
+      if (inside && column < p.dim_v) *reinterpret_cast<float4*>(to + column) = make_float4(a[0], a[1], b[0], b[1]);
+    }
+  }
+  // columns: from this lane's first on.
+  template <int n_blocks>
+  static MICA_DEVICE void store_row(float* to, bool vectorised_by_2, const float (&out)[n_blocks][4], float scale,
+                                    int half, i32 columns) {
+#pragma unroll
+    for (int n = 0; n < n_blocks; ++n) {
+      if (n * 8 >= columns) continue;
+      const float a = out[n][2 * half] * scale, b = out[n][2 * half + 1] * scale;
+      if (vectorised_by_2) {
+        *reinterpret_cast<float2*>(to + n * 8) = make_float2(a, b);
+      } else {
+        to[n * 8] = a;
+        if (n * 8 + 1 < columns) to[n * 8 + 1] = b;
+      }
+    }
   }
 };
 
