@@ -284,6 +284,9 @@ class LoadJudge {
 // "pkg._C" of pkg/_C.cpython-312-x86_64-linux-gnu.so: in a wheel, or below a folder of packages.
 std::string import_name(const Binary& binary, const Environment& target) {
   std::string_view path = binary.path;
+  for (const char* scheme : {".data/platlib/", ".data/purelib/"})
+    if (const std::size_t at = path.find(scheme); at != path.npos)
+      path.remove_prefix(at + std::string_view(scheme).size());
   if (target.python)
     for (const std::string& site : target.python->site_packages)
       if (path.starts_with(site + "/")) path.remove_prefix(site.size() + 1);

@@ -14,6 +14,7 @@
 #include "doctor/judge/imports/numpy_interface.h"
 #include "doctor/judge/imports/package_imports.h"
 #include "doctor/judge/judge_load.h"
+#include "doctor/judge/own_check.h"
 #include "doctor/judge/torch_claim.h"
 #include "doctor/load/library_store.h"
 #include "doctor/read/requirement.h"
@@ -145,7 +146,7 @@ class PartsJudge {
     const bool any_loads = std::any_of(attempts_.begin(), attempts_.end(),
                                        [](const Attempt& a) { return a.failure == ImportFailure::kNone; });
     PackageImports imports = run_imports_of_package();
-    if (judge_again(imports.libraries())) imports = run_imports_of_package();
+    if (judge_again(imports)) imports = run_imports_of_package();
     for (const Attempt& attempt : attempts_) {
       if (out_[attempt.verdict].code == Code::NUMPY_ABI && attempt.failure == ImportFailure::kNone &&
           imports.reaches(module_name(attempt.binary)))
@@ -243,21 +244,32 @@ class PartsJudge {
     return false;
   }
 
+  // The library of another package, and before it what it needs of such.
+  void add_before(const PackageImports& imports, std::string_view name, std::vector<PlacedFile>& before) {
+    const std::string path = imports.library(std::string(name));
+    const ElfFile* elf = path.empty() ? nullptr : target_.libraries->find(path);
+    if (!elf || before.size() >= kMostBefore ||
+        std::any_of(before.begin(), before.end(), [&](const PlacedFile& file) { return file.path == path; }))
+      return;
+    before.insert(before.begin(), {path, elf});
+    for (const std::string_view needed : elf->needed) add_before(imports, needed, before);
+  }
+
   // What another package brings and has loaded when this one's module is opened (libarrow.so of pyarrow).
-  bool judge_again(const std::map<std::string, std::string>& loaded) {
+  bool judge_again(const PackageImports& imports) {
     bool any = false;
     for (Attempt& attempt : attempts_) {
       std::vector<PlacedFile> before;
       while (!attempt.library.empty() && before.size() < kMostBefore) {
-        const auto found = loaded.find(attempt.library);
-        const ElfFile* elf = found == loaded.end() ? nullptr : target_.libraries->find(found->second);
-        if (!elf || (!before.empty() && before.back().path == found->second)) break;
-        before.push_back({found->second, elf});
+        const std::size_t had = before.size();
+        add_before(imports, attempt.library, before);
+        if (before.size() == had) break;
         std::vector<Verdict> verdicts;
         const auto said = judge_load(binaries_[attempt.binary], facts_[attempt.binary], *session_,
                                      placed(binaries_[attempt.binary]), before, target_, verdicts);
         if (!said) break;
-        verdicts.back().evidence.push_back("loaded before it by what it imports: " + printable(found->second));
+        for (const PlacedFile& library : before)
+          verdicts.back().evidence.push_back("loaded before it by what it imports: " + printable(library.path));
         out_[attempt.verdict] = std::move(verdicts.back());
         attempt.library = said->failure == LoadFailure::kNeededMissing ? said->library : "";
         attempt.failure = said->failure == LoadFailure::kNone ? ImportFailure::kNone : ImportFailure::kImportError;
@@ -395,6 +407,11 @@ class PartsJudge {
         out_.resize(begin);
         attempts_.push_back({i, *refused, ImportFailure::kImportError, ""});
         return;
+      }
+    if (failure == ImportFailure::kNone)
+      if (auto other = judge_pybind11(binaries_[i], facts_[i], target_)) {
+        out_.back() = std::move(*other);
+        failure = ImportFailure::kImportError;
       }
     if (failure == ImportFailure::kNone)
       if (auto numpy = judge_numpy(binaries_[i], facts_[i], numpy_use(binaries_[i]), target_)) {

@@ -71,4 +71,23 @@ void judge_own_check(const std::string& package, const std::string& version, con
                                   : "its GPU code was compiled by CUDA " + theirs.text()}}));
 }
 
+std::optional<Verdict> judge_pybind11(const Binary& module, const BinaryFacts& facts, const Environment& target) {
+  const Version& wanted = module.pybind11_python;
+  if (!wanted.known() || !target.python || !target.python->version.known() || facts.python.init_functions.empty() ||
+      facts.module.naming != ModuleNaming::kPlain)
+    return {};
+  const Version& here = target.python->version;
+  if (here.major_part() == wanted.major_part() && here.minor_part() == wanted.minor_part()) return {};
+  return make_verdict(
+      {.code = "PY_SYMBOL",
+       .subject = printable(module.path),
+       .message = "ImportError: Python version mismatch: module was compiled for Python " + wanted.text() +
+                  ", but the interpreter version is incompatible: " + here.text(),
+       .cause =
+           "It was built for another Python: pybind11 compares the two when the module is imported, and stops. Its "
+           "file name says nothing of that.",
+       .fix = "another release of the package, or an environment of Python " + wanted.text(),
+       .evidence = {"its text says: module was compiled for Python ... (" + wanted.text() + ")"}});
+}
+
 }  // namespace doctor

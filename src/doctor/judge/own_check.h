@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packages that compare their CUDA with torch's by themselves when they are imported, and stop.
+// What packages compare by themselves when they are imported, and stop: their CUDA with torch's, their Python.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "doctor/facts/environment.h"
+#include "doctor/facts/facts.h"
 #include "doctor/read/binary.h"
 #include "doctor/verdict/verdict.h"
 
@@ -16,5 +18,8 @@ namespace doctor {
 // in their version ("2.8.0+cu126"), else the one that their GPU code was compiled by.
 void judge_own_check(const std::string& package, const std::string& version, const std::vector<Binary>& binaries,
                      const TorchFacts& torch, const std::string& pip, std::vector<Verdict>& out);
+
+// A module of pybind11 stops in a Python that it was not compiled for. Asked where its name does not say which that is.
+std::optional<Verdict> judge_pybind11(const Binary& module, const BinaryFacts& facts, const Environment& target);
 
 }  // namespace doctor

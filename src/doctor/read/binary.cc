@@ -94,6 +94,20 @@ Verdict no_library(const std::string& path, uint64_t size) {
        .evidence = {std::to_string(size) + " bytes"}});
 }
 
+// pybind11 compares this text with Py_GetVersion() before all else.
+static std::set<int> minors_in(std::string_view text) {
+  constexpr std::string_view kBegin("\0003.", 3);
+  std::set<int> out;
+  for (std::size_t at = text.find(kBegin); at != text.npos; at = text.find(kBegin, at + 1)) {
+    int minor = 0;
+    std::size_t end = at + kBegin.size();
+    for (; end < text.size() && text[end] >= '0' && text[end] <= '9' && minor < 10; ++end)
+      minor = minor * 10 + (text[end] - '0');
+    if (end > at + kBegin.size() && end < text.size() && text[end] == '\0') out.insert(minor);
+  }
+  return out;
+}
+
 void NumpyProbe::look(std::string_view text) {
   const auto find = [&](std::string_view word) -> const char* {
     return static_cast<const char*>(memmem(text.data(), text.size(), word.data(), word.size()));
@@ -105,6 +119,8 @@ void NumpyProbe::look(std::string_view text) {
   has_types_ = has_types_ || find(std::string_view("\0flatiter\0", 10));
   found_.by_pybind11 = found_.by_pybind11 || find("__pybind11_");
   found_.checks_types = found_.checks_types || find("size changed, may indicate binary");
+  asks_for_python_ = asks_for_python_ || find("module was compiled for Python ");
+  minors_.merge(minors_in(text));
   // "module was compiled against NumPy C-API version 0x%x (NumPy 1.23) but the running NumPy has ..."
   constexpr std::string_view kBut = ") but the running NumPy";
   if (const char* end = found_.least.known() ? nullptr : find(kBut)) {
@@ -133,6 +149,10 @@ NumpyUse NumpyProbe::use() const {
   out.old_only = (has_old_ || (out.checks_types && has_old_words_)) && !has_new_;
   if (!has_old_ && !has_new_) out.least = {};
   return out;
+}
+
+Version NumpyProbe::python() const {
+  return asks_for_python_ && minors_.size() == 1 ? Version{{3, *minors_.begin()}} : Version();
 }
 
 // Libraries of that size are GPU code, and have nothing to do with NumPy; modules may (catboost/_catboost.so).
@@ -170,6 +190,7 @@ std::optional<Binary> BinaryProbe::finish(ByteSource& source, std::vector<Verdic
     out = read_headers(source, path_, problems);
     if (!out || out->cubin) return out;
     out->numpy = numpy_.use();
+    out->pybind11_python = numpy_.python();
     const std::vector<ByteRange> ranges = container_ranges(out->elf, size_);
     for (FatbinContainer& container : found)
       if (std::any_of(ranges.begin(), ranges.end(),
@@ -182,7 +203,7 @@ std::optional<Binary> BinaryProbe::finish(ByteSource& source, std::vector<Verdic
 }
 
 // Of a file on disk: its data is looked through, if it has to do with Python.
-static NumpyUse numpy_use(ByteSource& source, const ElfFile& elf) {
+static NumpyProbe probed(ByteSource& source, const ElfFile& elf) {
   if (std::none_of(elf.symbols.begin(), elf.symbols.end(),
                    [](const ElfSymbol& s) { return s.name.starts_with("Py") || s.name.starts_with("_Py"); }))
     return {};
@@ -200,7 +221,7 @@ static NumpyUse numpy_use(ByteSource& source, const ElfFile& elf) {
       if (!source.read(at, piece)) return {};
       probe.feed(piece);
     }
-  return probe.use();
+  return probe;
 }
 
 std::optional<Binary> read_binary(ByteSource& source, const std::string& path, std::vector<Verdict>& problems) {
@@ -218,7 +239,9 @@ std::optional<Binary> read_binary(ByteSource& source, const std::string& path, s
   } else if (starts_as_elf({head, have})) {
     out = read_headers(source, path, problems);
     if (!out || out->cubin) return out;
-    out->numpy = numpy_use(source, out->elf);
+    const NumpyProbe probe = probed(source, out->elf);
+    out->numpy = probe.use();
+    out->pybind11_python = probe.python();
     for (const ByteRange& range : container_ranges(out->elf, source.size()))
       for (FatbinContainer& container : read_fatbins(source, range, &damage))
         out->fatbins.push_back(std::move(container));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,19 +32,23 @@ struct Binary {
   std::optional<Cubin> cubin;  // if it is one
   bool bare_fatbin = false;    // a .fatbin file: no ELF file around it
   NumpyUse numpy;
+  Version pybind11_python;  // that a module of pybind11 was compiled for, and asks for; not known: it does not ask
 };
 
-// Looks for the texts that NumPy's headers and Cython leave in a module.
+// Looks for the texts that NumPy's headers, Cython and pybind11 leave in a module.
 class NumpyProbe {
  public:
   void feed(std::span<const uint8_t> piece);
   NumpyUse use() const;
+  Version python() const;
 
  private:
   void look(std::string_view text);
   std::string tail_;
   bool has_old_ = false, has_new_ = false, has_old_words_ = false, has_types_ = false;
   NumpyUse found_;
+  bool asks_for_python_ = false;
+  std::set<int> minors_;  // of texts such as "3.9"
 };
 
 // Is fed a file from its beginning to its end and finds out whether it is compiled code, GPU code included.

@@ -285,6 +285,23 @@ TEST(Parts, ALibraryOfTheSystemThatPythonLooksFor) {
   EXPECT_EQ(last_error("import ctypes\nlib = ctypes.CDLL(NAME)\n", without).code, "CANNOT_TELL");
 }
 
+TEST(Parts, AModuleOfPybind11ForAnotherPython) {
+  const Words words = {{"libc.so.6"}, {"malloc@GLIBC_2.17@libc.so.6"}, {"PyInit__core"}, {}};
+  const auto judged = [&](const std::string& python) {
+    Inspection inspection = package({{"pkg/_core.so", words}}, python);
+    inspection.wheel->binaries[0].pybind11_python = {{3, 9}};
+    return of(inspection, "pkg/_core.so");
+  };
+  const Verdict verdict = judged("from . import _core\n");
+  EXPECT_EQ(verdict.code, "PY_SYMBOL");
+  EXPECT_EQ(verdict.severity, Severity::kError);
+  EXPECT_TRUE(verdict.message.starts_with("ImportError: Python version mismatch: module was compiled for Python 3.9"));
+  EXPECT_EQ(judged("try:\n    from . import _core\nexcept ImportError:\n    pass\n").severity, Severity::kWarning);
+  // By the bare name, after its folder was added to the path.
+  EXPECT_EQ(judged("sys.path.append(folder)\nimport _core\n").severity, Severity::kError);
+  EXPECT_EQ(judged("sys.path.append(folder)\nimport _other\n").severity, Severity::kWarning);
+}
+
 // An empty file in the place of a library that another one needs: the loader's words.
 TEST(Parts, ALibraryOfTheWheelThatIsEmpty) {
   Inspection inspection =

@@ -273,6 +273,11 @@ TEST(PythonText, LibrariesOfTheSystemByVariables) {
   EXPECT_EQ(outcome("name = 'libvips.so.42'\nname = there(name)\nlib = ctypes.CDLL(name)\n"), "perhaps ");
   EXPECT_EQ(outcome("name = 'libvips.so.42'\nif OTHER:\n    name = 'libc.so.6'\nlib = ctypes.CDLL(name)\n"),
             "perhaps ");
+  EXPECT_EQ(
+      outcome(
+          "def load():\n    for name in names():\n        try:\n            found = ctypes.CDLL(name)\n"
+          "        except OSError:\n            pass\n    if found is None:\n        raise OSError('no')\nload()\n"),
+      "perhaps ");
   EXPECT_EQ(outcome("lib = ctypes.CDLL(None)\n"), "");
   EXPECT_EQ(outcome("try:\n    lib = ctypes.CDLL(NAME)\nexcept OSError:\n    lib = None\n"), "");
   EXPECT_EQ(outcome("path = ctypes.util.find_library('c')\nlib = ctypes.CDLL(path)\n"), "");

@@ -281,6 +281,55 @@ TEST(Installed, CannotTellOfPybind11BesideTheOtherNumPy) {
   EXPECT_EQ(warnings("def f():\n    import pkg._C\n", by_pybind11, "2.1.0", ""), Codes{"NUMPY_ABI"});
 }
 
+// A library that another package has for this one, and opens when it is told to (RAPIDS).
+TEST(Installed, ALibraryThatAnotherPackageOpens) {
+  const auto codes = [](const std::string& python, const std::string& load) {
+    FakeSystem system;
+    make_system(system, kNewError);
+    add_pkg(system, python);
+    system.library(kModule, {.needed = {"libraft.so"}, .exports = {"PyInit__C"}});
+    system.write(kSite + "/libraft/__init__.py", "from libraft.load import load_library\n");
+    system.write(kSite + "/libraft/load.py", load);
+    system.library(kSite + "/libraft/lib64/libraft.so", {.soname = "libraft.so", .needed = {"liblogger.so"}});
+    system.write(kSite + "/logger/__init__.py", "");
+    system.library(kSite + "/logger/lib/liblogger.so", {.soname = "liblogger.so"});
+    return codes_of(judge_all(system), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  const std::string load = "def load_library():\n    import logger\n    return ctypes.CDLL(path)\n";
+  const std::string python = "try:\n    import libraft\nexcept ModuleNotFoundError:\n    pass\nimport pkg._C\n";
+  EXPECT_EQ(codes(python, load), Codes{});
+  // The near misses: not imported, or it opens nothing, or not all that it takes.
+  EXPECT_EQ(codes("import pkg._C\n", load), Codes{"NEEDED_MISSING"});
+  EXPECT_EQ(codes(python, "def load_library():\n    import logger\n"), Codes{"NEEDED_MISSING"});
+  EXPECT_EQ(codes(python, "def load_library():\n    return ctypes.CDLL(path)\n"), Codes{"NEEDED_MISSING"});
+}
+
+// pybind11 compares the Python that a module was compiled for with the one that imports it (ScaNN 1.4.2 for 3.9).
+TEST(Installed, ForTheOtherPythonByPybind11) {
+  const auto codes = [](const std::string& words, const std::string& file = "core.so") {
+    FakeSystem system;
+    make_system(system, kNewError);
+    system.library(kModule, {.exports = {"PyInit__C"}});
+    add_pkg(system, "import other\n");
+    system.write(kSite + "/other/__init__.py", "from . import core\n");
+    system.library(kSite + "/other/" + file, {.exports = {"PyInit_core"}, .data = words});
+    return codes_of(judge_all(system), Severity::kError);
+  };
+  using Codes = std::vector<std::string>;
+  const std::string check = "Python version mismatch: module was compiled for Python %s, but the interpreter version";
+  const auto version = [](const std::string& text) { return std::string(1, '\0') + text + std::string(1, '\0'); };
+  EXPECT_EQ(codes(check + version("3.9")), Codes{"PY_SYMBOL"});
+  EXPECT_EQ(codes(version("3.11") + check), Codes{"PY_SYMBOL"});
+  // The near misses: this Python, no such check, two such texts, parts of others, a name that says which Python.
+  EXPECT_EQ(codes(check + version("3.12")), Codes{});
+  EXPECT_EQ(codes(version("3.9")), Codes{});
+  EXPECT_EQ(codes(check + version("3.9") + version("3.12")), Codes{});
+  EXPECT_EQ(codes(check + version("3.9.1")), Codes{});
+  EXPECT_EQ(codes(check + version("v3.9")), Codes{});
+  EXPECT_EQ(codes(check + version("3.9"), "core.cpython-312-x86_64-linux-gnu.so"), Codes{});
+}
+
 // What stops a package may lie in another that it imports (statsmodels and the pandas beside it).
 TEST(Installed, WhatItImportsIsFollowed) {
   const auto judged = [](const std::string& python, const std::string& other) {

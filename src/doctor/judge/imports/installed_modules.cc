@@ -5,6 +5,7 @@
 
 #include "doctor/judge/imports/numpy_interface.h"
 #include "doctor/judge/judge_load.h"
+#include "doctor/judge/own_check.h"
 #include "doctor/load/library_store.h"
 #include "doctor/tables/standard_modules.h"
 #include "support/text.h"
@@ -53,14 +54,23 @@ std::string InstalledModules::find_file(const std::string& module, const std::ve
   return "";
 }
 
+bool InstalledModules::is_there(const std::string& package) {
+  if (!target_.python) return false;
+  return std::any_of(target_.python->site_packages.begin(), target_.python->site_packages.end(),
+                     [&](const std::string& site) {
+                       const std::set<std::string>& names = names_in(site);
+                       const auto dotted = names.lower_bound(package + ".");
+                       return names.count(package) || (dotted != names.end() && dotted->starts_with(package + "."));
+                     });
+}
+
 bool InstalledModules::is_absent(const std::string& package) {
-  if (!target_.python || is_standard_module(package) || !is_followed(package)) return false;
+  if (!target_.python || is_standard_module(package) || !is_followed(package) || is_there(package)) return false;
   bool is_listed = false;
   for (const std::string& site : target_.python->site_packages)
     for (const std::string& name : names_in(site)) {
       is_listed |= name.ends_with(".dist-info");
-      // What an editable install finds by code is not in the folder.
-      if (name == package || name.starts_with(package + ".") || name.starts_with("__editable__")) return false;
+      if (name.starts_with("__editable__")) return false;  // what it finds by code is not in the folder
     }
   return is_listed;
 }
@@ -119,10 +129,36 @@ void InstalledModules::judge(const std::string& path, Compiled& out) {
   if (said->failure != LoadFailure::kNone) {
     out.failure = ImportFailure::kImportError;
     out.verdict = verdicts.back();
+  } else if (auto other = judge_pybind11(*out.binary, facts, target_)) {
+    out.failure = ImportFailure::kImportError;
+    out.verdict = std::move(other);
   } else if (auto numpy = judge_numpy(*out.binary, facts, numpy_use(*out.binary, *said), target_)) {
     out.failure = numpy->failure;
     out.verdict = std::move(numpy->verdict);
   }
+}
+
+std::string InstalledModules::library_for_others(const std::set<std::string>& packages, const std::string& library) {
+  if (!target_.python) return "";
+  std::set<std::string> openers;
+  for (const std::string& package : packages) {
+    if (package.find('.') != package.npos || is_standard_module(package)) continue;
+    for (const std::string& module : {package + ".load", package}) {
+      const Outline* outline = python(module);
+      if (!outline || std::none_of(outline->steps.begin(), outline->steps.end(),
+                                   [](const Step& step) { return step.kind == StepKind::kOpen; }))
+        continue;
+      openers.insert(package);
+      for (const Step& step : outline->steps)
+        if (step.kind == StepKind::kImport) openers.insert(step.name.substr(0, step.name.find('.')));
+    }
+  }
+  for (const std::string& site : target_.python->site_packages)
+    for (const std::string& package : openers)
+      for (const char* folder : {"/lib64", "/lib", ""})
+        if (names_in(site + "/" + package + folder).count(library))
+          return site + "/" + package + folder + "/" + library;
+  return "";
 }
 
 NumpyUse InstalledModules::numpy_use(const Binary& module, const Resolution& said) {

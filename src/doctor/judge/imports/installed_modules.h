@@ -28,10 +28,15 @@ class InstalledModules : public ModuleFinder {
   bool has_system_library(const std::string& name) override;
   bool opens_by_name(const std::string& file) override;
 
+  // Is something of this name in the folders of packages?
+  bool is_there(const std::string& package);
   // Of a module that cannot be loaded.
   const Verdict* verdict(const std::string& module) const;
   // Where the libraries lie that compiled modules asked for so far, by the name they asked for.
   const std::map<std::string, std::string>& libraries() const { return libraries_; }
+  // Where this library lies in one of these packages that is there to open it for others, or in one that such a package
+  // imports (libraft.load_library(), rapids_logger); empty: in none.
+  std::string library_for_others(const std::set<std::string>& packages, const std::string& library);
 
  private:
   struct Compiled {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "doctor/tables/standard_modules.h"
+
 namespace doctor {
 namespace {
 
@@ -41,6 +43,17 @@ class Finder : public ModuleFinder {
     const auto own = compiled_.find(module);
     if (own != compiled_.end()) return own->second;
     return is_own(module) || outlines_.count(module) ? std::nullopt : others_.compiled(module);
+  }
+
+  std::string own_module(const std::string& name) override {
+    if (is_standard_module(name) || tops_.count(name) || others_.is_there(name)) return "";
+    std::string out;
+    for (const auto& [module, failure] : compiled_)
+      if (module.ends_with("." + name)) {
+        if (!out.empty()) return "";
+        out = module;
+      }
+    return out;
   }
 
   bool is_absent(const std::string& package) override {
@@ -150,6 +163,11 @@ Part PackageImports::part(const std::string& module) const {
   if (own != compiled_.end() && own->second == ImportFailure::kNone) return Part::kLoads;
   if (stopping_.count(module)) return Part::kStops;
   return reached_.count(module) ? Part::kCaught : Part::kUnreached;
+}
+
+std::string PackageImports::library(const std::string& name) const {
+  const auto loaded = modules_->libraries().find(name);
+  return loaded != modules_->libraries().end() ? loaded->second : modules_->library_for_others(reached_, name);
 }
 
 bool PackageImports::opens_for_certain(const std::string& stem) const {

@@ -42,8 +42,8 @@ class PackageImports {
   // The first operator of torch that the import asks for and that is not there unless a library of the package made it
   // ("pkg::nms"); empty: none.
   const std::string& asked_operator() const { return asked_operator_; }
-  // Libraries of other packages that are loaded on the way, by name.
-  const std::map<std::string, std::string>& libraries() const { return modules_->libraries(); }
+  // Where a library of another package lies that is loaded on the way; empty: none of this name.
+  std::string library(const std::string& name) const;
 
  private:
   bool is_own_namespace(const std::string& name) const;

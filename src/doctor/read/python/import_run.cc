@@ -110,6 +110,9 @@ class ImportRunner {
       return known->second;
     }
     const Outline* outline = finder_.python(module);
+    if (!outline && module.find('.') == module.npos)
+      if (const std::string whole = finder_.own_module(module); !whole.empty())
+        return done_[module] = import_one(whole);
     // Where nobody would catch it, it is to be installed yet.
     if (!outline && tries_ > 0 && module.find('.') == module.npos && finder_.is_absent(module))
       return known->second = Failure{ImportFailure::kModuleNotFound, module};
@@ -231,6 +234,7 @@ class ImportRunner {
         case StepKind::kAssign: assign(frame, step); break;
         case StepKind::kOpen:
           if (!frame.is_caught) out_.opened.insert(step.name);
+          frame.asks_for_unknown |= is_unknown(frame, step);
           if (finder_.library_fails(frame.outline.package, step.name))
             failure = Failure{ImportFailure::kOsError, kLibrary};
           else if (frame.is_certain && !frame.may_have_returned)
@@ -277,10 +281,15 @@ class ImportRunner {
       if (std::any_of(names.begin(), names.end(), [&](const std::string& name) { return opens(name); })) return {};
       return Failure{ImportFailure::kOsError, std::string(kSystem) + names[0]};
     }
-    // What find_library said, if nothing, opens Python itself.
-    const bool is_unknown = step.name.empty() && !step.variable.empty() && !frame.found.count(step.variable);
-    if (is_unknown && !frame.is_caught) out_.perhaps_lacking.insert("");
+    if (is_unknown(frame, step) && !frame.is_caught) out_.perhaps_lacking.insert("");
     return {};
+  }
+
+  // A library whose name is not in the text. (What find_library said, if nothing, opens Python itself.)
+  bool is_unknown(const Frame& frame, const Step& step) {
+    const auto* words = step.variable.empty() ? nullptr : words_of(frame, step.variable);
+    return step.name.empty() && !step.variable.empty() && !frame.found.count(step.variable) &&
+           (!words || files_among(*words).empty());
   }
 
   // All of them, if each is a library's file name.

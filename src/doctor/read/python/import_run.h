@@ -28,6 +28,9 @@ class ModuleFinder {
   virtual const Outline* python(const std::string& module) = 0;
   // Its compiled file: nothing if it has none, else whether it can be loaded.
   virtual std::optional<ImportFailure> compiled(const std::string& module) = 0;
+  // The whole name of a compiled module that is found by this one, since its package added the folder to the path
+  // (ScaNN's scann_pybind); empty: there is none.
+  virtual std::string own_module(const std::string& /*name*/) { return ""; }
   // Is there no such package (first part of a name), neither in this Python nor among what the judged one brings? False
   // where that is not known.
   virtual bool is_absent(const std::string& /*package*/) { return false; }
