@@ -106,6 +106,16 @@ std::span<const KnownFailure> known_loader_failures() {
        "--no-cache-dir torch"},
       {"PY_SYMBOL",
        Role::kCause,
+       {"module was compiled for Python {version}, but the interpreter version is incompatible: {here}"},
+       {},
+       "pybind11 compares the Python that an extension was built for ({version}) with the one that imports it "
+       "({here}), "
+       "and stops. Where pip installed it all the same, the extension's file name does not say which Python it is for.",
+       "{pip} install --force-reinstall --no-deps another release of the package, whose extension is for {python}; or "
+       "an "
+       "environment of Python {version}"},
+      {"PY_SYMBOL",
+       Role::kCause,
        {"undefined symbol: {symbol@}"},
        {"undefined symbol: Py", "undefined symbol: _Py"},
        "{symbol} belongs to CPython, and this interpreter does not have it: the extension was built for another "

@@ -96,6 +96,10 @@ inline const std::vector<Case>& all() {
        "older"},
       {"python_symbol", "PY_SYMBOL",
        "ImportError: /x/_C.cpython-310-x86_64-linux-gnu.so: undefined symbol: _PyThreadState_UncheckedGet", "CPython"},
+      {"python_of_pybind11", "PY_SYMBOL",
+       "ImportError: Python version mismatch: module was compiled for Python 3.9, but the interpreter version is "
+       "incompatible: 3.11.7 (main, Oct 17 2026, 04:42:02) [GCC 12.2.0].",
+       "built for (3.9)"},
       {"other_symbol", "UNDEFINED_SYMBOL", "ImportError: /x/libfoo.so: undefined symbol: _ZN3foo3barEv", "foo::bar()"},
       {"no_driver", "DRIVER_MISSING",
        "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", "--gpus all"},
