@@ -278,6 +278,11 @@ TEST(PythonText, LibrariesOfTheSystemByVariables) {
           "def load():\n    for name in names():\n        try:\n            found = ctypes.CDLL(name)\n"
           "        except OSError:\n            pass\n    if found is None:\n        raise OSError('no')\nload()\n"),
       "perhaps ");
+  EXPECT_EQ(
+      outcome("def names():\n    yield ctypes.util.find_library('c')\ndef load():\n    for name in names():\n"
+              "        if name is None:\n            continue\n        try:\n            return ctypes.CDLL(name)\n"
+              "        except OSError:\n            pass\n    else:\n        raise ImportError('no')\nload()\n"),
+      "");
   EXPECT_EQ(outcome("lib = ctypes.CDLL(None)\n"), "");
   EXPECT_EQ(outcome("try:\n    lib = ctypes.CDLL(NAME)\nexcept OSError:\n    lib = None\n"), "");
   EXPECT_EQ(outcome("path = ctypes.util.find_library('c')\nlib = ctypes.CDLL(path)\n"), "");

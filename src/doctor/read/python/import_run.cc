@@ -86,6 +86,7 @@ class ImportRunner {
     std::map<std::string, bool> found;  // variables that hold what find_library said: whether it found it
     std::string lacking;                // the last library of the system that it did not find
     bool asks_for_unknown = false;      // find_library was asked for one whose name is not in the text
+    bool has_found = false;             // it found one: that is taken to be what is opened next (python-magic)
     Outcome passed_over;                // what a handler caught last, and did not raise again
     Values* values = nullptr;           // what its variables hold: the module's, or own_values
     Values own_values;
@@ -215,6 +216,7 @@ class ImportRunner {
     }
     Outcome failure = run(inner, found->second + 1, key->end);
     if (!inner.lacking.empty()) frame.lacking = inner.lacking;
+    frame.has_found |= inner.has_found;
     --depth_;
     calling_.erase(key);
     return failure;
@@ -288,7 +290,7 @@ class ImportRunner {
   // A library whose name is not in the text. (What find_library said, if nothing, opens Python itself.)
   bool is_unknown(const Frame& frame, const Step& step) {
     const auto* words = step.variable.empty() ? nullptr : words_of(frame, step.variable);
-    return step.name.empty() && !step.variable.empty() && !frame.found.count(step.variable) &&
+    return step.name.empty() && !step.variable.empty() && !frame.found.count(step.variable) && !frame.has_found &&
            (!words || files_among(*words).empty());
   }
 
@@ -339,6 +341,7 @@ class ImportRunner {
     const bool is_there = std::any_of(names.begin(), names.end(),
                                       [&](const std::string& name) { return finder_.has_system_library(name); });
     frame.lacking = is_there ? "" : names[0];
+    frame.has_found |= is_there;
     if (!step.name.empty()) frame.found[step.name] = is_there;
   }
 
