@@ -296,6 +296,10 @@ void add_control_cases(CaseTable& table) {
                                         .num_splits = splits});
     table.add(name + "_dropout", {.len_q = 20, .len_k = 300, .dropout = 0.3f, .num_splits = splits});
   }
+  // More splits than a warp has lanes, and more than four times as many.
+  for (const int32_t splits : {40, 140})
+    table.add("splits_" + std::to_string(splits),
+              {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 2, .len_k = 9000, .dim = 64, .num_splits = splits});
   table.add("splits_many_more_than_keys", {.len_q = 3, .len_k = 10, .num_splits = 64});
   table.add("deterministic", {.heads_q = 4, .len_q = 150, .len_k = 130, .deterministic = 1});
   table.add("batch_invariant", {.heads_q = 4, .len_q = 150, .len_k = 130, .batch_invariant = 1});

@@ -119,7 +119,7 @@ TEST_F(PlanTest, SplitsWritePartsAndJoinThem) {
   const mica_bindings x = bind(plan);
   ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
   EXPECT_EQ(fake.launches, 2);
-  EXPECT_EQ(fake.last_launch.grid_x, 2u * 300 * 4 / 8) << "the join: a warp per row and head, eight a block";
+  EXPECT_EQ(fake.last_launch.grid_x, 2u * 300 * 4 / 16) << "the join: a warp per row and head, sixteen a block";
   EXPECT_EQ(fake.last_launch.overlaps, fake.arch[device] >= 90) << "machine code for Hopper waits by itself";
   const ForwardParams p = launched();
   EXPECT_NE(p.partial_o, nullptr);

@@ -25,12 +25,21 @@ struct CombineRow {
   i32 head, row;
   i64 part_row;  // in the first split
 
-  // By a warp: the maximum and the sum of all parts, each of which is the state {LSE, 1}.
+  // By a warp: the maximum and the sum of all parts, each of which is the state {LSE, 1}. Memory is waited for once per
+  // 128 splits.
   MICA_DEVICE SoftmaxState<FloatMath> join_states(const float* lse, i64 step, i32 num_splits) const {
+    constexpr int kTogether = 4;
     SoftmaxState<FloatMath> own = empty_state<FloatMath>();
 #pragma unroll 1
-    for (i32 split = threadIdx.x % 32; split < num_splits; split += 32)
-      own = merge<FloatMath>(own, SoftmaxState<FloatMath>{lse[split * step], 1.0f}).state;
+    for (i32 first = threadIdx.x % 32; first < num_splits; first += 32 * kTogether) {
+      float part[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (first + 32 * i < num_splits) part[i] = lse[(first + 32 * i) * step];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (first + 32 * i < num_splits) own = merge<FloatMath>(own, SoftmaxState<FloatMath>{part[i], 1.0f}).state;
+    }
     SoftmaxState<FloatMath> all = own;
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
@@ -55,7 +64,7 @@ struct CombineRow {
   }
   // The columns of splits member, member + team, ..., each times its share, which is relative to the row's maximum.
   MICA_DEVICE float4 sum_of(i32 member, i32 team, i32 num_splits, i32 column, SoftmaxState<FloatMath>& state) const {
-    constexpr int kAhead = 2;
+    constexpr int kAhead = 4;
     const i64 step = i64(p.heads_q) * p.partial_rows, o_step = step * p.dim_v * team;  // between two splits
     const float *lse = p.partial_lse + part_row, *o = p.partial_o + (part_row + member * step) * p.dim_v + column;
     float4 sum = make_float4(0, 0, 0, 0);
