@@ -60,6 +60,8 @@ class Modules : public doctor::ModuleFinder {
   std::map<std::string, ImportFailure> broken;
   std::set<std::string> absent;  // libraries of the system
   std::set<std::string> absent_packages;
+  std::set<std::string> bringing;  // packages with libraries of their own
+  bool brings_libraries(const std::string& package) override { return bringing.count(package) > 0; }
   bool is_absent(const std::string& package) override { return absent_packages.count(package) > 0; }
   bool has_system_library(const std::string& name) override { return !absent.count(name); }
   bool opens_by_name(const std::string& file) override { return !absent.count(file); }
@@ -190,10 +192,14 @@ TEST(PythonText, LibrariesOfTheSystem) {
             "perhaps");
   // A name that is not in the text, and the last word is `raise`: libusb1.
   Modules modules;
-  modules.add("pkg.py",
+  modules.add("pkg/__init__.py",
               "from ctypes.util import find_library\ndef load(name):\n    path = find_library(name)\n"
               "    if path is not None:\n        return path\n    raise OSError('no')\nload(NAME)\n");
   EXPECT_EQ(doctor::run_imports({"pkg"}, modules).perhaps_lacking, (std::set<std::string>{""}));
+  // In a package that is imported on the way and brings libraries, it is one of those.
+  modules.add("other.py", "import pkg\n");
+  modules.bringing = {"pkg"};
+  EXPECT_EQ(doctor::run_imports({"other"}, modules).perhaps_lacking, (std::set<std::string>{}));
 }
 
 // Opened by its name alone: by ctypes as a file, by cffi also as find_library knows it.

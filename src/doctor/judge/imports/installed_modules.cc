@@ -64,6 +64,15 @@ bool InstalledModules::is_there(const std::string& package) {
                      });
 }
 
+bool InstalledModules::brings_libraries(const std::string& package) {
+  if (!target_.python) return false;
+  for (const std::string& site : target_.python->site_packages)
+    for (const char* folder : {"", "/lib", "/lib64", "/libs", ".libs"})
+      for (const std::string& name : names_in(site + "/" + package + folder))
+        if (name.find(".so") != name.npos) return true;
+  return false;
+}
+
 bool InstalledModules::is_absent(const std::string& package) {
   if (!target_.python || is_standard_module(package) || !is_followed(package) || is_there(package)) return false;
   bool is_listed = false;

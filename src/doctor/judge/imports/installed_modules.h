@@ -30,6 +30,8 @@ class InstalledModules : public ModuleFinder {
 
   // Is something of this name in the folders of packages?
   bool is_there(const std::string& package);
+  // Are there libraries in its folder, or where wheels put them?
+  bool brings_libraries(const std::string& package);
   // Of a module that cannot be loaded.
   const Verdict* verdict(const std::string& module) const;
   // Where the libraries lie that compiled modules asked for so far, by the name they asked for.

@@ -65,6 +65,9 @@ class Finder : public ModuleFinder {
            std::any_of(lost_.begin(), lost_.end(), [&](const std::string& stem) { return is_opened_by(word, stem); });
   }
 
+  bool brings_libraries(const std::string& package) override {
+    return !tops_.count(package) && others_.brings_libraries(package);
+  }
   bool has_system_library(const std::string& name) override { return others_.has_system_library(name); }
   // The package's own may be loaded by then.
   bool opens_by_name(const std::string& file) override { return own_files_.count(file) || others_.opens_by_name(file); }

@@ -291,7 +291,10 @@ class ImportRunner {
   bool is_unknown(const Frame& frame, const Step& step) {
     const auto* words = step.variable.empty() ? nullptr : words_of(frame, step.variable);
     return step.name.empty() && !step.variable.empty() && !frame.found.count(step.variable) && !frame.has_found &&
-           (!words || files_among(*words).empty());
+           (!words || files_among(*words).empty()) && !brings_libraries(frame);
+  }
+  bool brings_libraries(const Frame& frame) {
+    return finder_.brings_libraries(frame.outline.package.substr(0, frame.outline.package.find('.')));
   }
 
   // All of them, if each is a library's file name.
@@ -335,7 +338,7 @@ class ImportRunner {
     const auto* held = step.names.empty() && !step.variable.empty() ? words_of(frame, step.variable) : nullptr;
     const std::vector<std::string>& names = held ? *held : step.names;
     if (names.empty()) {
-      frame.asks_for_unknown = true;
+      frame.asks_for_unknown |= !brings_libraries(frame);
       return;
     }
     const bool is_there = std::any_of(names.begin(), names.end(),

@@ -36,6 +36,9 @@ class ModuleFinder {
   virtual bool is_absent(const std::string& /*package*/) { return false; }
   // Is a library that the Python code of this package opens by `word` (empty: not in the text) known to fail?
   virtual bool library_fails(const std::string& /*package*/, const std::string& /*word*/) { return false; }
+  // Does this package, which is installed, bring libraries? Then one that it opens by a name that is not in the text is
+  // taken to be one of these.
+  virtual bool brings_libraries(const std::string& /*package*/) { return false; }
   // Does ctypes.util.find_library find this library of the system ("portaudio")? True where that is not known.
   virtual bool has_system_library(const std::string& /*name*/) { return true; }
   // Does dlopen find this file ("libpulse.so.0") by its name alone? True where that is not known.
