@@ -49,8 +49,10 @@ struct KernelTraits {
   // Key tiles of all sequences, for each SM: it is slower with fewer; the second where half of its rows are in use.
   i32 least_tiles_of_sm = 0, least_tiles_of_few_rows = 0;
   Lengths lengths = Lengths::ANY;
-  bool v_in_k = false;     // reads V out of K: where they turn out to lie apart, another kernel must run
-  i32 overhead_tiles = 0;  // what a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more
+  bool v_in_k = false;  // reads V out of K: where they turn out to lie apart, another kernel must run
+  // What a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more, and a persistent kernel
+  // is cut into splits only where the caller says so.
+  i32 overhead_tiles = 0;
   bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
   bool wants_pages = false;    // finds every key by a block table
