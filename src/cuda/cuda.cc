@@ -6,6 +6,7 @@
 
 #include "core/heads_as_rows.h"
 #include "cuda/check.h"
+#include "cuda/few_rows.h"
 #include "cuda/plan/arguments_backward.h"
 #include "cuda/plan/plan_backward.h"
 #include "cuda/plan/plan_forward.h"
@@ -49,47 +50,6 @@ mica_status no_kernel(const KernelChoice& choice) {
   return fail(MICA_ERROR_UNSUPPORTED, "no CUDA kernel can run this; the closest, %s: %s", best_name, best_text);
 }
 
-// Up to how many rows of a key head decode reads keys about as often as a tile of joined heads would, whose blocks do
-// more at once: that matters where the keys come from L2.
-i32 most_rows_of_decode(const Problem& p, const Device& device) {
-  if (p.dtype == MICA_FP8_E4M3) return 127;
-  const i64 bytes = i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
-  return 2 * bytes <= device.l2_bytes ? 32 : 64;
-}
-
-// Into how many ranges of the keys tiles of joined heads are cut (docs/design/tuning.md, "Heads as rows"); 0: decode
-// does better.
-i32 splits_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode) {
-  constexpr i32 kMinTiles = 2, kMostSplits = 128, kOverheadTiles = 4;
-  if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
-  const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, row.tile_q);
-  const i32 splits = choose_fastest_splits(tiles, ceil_div(max_of(seen_keys(p), 1), row.tile_k), device.num_sms,
-                                           kMinTiles, kMostSplits, kOverheadTiles);
-  // Decode's tiles are half as large: of little work it makes more blocks.
-  return is_decode && 2 * tiles * splits < device.num_sms ? 0 : splits;
-}
-
-// Whether heads whose few rows fill little of a tile would fill it together.
-bool wastes_tiles(const KernelRow& row, const Problem& p) {
-  constexpr i32 kMostRows = 64;
-  return row.traits.persistent && p.dtype != MICA_FP8_E4M3 && p.group > 1 && p.hint_len_q <= kMostRows &&
-         3 * round_up(p.hint_len_q * p.group, row.tile_q) <= 2 * round_up(p.hint_len_q, row.tile_q) * p.group;
-}
-
-// Whether one tile of a forward kernel for each head does better than decode, whose tiles of 16 rows read the keys once
-// each (docs/design/tuning.md, "Few rows").
-bool is_better_in_one_tile(const Problem& p, i32 num_sms) {
-  constexpr i32 kDecodeRows = 16, kNarrow = 64, kWide = 128;
-  const i32 columns = max_of(p.dim_qk, p.dim_v);
-  const i32 most_keys = columns <= kNarrow ? 4096 : 2048;
-  if (p.dtype == MICA_FP8_E4M3 || p.hint_len_q <= kDecodeRows || p.hint_len_k > most_keys) return false;
-  const i64 tiles = i64(p.batch) * p.heads_q;
-  if (4 * tiles >= 3 * num_sms) return true;
-  // With fewer, decode begins sooner where keys are few, and cuts them into ranges where they are many.
-  const i32 few_keys = columns <= kNarrow ? 128 : columns <= kWide ? 64 : 0;
-  return 8 * tiles >= 3 * num_sms && p.hint_len_k > few_keys && p.hint_len_k < 2048;
-}
-
 // The first forward kernel of Hopper's that takes the problem; -1: none.
 i32 find_persistent_forward(const KernelChoice& choice) {
   char text[160];
@@ -117,7 +77,7 @@ i32 find_better(const KernelChoice& choice, i32 index, Problem& forward, i32& ls
   if (in_one_axis || (can_combine && heads_in_boxes(p, forward))) {
     const i32 other = find();
     if (other >= 0) {
-      forward.num_splits = splits_of_joined(kernel_table().rows[other], forward, choice.device, is_decode);
+      forward.num_splits = ranges_of_joined(kernel_table().rows[other], forward, choice.device, is_decode);
       if (forward.num_splits == 0 && is_better_in_one_tile(forward, num_sms)) forward.num_splits = 1;
       if (p.num_splits == 1) forward.num_splits = min_of(forward.num_splits, 1);
       if (forward.num_splits > 0) return other;

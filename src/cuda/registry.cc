@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cuda/backward_share.h"
+#include "cuda/few_rows.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/parts/page_blocks_sm90.h"
 #include "cuda/tensor_maps.h"
@@ -232,26 +233,6 @@ class Questions {
   i32 passed_ = 0;
 };
 
-// Rows of one head in several tiles of decode, each of which reads the keys for itself, and more heads than SMs: one
-// tile of forward reads them once (docs/design/tuning.md, "Few rows").
-bool is_short_batch(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kMostKeys = 256, kMostColumns = 128;
-  return !p.batch_invariant && p.group == 1 && p.hint_len_q > row.tile_q && p.hint_len_k <= kMostKeys &&
-         max_of(p.dim_qk, p.dim_v) <= kMostColumns && row.keys == MICA_NONE && i64(p.batch) * p.heads_q >= num_sms;
-}
-
-// Few enough query rows share a key head that the time goes into reading keys and values.
-bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms) {
-  if (is_short_batch(row, p, num_sms)) return false;
-  constexpr i32 kMostTiles = 4;
-  const i32 tiles =
-      ceil_div(max_of(p.hint_len_q, 1), decode_queries(row.tile_q, p.group)) * decode_head_tiles(row.tile_q, p.group);
-  // Tiles of 64 rows have as many products to make as forward has, unless the keys are many more than the queries.
-  constexpr i32 kKeysOfQuery = 8;
-  const bool is_long = row.tile_q <= 16 || p.hint_len_k >= i64(kKeysOfQuery) * p.hint_len_q;
-  return p.hint_len_q <= 1 || (tiles <= kMostTiles && is_long);
-}
-
 constexpr i32 kUsualTile = 192;  // queries
 constexpr i32 kNarrow = 64;      // head dimensions up to here have a row of their own, and tiles of 256 queries
 // Whether tiles of 192 queries would hold a quarter more rows than tiles of tile_q.
@@ -381,16 +362,6 @@ bool reads_keys(const KernelRow& row, const Problem& p) {
   if (row.role == Role::APPEND || row.role == Role::COMBINE || row.role == Role::JOIN || row.role == Role::PROBS)
     return true;
   return p.k.dtype == (row.keys == MICA_NONE ? p.dtype : row.keys);
-}
-
-// Up to 64 rows of a key head there are smaller blocks, which begin sooner; up to 32 rows twice as few read the same
-// keys. What a row of half its width would not take is not for a wider one either.
-bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
-  const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.hint_len_k, max_of(row.tile_k, 1));
-  const i64 rows = i64(p.hint_len_q) * p.group;
-  const bool is_too_wide = row.traits.least_queries > 0 && 2 * max_of(p.dim_qk, p.dim_v) <= row.dim_qk;
-  const i32 least = 2 * rows <= row.tile_q ? row.traits.least_tiles_of_few_rows : row.traits.least_tiles_of_sm;
-  return p.batch_invariant || rows > row.tile_q || (!is_too_wide && tiles >= i64(least) * num_sms);
 }
 
 // What the fields of the row say about the problem.

@@ -3,6 +3,7 @@
 #include "cuda/plan/plan_forward.h"
 
 #include "cuda/argument_parts.h"
+#include "cuda/few_rows.h"
 
 namespace mica {
 namespace {
@@ -11,28 +12,6 @@ namespace {
 static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardParams) + sizeof(CombineParams) +
                   sizeof(ProbsParams) + 5 * 16 <=
               Steps::kParamsBytes);
-
-// Into how many ranges to cut the keys so that every SM has work.
-Splits splits_of(const Problem& p, const KernelChoice& choice, const KernelRow& row, i64 blocks) {
-  constexpr i32 kMinTiles = 4, kMostSplits = 128;
-  constexpr i32 kInvariantKeys = 2048;  // batch-invariant: a split's length follows from the capacity alone
-  const i32 num_tiles = ceil_div(max_of(p.max_len_k, 1), row.tile_k);
-  if (p.num_splits > 0) return Splits{min_of(p.num_splits, num_tiles), 0};
-  const i32 workers = choice.device.num_sms * row.blocks;
-  // A persistent kernel is cut where its query tiles are too few for the SMs: a chunk of a prompt on a long cache.
-  const bool gains = row.traits.packs_heads || (row.traits.persistent && row.traits.overhead_tiles && blocks < workers);
-  if (!gains || p.probs.dtype != MICA_NONE || find_kernel(Role::COMBINE, choice) < 0) return Splits{1, 0};
-  if (p.batch_invariant) {
-    const i32 length = max_of(ceil_div(kInvariantKeys, row.tile_k), ceil_div(num_tiles, kMostSplits));
-    return Splits{ceil_div(num_tiles, length), length};
-  }
-  const i32 hint_tiles = ceil_div(max_of(row.traits.persistent ? seen_keys(p) : p.hint_len_k, 1), row.tile_k);
-  const i32 splits_chosen =
-      row.traits.overhead_tiles
-          ? choose_fastest_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits, row.traits.overhead_tiles)
-          : choose_splits(blocks, hint_tiles, workers, kMinTiles, kMostSplits);
-  return Splits{splits_chosen, 0};
-}
 
 // How many heads' query tiles are dealt out together. One key head's where all tiles have the same work: whoever reads
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
@@ -59,11 +38,6 @@ i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, 
 }
 
 }  // namespace
-
-i32 seen_keys(const Problem& p) {
-  const i64 window = i64(p.window_left) + p.window_right + 1;
-  return p.window_left >= kUnlimited ? p.hint_len_k : i32(min_of<i64>(p.hint_len_k, window));
-}
 
 bool can_overlap(const KernelChoice& choice, i32 index) {
   constexpr i32 kOverlapInCaptureVersion = 12030;
@@ -163,7 +137,7 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 
   if (status != MICA_OK || !has_rows) return status;
 
   ForwardParams params = forward_params(p, queries_of_tile(row, p), Splits{1, 0});
-  params.splits = splits_of(p, choice, row, blocks_of(row, p, params));
+  params.splits = ranges_of(row, p, choice, blocks_of(row, p, params));
   plan.num_splits = params.splits.num_splits;
   layout.has_parts = plan.num_splits > 1;
   layout.moves_lse = !layout.has_parts && lse_heads > 1;

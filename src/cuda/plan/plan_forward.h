@@ -6,9 +6,6 @@
 
 namespace mica {
 
-// Keys that a row sees at most.
-i32 seen_keys(const Problem& p);
-
 // Whether the kernel of a row can be dealt out while the one before it ends: it has to wait for that by itself, which
 // machine code for Hopper and later does, and a capture has to know how to record it.
 bool can_overlap(const KernelChoice& choice, i32 index);

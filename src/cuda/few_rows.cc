@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/few_rows.h"
+
+namespace mica {
+namespace {
+
+constexpr i32 kDecodeRows = 16;           // of decode's small tiles
+constexpr i32 kNarrow = 64, kWide = 128;  // columns of a head
+constexpr i32 kMostRanges = 128;
+
+i32 columns_of(const Problem& p) { return max_of(p.dim_qk, p.dim_v); }
+i64 heads_of(const Problem& p) { return i64(p.batch) * p.heads_q; }
+
+// is_better_in_one_tile for GPUs without wgmma, whose forward kernels gain less: more heads than SMs, and few keys.
+bool is_better_in_portable_tile(const KernelRow& decode, const Problem& p, i32 num_sms) {
+  constexpr i32 kMostKeys = 256;
+  return !p.batch_invariant && p.group == 1 && p.hint_len_q > decode.tile_q && p.hint_len_k <= kMostKeys &&
+         columns_of(p) <= kWide && decode.keys == MICA_NONE && heads_of(p) >= num_sms;
+}
+
+// Keys that a row sees at most.
+i32 seen_keys(const Problem& p) {
+  const i64 window = i64(p.window_left) + p.window_right + 1;
+  return p.window_left >= kUnlimited ? p.hint_len_k : i32(min_of<i64>(p.hint_len_k, window));
+}
+
+// Up to how many rows of a key head decode reads keys about as often as a tile of joined heads would, whose blocks do
+// more at once: that matters where the keys come from L2.
+i32 most_rows_of_decode(const Problem& p, const Device& device) {
+  if (p.dtype == MICA_FP8_E4M3) return 127;
+  const i64 bytes = i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
+  return 2 * bytes <= device.l2_bytes ? 32 : 64;
+}
+
+}  // namespace
+
+bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms) {
+  constexpr i32 kMostTiles = 4, kKeysOfQuery = 8;
+  if (is_better_in_portable_tile(row, p, num_sms)) return false;
+  const i32 tiles =
+      ceil_div(max_of(p.hint_len_q, 1), decode_queries(row.tile_q, p.group)) * decode_head_tiles(row.tile_q, p.group);
+  // Tiles of 64 rows have as many products to make as forward has, unless the keys are many more than the queries.
+  const bool is_long = row.tile_q <= kDecodeRows || p.hint_len_k >= i64(kKeysOfQuery) * p.hint_len_q;
+  return p.hint_len_q <= 1 || (tiles <= kMostTiles && is_long);
+}
+
+// Up to 32 rows twice as few read the same keys. What a row of half its width would not take is not for a wider one
+// either.
+bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
+  const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.hint_len_k, max_of(row.tile_k, 1));
+  const i64 rows = i64(p.hint_len_q) * p.group;
+  const bool is_too_wide = row.traits.least_queries > 0 && 2 * columns_of(p) <= row.dim_qk;
+  const i32 least = 2 * rows <= row.tile_q ? row.traits.least_tiles_of_few_rows : row.traits.least_tiles_of_sm;
+  return p.batch_invariant || rows > row.tile_q || (!is_too_wide && tiles >= i64(least) * num_sms);
+}
+
+bool is_better_in_one_tile(const Problem& p, i32 num_sms) {
+  const i32 columns = columns_of(p), most_keys = columns <= kNarrow ? 4096 : 2048;
+  if (p.dtype == MICA_FP8_E4M3 || p.hint_len_q <= kDecodeRows || p.hint_len_k > most_keys) return false;
+  const i64 tiles = heads_of(p);
+  if (4 * tiles >= 3 * num_sms) return true;
+  // With fewer, decode begins sooner where keys are few, and cuts them into ranges where they are many.
+  const i32 few_keys = columns <= kNarrow ? 128 : columns <= kWide ? 64 : 0;
+  return 8 * tiles >= 3 * num_sms && p.hint_len_k > few_keys && p.hint_len_k < 2048;
+}
+
+bool wastes_tiles(const KernelRow& row, const Problem& p) {
+  constexpr i32 kMostRows = 64;
+  return row.traits.persistent && p.dtype != MICA_FP8_E4M3 && p.group > 1 && p.hint_len_q <= kMostRows &&
+         3 * round_up(p.hint_len_q * p.group, row.tile_q) <= 2 * round_up(p.hint_len_q, row.tile_q) * p.group;
+}
+
+i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode) {
+  constexpr i32 kLeastTiles = 2, kOverheadTiles = 4;
+  if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
+  const i64 blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, row.tile_q);
+  const i32 ranges = choose_fastest_splits(blocks, ceil_div(max_of(seen_keys(p), 1), row.tile_k), device.num_sms,
+                                           kLeastTiles, kMostRanges, kOverheadTiles);
+  // Decode's tiles are half as large: of little work it makes more blocks.
+  return is_decode && 2 * blocks * ranges < device.num_sms ? 0 : ranges;
+}
+
+Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks) {
+  constexpr i32 kLeastTiles = 4;
+  constexpr i32 kInvariantKeys = 2048;  // batch-invariant: a range's length follows from the capacity alone
+  const i32 num_tiles = ceil_div(max_of(p.max_len_k, 1), row.tile_k), overhead = row.traits.overhead_tiles;
+  if (p.num_splits > 0) return Splits{min_of(p.num_splits, num_tiles), 0};
+  const i32 workers = choice.device.num_sms * row.blocks;
+  // A persistent kernel is cut where its query tiles are too few for the SMs: a chunk of a prompt on a long cache.
+  const bool gains = row.traits.packs_heads || (row.traits.persistent && overhead && blocks < workers);
+  if (!gains || p.probs.dtype != MICA_NONE || find_kernel(Role::COMBINE, choice) < 0) return Splits{1, 0};
+  if (p.batch_invariant) {
+    const i32 length = max_of(ceil_div(kInvariantKeys, row.tile_k), ceil_div(num_tiles, kMostRanges));
+    return Splits{ceil_div(num_tiles, length), length};
+  }
+  const i32 hint_tiles = ceil_div(max_of(row.traits.persistent ? seen_keys(p) : p.hint_len_k, 1), row.tile_k);
+  return Splits{overhead ? choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, overhead)
+                         : choose_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges),
+                0};
+}
+
+}  // namespace mica

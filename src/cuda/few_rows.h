@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward of few query rows: whether decode takes it or a tile of forward, and into how many ranges its keys are cut.
+//
+// Decode's tiles of 16 or 64 rows have all query heads of a key head and begin soon, but each reads the keys for
+// itself. A tile of forward reads them once, for one head or, with heads as rows, for several. Either can cut the keys
+// into ranges, which are joined at the end. What each costs was measured (docs/design/tuning.md: "Few rows", "Heads as
+// rows", "Chunks on long caches"); the figures stand here and nowhere else.
+#pragma once
+
+#include "core/schedule.h"
+#include "cuda/registry.h"
+
+namespace mica {
+
+// Whether a row of decode is for so few query rows of a key head: the time goes into reading keys and values.
+bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms);
+// Whether a row of decode with tiles of 64 has enough of them; decode's small blocks begin sooner.
+bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms);
+
+// Whether a Hopper kernel's tile for each head does better than decode.
+bool is_better_in_one_tile(const Problem& p, i32 num_sms);
+// Whether heads whose few rows fill little of a forward kernel's tile would fill it together.
+bool wastes_tiles(const KernelRow& row, const Problem& p);
+
+// Into how many ranges the keys of heads as rows are cut by a forward kernel; 0: decode, which could take the problem,
+// does better.
+i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode);
+// The same of all problems that are not heads as rows; `blocks` without ranges.
+Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks);
+
+}  // namespace mica
