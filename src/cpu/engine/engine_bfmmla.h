@@ -11,7 +11,7 @@ namespace MICA_NS {
 
 struct EngineBfmmla {
   using Element = u16;
-  static constexpr i32 kStreamedRows = 16;
+  static constexpr i32 kStreamedRows = 2;
   static constexpr i32 kRows = 8;
   static constexpr i32 kCols = 8;
   static constexpr i32 kDepth = 8;
