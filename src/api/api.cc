@@ -46,9 +46,14 @@ mica_status mica_execute(const mica_plan* plan, const mica_bindings* bindings) {
   if (!plan) return fail(MICA_ERROR_INVALID, "plan is null, want one from mica_plan_create");
   if (!bindings) return fail(MICA_ERROR_INVALID, "bindings is null, want pointers");
   const mica::Plan& p = plan->plan;
-  mica_bindings x;
-  if (const mica_status status = mica::take_bindings(*bindings, x); status != MICA_OK) return status;
-  const mica_status status = mica::validate_bindings(p.problem, x, p.workspace_bytes, p.backend->workspace_alignment);
+  mica_bindings taken;
+  if (bindings->struct_bytes != sizeof taken) {
+    if (const mica_status status = mica::take_bindings(*bindings, taken); status != MICA_OK) return status;
+    bindings = &taken;
+  }
+  const mica_bindings& x = *bindings;
+  const mica_status status =
+      mica::validate_bindings(p.problem, x, p.bound, p.workspace_bytes, p.backend->workspace_alignment);
   if (status != MICA_OK) return status;
   return p.with_prefix ? mica::execute_with_prefix(p, x) : p.backend->execute(p, x);
 }

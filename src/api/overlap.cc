@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "base/pointers.h"
 #include "base/status.h"
 #include "core/types.h"
 
@@ -76,13 +75,14 @@ bool is_in_place(const Problem& p, const mica_bindings& x) {
   return true;
 }
 
-mica_status check_results(const Problem& p, const mica_bindings& x) {
-  const auto bound = bound_tensors(p, x);
-  const auto is_there = [](const BoundTensor& b) { return b.tensor.dtype != MICA_NONE && !is_empty(b.tensor); };
-  for (const BoundTensor& written : bound) {
-    if (!is_result(p, written.tensor) || !is_there(written)) continue;
-    for (const BoundTensor& other : bound) {
-      if (!is_there(other) || &other == &written || (is_result(p, other.tensor) && &other < &written)) continue;
+mica_status check_results(const Problem& p, const mica_bindings& x, TensorSet bound) {
+  for (TensorSet from = bound; from; from = without_first(from)) {
+    const BoundTensor written = first_tensor(from, p, x);
+    if (!is_result(p, written.tensor)) continue;
+    for (TensorSet others = bound; others; others = without_first(others)) {
+      const BoundTensor other = first_tensor(others, p, x);
+      const bool had_its_turn = std::countr_zero(others) <= std::countr_zero(from);
+      if (had_its_turn && is_result(p, other.tensor)) continue;
       if (&other.tensor == &p.q && &written.tensor == &p.o && is_in_place(p, x)) continue;
       if (may_overlap(written.address, written.tensor, other.address, other.tensor)) return refuse(written, other);
     }
@@ -92,7 +92,7 @@ mica_status check_results(const Problem& p, const mica_bindings& x) {
 
 // Rows would move within the cache, in any order.
 mica_status check_append(const Problem& p, const mica_bindings& x) {
-  if (p.k_new.dtype == MICA_NONE || is_empty(p.k_new) || is_empty(p.k)) return MICA_OK;
+  if (p.len_new == 0 || is_empty(p.k_new) || is_empty(p.k)) return MICA_OK;
   const BoundTensor k = {"k", x.k, p.k}, v = {"v", x.v, p.v};
   const BoundTensor k_new = {"k_new", x.k_new, p.k_new}, v_new = {"v_new", x.v_new, p.v_new};
   if (may_overlap(x.k_new, p.k_new, x.k, p.k)) return refuse(k_new, k);
@@ -107,8 +107,8 @@ mica_status check_append(const Problem& p, const mica_bindings& x) {
 
 }  // namespace
 
-mica_status check_overlaps(const Problem& p, const mica_bindings& x) {
-  const mica_status status = check_results(p, x);
+mica_status check_overlaps(const Problem& p, const mica_bindings& x, TensorSet bound) {
+  const mica_status status = check_results(p, x, bound);
   return status == MICA_OK ? check_append(p, x) : status;
 }
 

@@ -6,6 +6,7 @@
 
 #include "api/prefix.h"
 #include "api/validate.h"
+#include "base/pointers.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
@@ -53,7 +54,9 @@ mica_status make_plan(const mica_attention& attention, mica_pass pass, Plan& pla
   plan.num_splits = 1;
   plan.workspace_bytes = 0;
   plan.kernel[0] = 0;
-  return plan.problem.k_prefix.dtype ? plan_with_prefix(plan) : plan.backend->plan(plan);
+  const mica_status planned = plan.problem.k_prefix.dtype ? plan_with_prefix(plan) : plan.backend->plan(plan);
+  plan.bound = tensors_of(plan.problem);
+  return planned;
 }
 
 mica_status list_kernels(const mica_attention& attention, mica_pass pass, KernelVisitor visit, void* context) {

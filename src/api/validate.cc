@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "api/overlap.h"
-#include "base/pointers.h"
 #include "base/status.h"
 #include "core/types.h"
 
@@ -794,16 +793,15 @@ mica_status take_bindings(const mica_bindings& given, mica_bindings& taken) {
               taken);
 }
 
-mica_status validate_bindings(const Problem& p, const mica_bindings& x, size_t workspace_bytes,
+mica_status validate_bindings(const Problem& p, const mica_bindings& x, TensorSet bound, size_t workspace_bytes,
                               size_t workspace_alignment) {
   if (x.abi_version != MICA_ABI_VERSION)
     return invalid("bindings.abi_version is %u, want %u (use MICA_BINDINGS_INIT)", x.abi_version, MICA_ABI_VERSION);
-  for (const BoundTensor& b : bound_tensors(p, x)) {
-    if (b.tensor.dtype == MICA_NONE) continue;
-    if (is_empty(b.tensor)) continue;  // it has no address worth asking for
+  for (TensorSet rest = bound; rest; rest = without_first(rest)) {
+    const BoundTensor b = first_tensor(rest, p, x);
     MICA_RETURN_IF_FAILED(check_pointer(b.name, b.address, b.tensor.alignment));
   }
-  MICA_RETURN_IF_FAILED(check_overlaps(p, x));
+  MICA_RETURN_IF_FAILED(check_overlaps(p, x, bound));
   struct Vector {
     const char* name;
     const void* pointer;

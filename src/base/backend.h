@@ -24,6 +24,7 @@ struct Plan {
   i32 device;
   i32 pieces;      // mica_pieces
   i32 num_splits;  // at most this many; 1: not split
+  u32 bound;       // tensors_of(problem), so that a call looks at no others
   size_t workspace_bytes;
   struct PrefixPlans* with_prefix;               // null: no keys are shared by the batch
   char kernel[64];                               // "cpu/avx512/forward"

@@ -2,7 +2,10 @@
 // The bindings as the core wants them.
 #pragma once
 
-#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
 
 #include "core/sequence.h"
 #include "mica/mica.h"
@@ -26,37 +29,74 @@ inline SequenceTable sequence_table(const Problem& p, const mica_bindings& x) {
 struct BoundTensor {
   const char* name;  // in mica_bindings
   const void* address;
-  const Tensor& tensor;  // dtype MICA_NONE: absent
+  const Tensor& tensor;
 };
 
-inline auto bound_tensors(const Problem& p, const mica_bindings& x) {
-  return std::to_array<BoundTensor>({{"q", x.q, p.q},
-                                     {"k", x.k, p.k},
-                                     {"v", x.v, p.v},
-                                     {"o", x.o, p.o},
-                                     {"lse", x.lse, p.lse},
-                                     {"probs", x.probs, p.probs},
-                                     {"boolean_mask", x.boolean_mask, p.boolean},
-                                     {"bias", x.bias, p.bias},
-                                     {"alibi", x.alibi, p.alibi},
-                                     {"sinks", x.sinks, p.sinks},
-                                     {"block_table", x.block_table, p.block_table},
-                                     {"k_new", x.k_new, p.k_new},
-                                     {"v_new", x.v_new, p.v_new},
-                                     {"rotary_cos", x.rotary_cos, p.rotary_cos},
-                                     {"rotary_sin", x.rotary_sin, p.rotary_sin},
-                                     {"d_o", x.d_o, p.d_o},
-                                     {"d_lse", x.d_lse, p.d_lse},
-                                     {"dq", x.dq, p.dq},
-                                     {"dk", x.dk, p.dk},
-                                     {"dv", x.dv, p.dv},
-                                     {"d_bias", x.d_bias, p.d_bias},
-                                     {"d_sinks", x.d_sinks, p.d_sinks},
-                                     {"q_descale", x.q_descale, p.q_descale},
-                                     {"k_descale", x.k_descale, p.k_descale},
-                                     {"v_descale", x.v_descale, p.v_descale},
-                                     {"k_prefix", x.k_prefix, p.k_prefix},
-                                     {"v_prefix", x.v_prefix, p.v_prefix}});
+// Where a tensor that a call may bind has its address in mica_bindings and its description in Problem, in bytes.
+struct TensorPlace {
+  u16 address, tensor;
+  const char* name;
+};
+#define MICA_PLACE(bound, described) \
+  { offsetof(mica_bindings, bound), offsetof(Problem, described), #bound }
+inline constexpr TensorPlace kTensorPlaces[] = {MICA_PLACE(q, q),
+                                                MICA_PLACE(k, k),
+                                                MICA_PLACE(v, v),
+                                                MICA_PLACE(o, o),
+                                                MICA_PLACE(lse, lse),
+                                                MICA_PLACE(probs, probs),
+                                                MICA_PLACE(boolean_mask, boolean),
+                                                MICA_PLACE(bias, bias),
+                                                MICA_PLACE(alibi, alibi),
+                                                MICA_PLACE(sinks, sinks),
+                                                MICA_PLACE(block_table, block_table),
+                                                MICA_PLACE(k_new, k_new),
+                                                MICA_PLACE(v_new, v_new),
+                                                MICA_PLACE(rotary_cos, rotary_cos),
+                                                MICA_PLACE(rotary_sin, rotary_sin),
+                                                MICA_PLACE(d_o, d_o),
+                                                MICA_PLACE(d_lse, d_lse),
+                                                MICA_PLACE(dq, dq),
+                                                MICA_PLACE(dk, dk),
+                                                MICA_PLACE(dv, dv),
+                                                MICA_PLACE(d_bias, d_bias),
+                                                MICA_PLACE(d_sinks, d_sinks),
+                                                MICA_PLACE(q_descale, q_descale),
+                                                MICA_PLACE(k_descale, k_descale),
+                                                MICA_PLACE(v_descale, v_descale),
+                                                MICA_PLACE(k_prefix, k_prefix),
+                                                MICA_PLACE(v_prefix, v_prefix)};
+#undef MICA_PLACE
+
+inline const Tensor& tensor_at(const Problem& p, const TensorPlace& place) {
+  return *reinterpret_cast<const Tensor*>(reinterpret_cast<const char*>(&p) + place.tensor);
 }
+
+// A set of those tensors, by their number.
+using TensorSet = u32;
+static_assert(std::size(kTensorPlaces) <= 8 * sizeof(TensorSet));
+
+inline bool is_empty(const Tensor& t) {
+  return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0;
+}
+
+// Those that are there and have elements: others have no address worth asking for.
+inline TensorSet tensors_of(const Problem& p) {
+  TensorSet set = 0;
+  for (size_t n = 0; n < std::size(kTensorPlaces); ++n) {
+    const Tensor& t = tensor_at(p, kTensorPlaces[n]);
+    if (t.dtype != MICA_NONE && !is_empty(t)) set |= TensorSet(1) << n;
+  }
+  return set;
+}
+
+// The first of a set that is not empty.
+inline BoundTensor first_tensor(TensorSet set, const Problem& p, const mica_bindings& x) {
+  const TensorPlace& place = kTensorPlaces[std::countr_zero(set)];
+  const void* address;
+  std::memcpy(&address, reinterpret_cast<const char*>(&x) + place.address, sizeof address);
+  return {place.name, address, tensor_at(p, place)};
+}
+inline TensorSet without_first(TensorSet set) { return set & (set - 1); }
 
 }  // namespace mica

@@ -7,7 +7,7 @@
 namespace mica {
 
 // Records the message (printf style) and returns the status, so that a caller can `return fail(...)`.
-mica_status fail(mica_status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+mica_status fail(mica_status status, const char* format, ...) __attribute__((cold, format(printf, 2, 3)));
 
 const char* last_error();
 

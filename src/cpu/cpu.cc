@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "base/check_vectors.h"
 #include "base/pointers.h"
@@ -17,7 +18,7 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(CpuPlan) <= sizeof(Plan::backend_data));
+static_assert(sizeof(CpuPlan) <= sizeof(Plan::backend_data) && alignof(CpuPlan) <= 16);
 
 // The instruction set that MICA_CPU_ISA forces, as an index into the list: -1: none is forced, -2: unknown or absent
 // (the message says which there are).
@@ -86,6 +87,7 @@ mica_status make_plan(Plan& plan) {
   if (const mica_status status = choose_threads(cpu.threads); status != MICA_OK) return status;
   plan.num_splits = 1;
   chosen->plan(plan.problem, cpu, plan.num_splits);
+  cpu.sequences = sequence_shapes(plan.problem);
   plan.workspace_bytes = size_t(cpu.workspace_bytes);
   std::snprintf(plan.kernel, sizeof plan.kernel, "%s", chosen->name);
   std::memcpy(plan.backend_data, &cpu, sizeof cpu);
@@ -93,15 +95,19 @@ mica_status make_plan(Plan& plan) {
 }
 
 mica_status execute(const Plan& plan, const mica_bindings& x) {
-  CpuPlan cpu;
-  std::memcpy(&cpu, plan.backend_data, sizeof cpu);
+  const CpuPlan& cpu = *std::launder(reinterpret_cast<const CpuPlan*>(plan.backend_data));
   CpuCall call = {};
   call.problem = &plan.problem;
   call.plan = &cpu;
   call.num_splits = plan.num_splits;
   call.x = &x;
-  call.sequences = sequence_table(plan.problem, x);
-  if (const mica_status status = check_vectors(plan.problem, call.sequences); status != MICA_OK) return status;
+  call.sequences = &cpu.sequences;
+  SequenceTable sequences;
+  if (plan.problem.vectors || plan.problem.page_size > 0) {
+    sequences = sequence_table(plan.problem, x);
+    if (const mica_status status = check_vectors(plan.problem, sequences); status != MICA_OK) return status;
+    call.sequences = &sequences;
+  }
   if (plan.problem.dropout > 0) {
     const bool in_memory = plan.problem.rng_from_memory;
     call.philox = philox_key(in_memory ? u64(x.rng_state[0]) : x.dropout_seed,

@@ -84,7 +84,7 @@ struct KeyRows {
 
 // The factor of key j of sequence b.
 HWY_API float key_descale(const CpuCall& call, const Descale& d, const Sequence& s, i32 b, i32 head_k, i32 j) {
-  const SequenceTable& t = call.sequences;
+  const SequenceTable& t = *call.sequences;
   const i32 slot = call.problem->descale_per_page ? clamp_to(paged_row(t, s, b, j).entry, 0, t.slots_k - 1) : b;
   return descale_at(d, slot, head_k);
 }
@@ -136,13 +136,13 @@ inline void copy_bytes(char* dst, const char* src, i64 bytes) { __builtin_memcpy
 inline void append_row(const CpuCall& call, i32 b, i32 t) {
   const Problem& p = *call.problem;
   const mica_bindings& x = *call.x;
-  const Sequence s = sequence_of(call.sequences, b);
+  const Sequence s = sequence_of(*call.sequences, b);
   const i32 bytes = dtype_bytes(p.dtype), cache_bytes = dtype_bytes(p.k.dtype);
   const bool quantises = p.k.dtype != p.dtype;
   const Descale k_descale = descale_of(p.k_descale, x.k_descale), v_descale = descale_of(p.v_descale, x.v_descale);
   const i32 j = s.append_begin + t;
-  const i64 k_row = key_row_offset(call.sequences, s, b, j, p.k.stride[0], p.k.stride[1]);
-  const i64 v_row = key_row_offset(call.sequences, s, b, j, p.v.stride[0], p.v.stride[1]);
+  const i64 k_row = key_row_offset(*call.sequences, s, b, j, p.k.stride[0], p.k.stride[1]);
+  const i64 v_row = key_row_offset(*call.sequences, s, b, j, p.v.stride[0], p.v.stride[1]);
   float row[MICA_MAX_DIM_QK];
   for (i32 h = 0; h < p.heads_k; ++h) {
     const char* new_k = static_cast<const char*>(x.k_new) +

@@ -24,9 +24,10 @@ mica_status check_address(const Driver& driver, const char* name, const void* ad
 }
 
 mica_status check_addresses(const Driver& driver, const Problem& p, const mica_bindings& x) {
-  for (const BoundTensor& b : bound_tensors(p, x))
-    if (b.tensor.dtype != MICA_NONE)
-      if (const mica_status status = check_address(driver, b.name, b.address); status != MICA_OK) return status;
+  for (TensorSet rest = tensors_of(p); rest; rest = without_first(rest)) {
+    const BoundTensor b = first_tensor(rest, p, x);
+    if (const mica_status status = check_address(driver, b.name, b.address); status != MICA_OK) return status;
+  }
   if (p.dropout > 0 && p.rng_from_memory) return check_address(driver, "rng_state", x.rng_state);
   return MICA_OK;
 }

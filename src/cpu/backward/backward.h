@@ -23,7 +23,7 @@ class BackwardWorker {
   void run(i32 b, i32 head_k, i32 chunk) {
     b_ = b;
     head_k_ = head_k;
-    sequence_ = sequence_of(call_.sequences, b);
+    sequence_ = sequence_of(*call_.sequences, b);
     band_ = band_of(p_, sequence_.len_q, sequence_.len_k);
     tile_.enter_sequence(sequence_, b);
     const Range tiles = chunk_tiles(plan_, sequence_, chunk);
@@ -62,7 +62,7 @@ class BackwardWorker {
     }
   }
   char* key_row(void* base, const Tensor& t, i32 j) const {
-    const i64 row = key_row_offset(call_.sequences, sequence_, b_, j, t.stride[0], t.stride[1]);
+    const i64 row = key_row_offset(*call_.sequences, sequence_, b_, j, t.stride[0], t.stride[1]);
     return static_cast<char*>(base) + (row + head_k_ * t.stride[2]) * dtype_bytes(t.dtype);
   }
 

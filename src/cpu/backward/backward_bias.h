@@ -43,7 +43,7 @@ class BiasWorker {
   bool sums(i32 axis) const { return t_.shape[axis] == 1; }
 
   void add_sequence(i32 b, i32 head, i32 row_tile, i32 key_tile) {
-    const Sequence s = sequence_of(call_.sequences, b);
+    const Sequence s = sequence_of(*call_.sequences, b);
     band_ = band_of(p_, s.len_q, s.len_k);
     tile_.enter_sequence(s, b);
     const Range heads = sums(1) ? Range{0, p_.heads_q} : Range{head, head + 1};

@@ -56,7 +56,7 @@ inline void prepare_rows(const CpuCall& call, i64 index) {
   const Problem& p = *call.problem;
   const BackwardPlan& plan = call.plan->backward;
   const RowTask task = row_task(p, index);
-  const Sequence s = sequence_of(call.sequences, task.b);
+  const Sequence s = sequence_of(*call.sequences, task.b);
   const Range rows = row_part(s.len_q, task.part);
   const i64 first = task.head * plan.rows + padded_row_begin(p, s, task.b, plan.tile_q);
   float* delta = reinterpret_cast<float*>(call.workspace + plan.delta.offset) + first;
@@ -95,7 +95,7 @@ inline void finish_dq(const CpuCall& call, i64 index) {
   const Problem& p = *call.problem;
   const BackwardPlan& plan = call.plan->backward;
   const RowTask task = row_task(p, index);
-  const Sequence s = sequence_of(call.sequences, task.b);
+  const Sequence s = sequence_of(*call.sequences, task.b);
   const Band band = band_of(p, s.len_q, s.len_k);
   const Range rows = row_part(s.slot_len_q, task.part);
   const i64 first = task.head * plan.rows + padded_row_begin(p, s, task.b, plan.tile_q);

@@ -95,7 +95,7 @@ class BackwardTile {
   // K^T and V^T of a key tile as B.
   auto key_row_at(const void* base, const Tensor& t, i32 head_k, i32 begin) const {
     return [this, base, &t, head_k, begin](i32 j) -> const void* {
-      const i64 row = key_row_offset(call_.sequences, sequence_, b_, begin + j, t.stride[0], t.stride[1]);
+      const i64 row = key_row_offset(*call_.sequences, sequence_, b_, begin + j, t.stride[0], t.stride[1]);
       return static_cast<const char*>(base) + (row + head_k * t.stride[2]) * dtype_bytes(t.dtype);
     };
   }

@@ -38,7 +38,7 @@ void plan_forward(const Problem& p, CpuPlan& plan, i32& num_splits) {
   if (num_splits > 1)
     plan.partial.bytes = partial_rows * p.heads_q * num_splits * partial_floats(p) * i64(sizeof(float));
   plan.counters = Region{round_up<i64>(plan.partial.offset + plan.partial.bytes, kLineBytes), 0};
-  if (num_splits > 1) plan.counters.bytes = num_tiles(p, plan) * i64(sizeof(i32));
+  if (num_splits > 1) plan.counters.bytes = num_tiles(p, plan) * kLineBytes;
   plan.workspace_bytes = plan.counters.offset + plan.counters.bytes;
 }
 
@@ -78,7 +78,7 @@ template <class E>
 void attend_tile(const CpuCall& call, const ForwardTile& tile, i32 split, char* scratch) {
   const Problem& p = *call.problem;
   const CpuPlan& plan = *call.plan;
-  const Sequence s = sequence_of(call.sequences, tile.b);
+  const Sequence s = sequence_of(*call.sequences, tile.b);
   const Range touched = touched_tiles(call, s, tile);
   const bool is_empty = touched.begin >= touched.end;
   if (split == 0) write_empty_rows(call, tile, s, is_empty ? tile.q_begin : max_of(s.len_q, tile.q_begin));
@@ -130,7 +130,7 @@ inline void combine_row(const CpuCall& call, const Sequence& s, const RowPlace& 
 // Joins the splits of the rows of a tile.
 inline void combine_tile(const CpuCall& call, const ForwardTile& tile) {
   const Problem& p = *call.problem;
-  const Sequence s = sequence_of(call.sequences, tile.b);
+  const Sequence s = sequence_of(*call.sequences, tile.b);
   const Range touched = touched_tiles(call, s, tile);
   if (touched.begin >= touched.end) return;
   const i32 num_splits = splits_of(p, *call.plan, s, touched.end - touched.begin).num_splits;
@@ -168,7 +168,7 @@ void execute_forward(const CpuCall& call) {
           attend_tile<E>(c, tile, split, c.workspace + c.plan->scratch.offset + thread * c.plan->scratch_bytes);
         // Who ends the last split of a tile merges them all, in their order.
         if (c.num_splits <= 1) return;
-        i32* done = reinterpret_cast<i32*>(c.workspace + c.plan->counters.offset) + index % tiles;
+        i32* done = reinterpret_cast<i32*>(c.workspace + c.plan->counters.offset + index % tiles * kLineBytes);
         if (__atomic_add_fetch(done, end - begin, __ATOMIC_ACQ_REL) == c.num_splits) combine_tile(c, tile);
       },
       const_cast<CpuCall*>(&call));

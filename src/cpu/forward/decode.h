@@ -108,7 +108,7 @@ class DecodeWorker {
   }
 
   KeyRows rows_of(const void* base, const Tensor& tensor, i32 j) const {
-    return KeyRows{&call_.sequences, &sequence_, base, &tensor, tile_.b, tile_.head_begin / p_.group, j};
+    return KeyRows{call_.sequences, &sequence_, base, &tensor, tile_.b, tile_.head_begin / p_.group, j};
   }
 
   template <i32 kDtype>
@@ -162,7 +162,7 @@ class DecodeWorker {
       k.list(keys.count, k_rows);
       v.list(keys.count, v_rows);
     }
-    const bool is_paged = call_.sequences.page_size > 0;
+    const bool is_paged = call_.sequences->page_size > 0;
     multiply_keys<kDtype>(k_rows, v_rows, keys.count);
     const NextRows next = {k_rows, kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype),
                            is_paged || expands || kReadsInOrder ? 0 : p_.dim_qk * dtype_bytes(p_.k.dtype)};

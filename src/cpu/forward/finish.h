@@ -84,6 +84,7 @@ inline void finish_row(const CpuCall& call, const Sequence& s, const RowPlace& r
     __builtin_memset(o, 0, size_t(p.dim_v) * size_t(dtype_bytes(p.o.dtype)));
   else
     store_row_scaled(o, accumulator, normalizer<ScalarMath>(state) * factor, p.o.dtype, p.dim_v);
+  if (p.lse.dtype == MICA_NONE && p.probs.dtype == MICA_NONE) return;
   const float lse = lse_log2<ScalarMath>(state);
   if (p.lse.dtype != MICA_NONE)
     call.x->lse[s.q_slot * p.lse.stride[0] + row.head * p.lse.stride[1] + (s.q_begin + row.i) * p.lse.stride[2]] =

@@ -94,8 +94,8 @@ class ForwardWorker {
   void attend(i32 j_begin) {
     const i32 keys = min_of(plan_.tile_k, sequence_.len_k - j_begin);
     const i32 head_k = tile_.head_begin / p_.group;
-    const KeyRows k = {&call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, j_begin};
-    const KeyRows v = {&call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, j_begin};
+    const KeyRows k = {call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, j_begin};
+    const KeyRows v = {call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, j_begin};
     if (p_.k.dtype == MICA_FP8_E4M3) {
       const ExpandedRows wide_k = {m_.k_rows, p_.dim_qk}, wide_v = {m_.v_rows, p_.dim_v};
       wide_k.fill(call_, k, descale_of(p_.k_descale, call_.x->k_descale), keys);

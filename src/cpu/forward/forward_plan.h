@@ -56,14 +56,14 @@ HWY_API ForwardTile forward_tile(const CpuCall& call, i64 index) {
   const i32 block = i32(index % head_blocks);
   const i32 in_group = block % chunks * plan.tile_heads;
   const QueryTile q = p.vectors & MICA_CU_SEQLENS_Q
-                          ? find_packed_tile(call.sequences.cu_seqlens_q, p.batch, p.total_q, plan.tile_q, i32(t))
+                          ? find_packed_tile(call.sequences->cu_seqlens_q, p.batch, p.total_q, plan.tile_q, i32(t))
                           : QueryTile{i32(t % p.batch), i32(t / p.batch)};
   ForwardTile tile;
   tile.b = q.batch;
   tile.head_begin = block / chunks * p.group + in_group;
   tile.heads = min_of(plan.tile_heads, p.group - in_group);
   tile.q_begin = q.tile * plan.tile_q;
-  tile.q_end = min_of(tile.q_begin + plan.tile_q, sequence_of(call.sequences, q.batch).slot_len_q);
+  tile.q_end = min_of(tile.q_begin + plan.tile_q, sequence_of(*call.sequences, q.batch).slot_len_q);
   return tile;
 }
 

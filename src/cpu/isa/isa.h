@@ -40,21 +40,24 @@ struct CpuPlan {
   Region scratch;     // a part of scratch_bytes for each thread that can have a task
   i64 scratch_bytes;  // per thread
   Region partial;     // results of splits: accumulator and state for each row, head and split
-  Region counters;    // of each tile: how many of its splits are done
+  Region counters;    // of each tile: how many of its splits are done, on a line of its own
   i64 workspace_bytes;
+  SequenceTable sequences;  // where no vector or page is bound: every call's
   BackwardPlan backward;
 };
 
-// One execution.
-struct CpuCall {
+// One execution, on one line of memory: other cores fetch it from the one that wrote it, while of the plan, which is
+// the same in every call, each keeps a copy in its caches.
+struct alignas(64) CpuCall {
   const Problem* problem;
   const CpuPlan* plan;
-  i32 num_splits;
   const mica_bindings* x;
-  SequenceTable sequences;
-  PhiloxKey philox;
+  const SequenceTable* sequences;
   char* workspace;
+  i32 num_splits;
+  PhiloxKey philox;
 };
+static_assert(sizeof(CpuCall) == 64);
 
 struct IsaKernel {
   const char* name;  // "cpu/neon/forward"

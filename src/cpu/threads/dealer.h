@@ -30,8 +30,10 @@ class Dealer {
   // away have their hands played by the others.
   void work_in_team(i32 thread, i32 come) {
     for (i32 member = thread; member < members_; member += come) run(member * hand_, thread);
-    work(thread);
+    if (members_ * hand_ < count_) work(thread);  // else there is nothing to reach for
   }
+
+  i32 members() const { return members_; }
 
   bool is_empty() const { return next_.load(std::memory_order_relaxed) >= count_; }
 
@@ -41,11 +43,12 @@ class Dealer {
     for (i64 i = begin; i < begin + hand_ && i < count_; ++i) body_(context_, i, thread);
   }
 
-  i64 count_, hand_;
+  alignas(64) std::atomic<i64> next_;  // the next index; on a line of its own
+  alignas(64) i64 count_;
+  i64 hand_;
   ParallelBody body_;
   void* context_;
   i32 members_;
-  alignas(64) std::atomic<i64> next_;  // the next index; on a line of its own
 };
 
 }  // namespace mica

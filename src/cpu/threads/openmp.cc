@@ -178,20 +178,23 @@ constexpr bool kRacesAreWatched = true;
 constexpr bool kRacesAreWatched = false;
 #endif
 
-// Lives on the stack of the thread that called run_on_openmp.
-struct Team {
-  const OpenMp* openmp;
-  i32 num_threads;
-  Dealer dealer;
-  std::atomic<i32> opened, left;
+// Lives on the stack of the thread that called run_on_openmp. Derived, so that all that the others must fetch from that
+// core before they can begin lies on one line.
+struct Team : Dealer {
+  Team(const OpenMp& runtime, i32 num_threads, i64 count, ParallelBody body, void* context)
+      : Dealer(count, num_threads, num_threads, body, context), openmp(&runtime) {}
 
   void work() {
     if (kRacesAreWatched) opened.load(std::memory_order_acquire);
     const i32 thread = openmp->get_thread_num();
-    if (thread < num_threads) dealer.work_in_team(thread, openmp->get_num_threads());
+    if (thread < members()) work_in_team(thread, openmp->get_num_threads());
     if (kRacesAreWatched) left.fetch_add(1, std::memory_order_release);
   }
+
+  const OpenMp* openmp;
+  std::atomic<i32> opened{0}, left{0};
 };
+static_assert(sizeof(Team) == 2 * 64);
 
 void work_in_region(void* team) { static_cast<Team*>(team)->work(); }
 void work_in_fork(i32*, i32*, void* team) { static_cast<Team*>(team)->work(); }
@@ -227,7 +230,7 @@ bool is_in_parallel_region() {
 }
 
 void run_on_openmp(const OpenMp& openmp, i32 num_threads, i64 count, ParallelBody body, void* context) {
-  Team team{&openmp, num_threads, Dealer(count, num_threads, num_threads, body, context), {0}, {0}};
+  Team team(openmp, num_threads, count, body, context);
   team.opened.store(1, std::memory_order_release);
   const i32 asked = num_threads > openmp.get_max_threads() ? num_threads : 0;  // 0: as many as it likes
   if (openmp.parallel) {
