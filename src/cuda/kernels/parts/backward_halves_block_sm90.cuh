@@ -66,11 +66,14 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
   using GradientV = float[kBlocksV][kKeysV / 8][4];
   static constexpr BackwardHalvesSm90Layout kLayout =
       backward_halves_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static constexpr int kDoStages = kLayout.do_stages;
+  using DoPlace = RingPlace<kDoStages>;
   static_assert(kLayout.v == KTile::kBytes && kLayout.q - kLayout.v == VTile::kBytes &&
-                kLayout.d_o - kLayout.q == stages * QTile::kBytes && kLayout.p - kLayout.d_o == OTile::kBytes &&
-                kLayout.ds - kLayout.p == 2 * STile::kBytes && kLayout.ring - kLayout.ds == 2 * STile::kBytes);
+                kLayout.d_o - kLayout.q == stages * QTile::kBytes &&
+                kLayout.p - kLayout.d_o == kDoStages * OTile::kBytes && kLayout.ds - kLayout.p == 2 * STile::kBytes &&
+                kLayout.ring - kLayout.ds == 2 * STile::kBytes);
 
-  Ring<1> do_ring;
+  Ring<kDoStages> do_ring;
   u32 smem_p, keys_full, q_landed, do_landed, dq_open, dq_added;
 
   MICA_DEVICE void run(u8* smem) {
@@ -100,7 +103,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       ring.init(1 + 32, 128 * kConsumers);
       do_ring.init(1 + 32, 4 * kConsumers);
       mbarrier_init(keys_full, 1);
-      mbarrier_init(do_landed, 1);
+      for (i32 stage = 0; stage < kDoStages; ++stage) mbarrier_init(do_landed + stage * 8, 1);
       mbarrier_init(dq_open, 1);
       mbarrier_init(dq_added, 4 * kConsumers);
       for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(q_landed + stage * 8, 1);
@@ -142,8 +145,10 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       ring.wait_empty(place);
       ask_rows<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, query, ring.full(place.stage),
                       q_landed + place.stage * 8, ragged);
-      do_ring.wait_empty(RingPlace<1>::of_step(step));
-      ask_rows<OTile>(smem_do, maps.d_o, query, do_ring.full(0), do_landed, ragged);
+      const DoPlace do_place = DoPlace::of_step(step);
+      do_ring.wait_empty(do_place);
+      ask_rows<OTile>(smem_do + do_place.stage * OTile::kBytes, maps.d_o, query, do_ring.full(do_place.stage),
+                      do_landed + do_place.stage * 8, ragged);
     }
   }
   template <class Tile>
@@ -158,7 +163,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
 
   // One warp: the row statistics, and zeros in the place of rows past the sequence.
   MICA_DEVICE void bring_stats(i32 count) const {
-    u32 q_parities = 0, do_parity = 0;
+    u32 q_parities = 0, do_parities = 0;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     // Consumers add to dQ what they make of these statistics.
     if (threadIdx.x % 32 == 0 && count > 0) this->await_zeros();
@@ -174,13 +179,14 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, query.tile);
       }
       mbarrier_arrive(ring.full(place.stage));
-      do_ring.wait_empty(RingPlace<1>::of_step(step));
+      const DoPlace do_place = DoPlace::of_step(step);
+      do_ring.wait_empty(do_place);
       if (ragged) {
-        mbarrier_wait(do_landed, do_parity);
-        do_parity ^= 1;
-        this->template clear_queries<OTile>(smem_do, query.tile);
+        mbarrier_wait(do_landed + do_place.stage * 8, do_parities >> do_place.stage & 1);
+        do_parities ^= 1u << do_place.stage;
+        this->template clear_queries<OTile>(smem_do + do_place.stage * OTile::kBytes, query.tile);
       }
-      mbarrier_arrive(do_ring.full(0));
+      mbarrier_arrive(do_ring.full(do_place.stage));
     }
   }
 
@@ -208,7 +214,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     // The slices of dQ: side by side, or the narrower ones behind all of the others.
     const i32 first_dq = group * (kSharesK ? kColumnsDQ : 64);
     const i32 rest_dq = kSharesK ? first_dq + 64 : 64 * kConsumers + group * kRestDQ;
-    GradientK dk;  // transposed, both
+    const bool has_upper_dq = first_dq + 32 < p.dim_qk;  // columns in the second half of its 64
+    GradientK dk;                                        // transposed, both
     GradientV dv;
     zero(dk);
     zero(dv);
@@ -223,12 +230,13 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       auto query = this->first_query_tile();
       const i32 dq_before = warp_max(this->dq_tiles_before());
       for (i32 step = 0; step < count; ++step, this->next(query)) {
-        const u32 q = smem_q + place.stage * QTile::kBytes;
+        const DoPlace do_place = DoPlace::of_step(step);
+        const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + do_place.stage * OTile::kBytes;
         const u32 probabilities = smem_p + step % 2 * STile::kBytes, ds = smem_ds + step % 2 * STile::kBytes;
         Scores dp;
         if constexpr (kCapped) features.scale(reinterpret_cast<float(&)[1][kKeys / 8][4]>(s), p);
-        do_ring.wait_full(RingPlace<1>::of_step(step));
-        begin_scores<OTile, VTile>(dp, smem_do, made_anew(smem_v) + own_rows);
+        do_ring.wait_full(do_place);
+        begin_scores<OTile, VTile>(dp, d_o, made_anew(smem_v) + own_rows);
         if (query.tile < tiles.full_begin || query.tile >= tiles.full_end) mask_rows(s, query.tile, warp, group);
         const i32 first_block = group * (kKeys / 8);
         float last[4];  // of P, before softcap's slope
@@ -248,19 +256,22 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         float rest[max_of(kRestDQ, 32) / 8][4];
         float* to = dq_place(dq_before + query.tile, query.head, first_dq, warp);
         this->template gemm_dq<64>(dq, ds, first_dq);
-        begin_gradient<OTile>(dv, smem_do + own_panels_v, probabilities + own_rows_v);
+        begin_gradient<OTile>(dv, d_o + own_panels_v, probabilities + own_rows_v);
         wgmma_wait<1>();
         wgmma_hold(dq);
         if constexpr (kOrdered) mbarrier_wait(dq_open, step % 2);
-        if (p.dq_accumulator) add_dq(to, dq);
+        if (p.dq_accumulator) {
+          add_dq<0, 4>(to, dq);
+          if (kRestDQ > 0 || has_upper_dq) add_dq<4, 8>(to, dq);
+        }
         if constexpr (kRestDQ > 0) this->template gemm_dq<kRestDQ>(rest, ds, rest_dq);
         begin_gradient<QTile>(dk, q + own_panels_k, ds + own_rows_k);
         wgmma_wait<1>();
         hold(dv);
-        arrive_as_warp(do_ring.empty(0));
+        arrive_as_warp(do_ring.empty(do_place.stage));
         if constexpr (kRestDQ > 0) {
           wgmma_hold(rest);
-          if (p.dq_accumulator) add_dq(to + (rest_dq - first_dq) / 8 * 128, rest);
+          if (p.dq_accumulator) add_dq<0, kRestDQ / 8>(to + (rest_dq - first_dq) / 8 * 128, rest);
         }
         if constexpr (kOrdered) {
           __syncwarp();
@@ -416,11 +427,11 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
 
-  // Columns of dQ of this warp's 16 queries.
-  template <int n_blocks>
+  // Blocks of eight columns of dQ of this warp's 16 queries.
+  template <int begin, int end, int n_blocks>
   static MICA_DEVICE void add_dq(float* to, const float (&dq)[n_blocks][4]) {
 #pragma unroll
-    for (int n = 0; n < n_blocks; ++n) reduce_add_4(to + n * 128, dq[n]);
+    for (int n = begin; n < end; ++n) reduce_add_4(to + n * 128, dq[n]);
   }
   // This thread's first quad of columns.
   MICA_DEVICE float* dq_place(i32 tile_of_all, i32 head_q, i32 first_column, i32 warp) const {

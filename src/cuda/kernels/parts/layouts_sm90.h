@@ -183,28 +183,33 @@ MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32
 // Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
 MICA_HD constexpr bool backward_transposes_dq(i32 tile_q) { return tile_q % 64 != 0; }
 
-// K, V; `stages` of Q; dO; two tiles of P and of dS; the rings of Q and of dO; barriers for K and V, for dO and each
-// stage of Q landed, and two for the order in which blocks add dQ; the statistics of each stage.
+// K, V; `stages` of Q; dO, in two stages where there is room; two tiles of P and of dS; the rings of Q and of dO;
+// barriers for K and V, for each stage of dO and of Q landed, and two for the order in which blocks add dQ; the
+// statistics of each stage.
 struct BackwardHalvesSm90Layout {
+  i32 do_stages;
   i32 v, q, d_o, p, ds, ring, do_ring, keys_full, do_landed, q_landed, dq_open, dq_added, stats, bytes;
 };
 MICA_HD constexpr BackwardHalvesSm90Layout backward_halves_sm90_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v,
                                                                        i32 stages) {
   BackwardHalvesSm90Layout at = {};
-  at.v = tile_k * dim_qk * 2;
-  at.q = at.v + tile_k * dim_v * 2;
-  at.d_o = at.q + stages * tile_q * dim_qk * 2;
-  at.p = at.d_o + tile_q * dim_v * 2;
-  at.ds = at.p + 2 * tile_k * tile_q * 2;
-  at.ring = at.ds + 2 * tile_k * tile_q * 2;
-  at.do_ring = at.ring + ring_bytes(stages);
-  at.keys_full = at.do_ring + ring_bytes(1);
-  at.do_landed = at.keys_full + kBarrierBytes;
-  at.q_landed = at.do_landed + kBarrierBytes;
-  at.dq_open = at.q_landed + stages * kBarrierBytes;
-  at.dq_added = at.dq_open + kBarrierBytes;
-  at.stats = at.dq_added + kBarrierBytes;
-  at.bytes = at.stats + stages * 2 * tile_q * 4;
+  for (at.do_stages = 2; at.do_stages > 0; --at.do_stages) {
+    at.v = tile_k * dim_qk * 2;
+    at.q = at.v + tile_k * dim_v * 2;
+    at.d_o = at.q + stages * tile_q * dim_qk * 2;
+    at.p = at.d_o + at.do_stages * tile_q * dim_v * 2;
+    at.ds = at.p + 2 * tile_k * tile_q * 2;
+    at.ring = at.ds + 2 * tile_k * tile_q * 2;
+    at.do_ring = at.ring + ring_bytes(stages);
+    at.keys_full = at.do_ring + ring_bytes(at.do_stages);
+    at.do_landed = at.keys_full + kBarrierBytes;
+    at.q_landed = at.do_landed + at.do_stages * kBarrierBytes;
+    at.dq_open = at.q_landed + stages * kBarrierBytes;
+    at.dq_added = at.dq_open + kBarrierBytes;
+    at.stats = at.dq_added + kBarrierBytes;
+    at.bytes = at.stats + stages * 2 * tile_q * 4;
+    if (at.bytes <= hopper_smem_bytes(1)) break;
+  }
   return at;
 }
 
