@@ -48,6 +48,7 @@ constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
   return {.smem_bytes = forward_fp8_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
           .persistent = true,
           .uses_maps = true,
+          .waits = true,
           .also_serves = kFeatureE4m3Queries | kFeatureFp16Output | kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {

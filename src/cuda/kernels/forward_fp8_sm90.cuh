@@ -109,9 +109,11 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       tma_prefetch(maps.v.map);
     }
     __syncthreads();
+    griddepcontrol_launch_dependents();
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
+      if (warp == 0) griddepcontrol_wait();  // the one that deals out waits when it comes to that
       if (warp == 0)
         fetch();
       else if (warp == 1)
@@ -241,6 +243,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // Query tiles one after the other.
   MICA_DEVICE void consume() {
     const i32 group = uniform_warp() / 4 - 1;
+    griddepcontrol_wait();
     if (group == kConsumers - 1) pass_turn(group);
     while (take_tile()) {
       consume_tile(group);

@@ -182,6 +182,13 @@ struct PackedRows {
   MICA_DEVICE void softmax(float (&scores)[n_blocks][4], SoftmaxState<FloatMath> (&state)[2],
                            float (&out)[v_blocks][4]) const {
     const float scale = kFull ? 1.0f : p.score.scale_log2;
+    const float both[2] = {scale, scale};
+    softmax(scores, state, out, both);
+  }
+  // The same of rows that have a scale each, above 0, that takes them to log2 units.
+  template <int n_blocks, int v_blocks>
+  MICA_DEVICE void softmax(float (&scores)[n_blocks][4], SoftmaxState<FloatMath> (&state)[2], float (&out)[v_blocks][4],
+                           const float (&scale)[2]) const {
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -189,14 +196,14 @@ struct PackedRows {
 #pragma unroll
       for (int n = 0; n < n_blocks; ++n)
         tile_max = fmaxf(tile_max, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
-      factor[half] = absorb_lazily<FloatMath>(state[half], quad_max(tile_max) * scale);
+      factor[half] = absorb_lazily<FloatMath>(state[half], quad_max(tile_max) * scale[half]);
       const float reference = reference_of<FloatMath>(state[half].max);
 #pragma unroll
       for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = scores[n][2 * half + e];
-          x = ex2_approx(fmaf(x, scale, -reference));
+          x = ex2_approx(fmaf(x, scale[half], -reference));
           state[half].sum += x;
         }
     }
