@@ -113,13 +113,14 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
-      if (warp == 0) griddepcontrol_wait();  // the one that deals out waits when it comes to that
-      if (warp == 0)
+      if (warp == 0) {
+        griddepcontrol_wait();  // deal_out waits by itself, the others for what these two bring
         fetch();
-      else if (warp == 1)
+      } else if (warp == 1) {
         this->deal_out();
-      else
+      } else {
         transpose_values(warp - 2);
+      }
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
