@@ -9,6 +9,7 @@
 #include "cuda/backward_share.h"
 #include "cuda/few_rows.h"
 #include "cuda/kernels/params.h"
+#include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "cuda/kernels/parts/page_blocks_sm90.h"
 #include "cuda/tensor_maps.h"
 
@@ -103,7 +104,9 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
   const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
-  return {.smem_bytes = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
+  const bool holds_values = backward_holds_values(r.course == Course::DRAWN, r.dim_v);
+  const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages);
+  return {.smem_bytes = backward_values(layout, holds_values, r.tile_k, r.dim_v).bytes,
           .least_keys = least_keys,
           .shares_groups = true,
           .uses_maps = true};

@@ -15,6 +15,7 @@ namespace {
 enum : int { kTypeByte = 0, kTypeFp16 = 6, kTypeBf16 = 9 };
 enum : int {
   kNotInterleaved = 0,
+  kNotSwizzled = 0,
   kSwizzle128Bytes = 3,
   kPromoteTo128Bytes = 2,
   kPromoteTo256Bytes = 3,
@@ -65,7 +66,8 @@ const char* why_no_map(const RowsShape& s) {
 }
 
 namespace {
-mica_status encode(const RowsShape& s, i32 box_rows, i32 box_heads, MappedRows& mapped, Lines lines) {
+mica_status encode(const RowsShape& s, i64 box_columns, i32 box_rows, i32 box_heads, bool swizzles, MappedRows& mapped,
+                   Lines lines) {
   const Driver& driver = Driver::instance();
   // Any address will do until the tensor is bound.
   void* const address = reinterpret_cast<void*>(std::uintptr_t(1) << 20);
@@ -77,21 +79,24 @@ mica_status encode(const RowsShape& s, i32 box_rows, i32 box_heads, MappedRows& 
   const auto bytes = [element](i64 stride) { return u64(max_of<i64>(stride * element, kStrideBytes)); };
   const std::uint64_t strides[] = {bytes(s.strides.stride_row), bytes(s.strides.stride_head),
                                    bytes(s.strides.stride_batch)};
-  const std::uint32_t box[] = {u32(kBoxBytes / element), u32(box_rows), u32(box_heads), 1},
-                      element_strides[] = {1, 1, 1, 1};
+  const std::uint32_t box[] = {u32(box_columns), u32(box_rows), u32(box_heads), 1}, element_strides[] = {1, 1, 1, 1};
   mapped.head_step = s.strides.stride_head != 0;
   mapped.slot_step = s.strides.stride_batch != 0;
   mapped.box_rows = box_rows;
   mapped.rows = i64(sizes[1]);
-  return driver.check(driver.api().cuTensorMapEncodeTiled(&mapped.map, type_of(s.dtype), 4, address, sizes, strides,
-                                                          box, element_strides, kNotInterleaved, kSwizzle128Bytes,
-                                                          promotion_of(lines), kFillWithZeros),
-                      "cuTensorMapEncodeTiled");
+  return driver.check(
+      driver.api().cuTensorMapEncodeTiled(&mapped.map, type_of(s.dtype), 4, address, sizes, strides, box,
+                                          element_strides, kNotInterleaved, swizzles ? kSwizzle128Bytes : kNotSwizzled,
+                                          promotion_of(lines), kFillWithZeros),
+      "cuTensorMapEncodeTiled");
 }
 }  // namespace
 
 mica_status encode_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lines lines) {
-  return encode(s, box_rows, 1, mapped, lines);
+  return encode(s, kBoxBytes / element_bytes(s.dtype), box_rows, 1, true, mapped, lines);
+}
+mica_status encode_map(const RowsShape& s, i32 box_rows, i32 box_columns, bool swizzles, MappedRows& mapped) {
+  return encode(s, box_columns, box_rows, 1, swizzles, mapped, Lines::TWO);
 }
 
 const char* why_no_joined_map(const RowsShape& s) {
@@ -108,7 +113,7 @@ mica_status encode_joined_map(const RowsShape& s, i32 joined_heads, i32 box_rows
       .slots = s.slots,
       .strides = {nullptr, s.strides.stride_batch, s.strides.stride_head, s.strides.stride_row}};
   const i32 box_heads = min_of(joined_heads, box_rows);
-  return encode(heads_first, box_heads, box_rows / box_heads, mapped, lines);
+  return encode(heads_first, kBoxBytes / element_bytes(s.dtype), box_heads, box_rows / box_heads, true, mapped, lines);
 }
 
 const char* why_no_block_map(const RowsShape& s) {

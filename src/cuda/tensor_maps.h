@@ -22,9 +22,11 @@ const char* why_no_map(const RowsShape& shape);
 // What a box's row of 128 bytes brings into the second-level cache: itself, or the 128 bytes beside it, too.
 enum class Lines { ONE, TWO };
 
-// Boxes of 128 bytes of columns and box_rows rows. An axis that repeats itself (stride 0) has one entry in the map, and
-// its coordinate must be multiplied by the step that goes with it.
+// Boxes of box_rows rows and 128 bytes of columns, or of fewer columns: then the rest of a row of 128 bytes in shared
+// memory stays as it is. An axis that repeats itself (stride 0) has one entry in the map, and its coordinate must be
+// multiplied by the step that goes with it.
 mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped, Lines lines = Lines::TWO);
+mica_status encode_map(const RowsShape& shape, i32 box_rows, i32 box_columns, bool swizzles, MappedRows& mapped);
 
 // The same of rows of joined heads (Problem::joined_heads), in any order of memory: boxes of 64 or 16 of them.
 const char* why_no_joined_map(const RowsShape& shape);

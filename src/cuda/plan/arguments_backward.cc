@@ -2,6 +2,7 @@
 #include "cuda/plan/arguments_backward.h"
 
 #include "cuda/argument_parts.h"
+#include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "cuda/tensor_maps.h"
 
 namespace mica {
@@ -112,10 +113,14 @@ mica_status backward_maps_params(const BackwardParams& backward, const Problem& 
   d_o.dim = p.dim_v;
   d_o.strides = backward.d_o;
   mica_status status = encode_map(rows_shape(p.q), row.tile_q, params.q);
-  if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, params.k);
+  const bool draws = row.course == Course::DRAWN;
+  const i32 key_columns = draws ? backward_drawn_key_columns(row.dim_qk) : 64;
+  if (status == MICA_OK) status = encode_map(rows_shape(p.k), row.tile_k, key_columns, true, params.k);
   // Each consumer's rows of V are asked for as soon as the last ones are done with.
-  const i32 box_rows_v = row.course == Course::DRAWN ? row.tile_k / 2 : row.tile_k;
-  if (status == MICA_OK) status = encode_map(rows_shape(p.v), box_rows_v, params.v);
+  const bool holds_values = backward_holds_values(draws, row.dim_v);
+  if (status == MICA_OK)
+    status = encode_map(rows_shape(p.v), draws ? row.tile_k / 2 : row.tile_k, holds_values ? row.dim_v : 64,
+                        !holds_values, params.v);
   if (status == MICA_OK) status = encode_map(d_o, row.tile_q, params.d_o);
   // Gradients of another type, and what is neither aligned nor small enough for a map, leave from the registers.
   const auto encode_gradient = [&](const Tensor& tensor, MappedRows& mapped) {

@@ -48,16 +48,24 @@ void write_global(const BulkCopy& copy) {
   }
 }
 
+// Rows of a swizzled box are 128 bytes apart, however short they are.
+u32 row_bytes(const test::FakeTensorMap& map) {
+  return map.swizzle == test::kMapSwizzle128 ? kRow : map.box[0] * map.element_bytes;
+}
+u32 bytes_of_room(const BulkCopy& copy) {
+  return copy.global ? copy.bytes : copy.bytes / (copy.map.box[0] * copy.map.element_bytes) * row_bytes(copy.map);
+}
+
 }  // namespace
 
 u32 num_chunks(const BulkCopy& copy) { return copy.bytes / kChunk; }
 
 BulkChunk chunk_of(const BulkCopy& copy, u32 index) {
-  const u32 plain = copy.shared + index * kChunk;
-  if (copy.global) return {plain, copy.global + index * kChunk, 0, kChunk};
+  if (copy.global) return {copy.shared + index * kChunk, copy.global + index * kChunk, 0, kChunk};
   const test::FakeTensorMap& map = copy.map;
   const u32 chunks_of_row = map.box[0] * map.element_bytes / kChunk;
   u32 row = index / chunks_of_row;
+  const u32 plain = copy.shared + row * row_bytes(map) + index % chunks_of_row * kChunk;
   i64 offset = 0;
   bool inside = true;
   for (int axis = 1; axis < test::FakeTensorMap::kRank; ++axis) {
@@ -83,8 +91,8 @@ const char* broken_rule(const BulkCopy& copy) {
   }
   const bool is_swizzled = copy.map.swizzle == test::kMapSwizzle128;
   if (!copy.map.is_valid()) return "a tensor map that the driver did not make";
-  if (is_swizzled && copy.map.box[0] * copy.map.element_bytes != kRow)
-    return "a swizzled box whose rows are not 128 bytes";
+  if (is_swizzled && copy.map.box[0] * copy.map.element_bytes > kRow)
+    return "a swizzled box whose rows are more than 128 bytes";
   if (copy.shared % (is_swizzled ? 8 * kRow : kRow))
     return is_swizzled ? "a swizzled box that is not at 1024 bytes of shared memory"
                        : "a box that is not at 128 bytes of shared memory";
@@ -93,7 +101,7 @@ const char* broken_rule(const BulkCopy& copy) {
 
 void Block::ask_load(const BulkCopy& copy, Mbarrier& barrier) {
   const char* broken = broken_rule(copy);
-  if (!broken[0] && !contains(copy.shared, copy.bytes)) broken = "a bulk copy to outside shared memory";
+  if (!broken[0] && !contains(copy.shared, bytes_of_room(copy))) broken = "a bulk copy to outside shared memory";
   if (!broken[0] && barrier.arrivals == 0) broken = "a bulk copy for a barrier that nobody made";
   if (!broken[0] && shadow_.fences(barrier.maker) == barrier.maker_fences)
     broken = "a bulk copy for a barrier whose maker made no fence_for_wgmma";
@@ -132,7 +140,7 @@ bool Block::deliver() {
 
 void Block::ask_store(const BulkCopy& copy) {
   const char* broken = broken_rule(copy);
-  if (!broken[0] && !contains(copy.shared, copy.bytes)) broken = "a bulk copy from outside shared memory";
+  if (!broken[0] && !contains(copy.shared, bytes_of_room(copy))) broken = "a bulk copy from outside shared memory";
   if (broken[0]) {
     complain(broken);
     return;

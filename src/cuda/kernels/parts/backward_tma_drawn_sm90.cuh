@@ -11,8 +11,8 @@ namespace mica {
 
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
 struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
-  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true>;
   using Base::band;
   using Base::batch_index;
   using Base::head_k;
@@ -21,6 +21,8 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   using Base::kConsumers;
   using Base::key_begin;
   using Base::keys_full;
+  using Base::kHoldsValues;
+  using Base::kKeyColumns;
   using Base::kLayout;
   using Base::kProducerRegisters;
   using Base::maps;
@@ -32,6 +34,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   using Base::tiles;
   using typename Base::KTile;
   using typename Base::Place;
+  using typename Base::Values;
   using typename Base::VTile;
   // A key tile as it is announced: Item, Owner.
   struct Item {
@@ -160,21 +163,42 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   MICA_DEVICE void ask_item(i32 count, Place& place, u32 parity) const {
     auto query = this->first_query_tile();
     this->ask_q(query, place);
-    mbarrier_wait(keys_empty, parity);
-    mbarrier_arrive_expecting(keys_full, KTile::kBytes);
-    this->template ask_key_rows<KTile>(smem_k, maps.k, 0, keys_full);
-    for (i32 group = 0; group < kConsumers; ++group) {
-      const u32 full = values_full(group);
-      mbarrier_wait(values_empty(group), parity);
-      mbarrier_arrive_expecting(full, VTile::kBytes / kConsumers);
-      this->template ask_key_rows<VTile>(smem_v + group * 64 * 128, maps.v, group * 64, full);
-    }
+    if constexpr (kHoldsValues) ask_values(parity);
+    ask_keys(parity);
+    if constexpr (!kHoldsValues) ask_values(parity);
     for (i32 step = 1; step < count; ++step) {
       place.next();
       this->next(query);
       this->ask_q(query, place);
     }
     place.next();
+  }
+  MICA_DEVICE void ask_keys(u32 parity) const {
+    mbarrier_wait(keys_empty, parity);
+    mbarrier_arrive_expecting(keys_full, KTile::kPanels * tile_k * kKeyColumns * 2);
+#pragma unroll
+    for (int panel = 0; panel < KTile::kPanels; ++panel)
+      tma_load(smem_k + panel * KTile::kPanelBytes, maps.k.map,
+               {panel * kKeyColumns, i32(sequence.k_begin) + key_begin, head_k * maps.k.head_step,
+                sequence.k_slot * maps.k.slot_step},
+               keys_full);
+  }
+  MICA_DEVICE void ask_values(u32 parity) const {
+    for (i32 group = 0; group < kConsumers; ++group) {
+      const u32 full = values_full(group);
+      mbarrier_wait(values_empty(group), parity);
+      if constexpr (kHoldsValues) {
+        constexpr u32 kBytes = 64 * dim_v * 2;
+        mbarrier_arrive_expecting(full, kBytes);
+        tma_load(smem_v + group * kBytes, maps.v.map,
+                 {0, i32(sequence.k_begin) + key_begin + group * 64, head_k * maps.v.head_step,
+                  sequence.k_slot * maps.v.slot_step},
+                 full);
+      } else {
+        mbarrier_arrive_expecting(full, VTile::kBytes / kConsumers);
+        this->template ask_key_rows<VTile>(smem_v + group * 64 * 128, maps.v, group * 64, full);
+      }
+    }
   }
   // One lane: a key tile without a step needs no keys, but the barriers count it.
   MICA_DEVICE void pass_keys(u32 parity) const {
@@ -225,6 +249,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       if (count < 0) break;
       consume_item(count, taken, place, step);
     }
+    if constexpr (kHoldsValues) Base::settle_rows();
     if (group_of_thread() == 0) this->ping_pong_wait(0);
   }
   static MICA_DEVICE i32 group_of_thread() { return i32(threadIdx.x) / 128 - 1; }
@@ -237,12 +262,19 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       mbarrier_wait(keys_full, taken & 1);
       mbarrier_wait(values_full(group), taken & 1);
       clear_unused_rows(group);
+      Values values;
+      if constexpr (kHoldsValues) {
+        const i32 first_row = consumer * 16;
+        this->take_values(values, first_row, sequence.len_k - key_begin - first_row);
+        mbarrier_arrive(values_empty(group));
+      }
       // Otherwise it is made again in every step, from the thread's number.
       this->lane = __shfl_sync(0xffffffffu, threadIdx.x % 32, i32(threadIdx.x % 32));
-      this->template loop<true>(dk, dv, place, step & 3, (step & 3) + count, warp_max(group), consumer % 4);
+      this->template loop<true>(dk, dv, place, values, step & 3, (step & 3) + count, warp_max(group), consumer % 4);
       step += count;
     }
     const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
+    if (kHoldsValues && count == 0) mbarrier_arrive(values_empty(group));
     work_ring.place = Base::place_of(taken);
     find_owner();
     work_ring.release();
@@ -256,9 +288,11 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       this->template leave_dv<kLeave>(dv, consumer);
     if (group == 0) finish(step - 1, count, group, warp);
     if (maps.parts == 1) this->template leave_dk<kLeave>(dk, consumer);
-    fence_for_wgmma();
-    Base::settle_rows();
-    mbarrier_arrive(values_empty(group));  // by every thread that read rows of it: racecheck follows those alone
+    if constexpr (!kHoldsValues) {
+      fence_for_wgmma();
+      Base::settle_rows();
+      mbarrier_arrive(values_empty(group));  // by every thread that read rows of it: racecheck follows those alone
+    }
   }
   // The last dQ; then K is done with.
   MICA_DEVICE void finish(i32 step, i32 count, i32 group, i32 warp) const {
@@ -270,7 +304,8 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     const i32 valid = sequence.len_k - key_begin, own = valid - group * 64;
     if (valid >= tile_k) return;
     this->template clear_rows<KTile>(smem_k, valid, tile_k, threadIdx.x - 128, 128 * kConsumers);
-    this->template clear_rows<VTile>(smem_v + group * 64 * 128, max_of(own, 0), 64, threadIdx.x % 128, 128);
+    if constexpr (!kHoldsValues)
+      this->template clear_rows<VTile>(smem_v + group * 64 * 128, max_of(own, 0), 64, threadIdx.x % 128, 128);
     fence_for_wgmma();
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
   }

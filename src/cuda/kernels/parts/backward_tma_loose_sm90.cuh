@@ -5,6 +5,7 @@
 // brings the row statistics; one lane adds dQ to its accumulator.
 #pragma once
 
+#include "device/wgmma_registers.cuh"
 #include "kernels/parts/backward_tma_parts_sm90.cuh"
 
 namespace mica {
@@ -31,9 +32,9 @@ struct DqTurns {
   MICA_DEVICE void open(i64 tile) const { add_release(reinterpret_cast<i32*>(words + tile), i32(kOpen)); }
 };
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
-  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws = false>
+struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws> {
+  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws>;
   using Base::band;
   using Base::batch_index;
   using Base::head_k;
@@ -42,6 +43,8 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using Base::kConsumers;
   using Base::key_begin;
   using Base::keys_full;
+  using Base::kHoldsValues;
+  using Base::kKeyColumns;
   using Base::kLayout;
   using Base::kOwnBarrier;
   using Base::kRowsEach;
@@ -73,6 +76,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr bool kFewSpare = kTransposed;
   static constexpr int kProducerRegisters = kFewSpare ? 24 : 40, kConsumerRegisters = kFewSpare ? 240 : 232;
+  using Values = u32[kHoldsValues ? dim_v / 16 : 1][4];  // a warp's 16 rows of V
 
   Ring<2> do_ring, ds_ring, dq_ring;  // the last has a stage for each consumer
 
@@ -217,17 +221,53 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   // products while both compute.
   MICA_DEVICE void ping_pong_wait(i32 group) const { barrier_sync(kPingPongBarrier + group, 128 * kConsumers); }
   MICA_DEVICE void ping_pong_pass(i32 group) const { barrier_arrive(kPingPongBarrier + group, 128 * kConsumers); }
+  // valid: of the warp's 16 rows; the others become zeros.
+  MICA_DEVICE void take_values(Values& values, i32 first_row, i32 valid) const {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < dim_v / 16; ++i) {
+      ldmatrix_x4(values[i], smem_v + (first_row + lane % 16) * (dim_v * 2) + (2 * i + lane / 16) * 16);
+      if (lane / 4 >= valid) values[i][0] = values[i][2] = 0;
+      if (lane / 4 + 8 >= valid) values[i][1] = values[i][3] = 0;
+    }
+  }
+  // dp (64 keys x tile_q) = V dO^T, begun.
+  static MICA_DEVICE void gemm_values(float (&dp)[tile_q / 8][4], const Values& values, u32 d_o) {
+    const u64 from_do = matrix_descriptor(d_o, 16, 1024);
+    wgmma_hold(dp);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < dim_v / 16; ++i)
+      WgmmaOfRegisters<Element>::add(dp, values[i], advance(from_do, i / 4 * OTile::kPanelBytes + i % 4 * 32), i > 0);
+    wgmma_commit();
+  }
+  // s (64 keys x tile_q) = K Q^T, begun.
+  MICA_DEVICE void begin_scores(float (&s)[tile_q / 8][4], const Place& place, i32 group) const {
+    const u32 keys = smem_k + group * 64 * 128, q = smem_q + place.stage * QTile::kBytes;
+    if constexpr (kKeyColumns == 64) {
+      this->template gemm_rows<dim_qk, KTile, QTile>(s, keys, q);
+    } else {
+      constexpr int kSteps = kKeyColumns / 16;  // of a panel of K
+      const u64 from_k = matrix_descriptor(keys, 16, 1024), from_q = matrix_descriptor(q, 16, 1024);
+      wgmma_hold(s);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < dim_qk / 16; ++i)
+        Wgmma<Element, tile_q>::add(s, advance(from_k, i / kSteps * KTile::kPanelBytes + i % kSteps * 32),
+                                    advance(from_q, i / 4 * QTile::kPanelBytes + i % 4 * 32), i > 0);
+      wgmma_commit();
+    }
+  }
   // The product dQ of a tile comes after dK of the next one; in the first step it
   // is of nothing, and not used.
   // goes_on: to a further key tile. first: of which only the places in rings of two matter.
   template <bool goes_on>
-  MICA_DEVICE void loop(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Place& place, i32 first, i32 end,
-                        i32 group, i32 warp) const {
+  MICA_DEVICE void loop(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Place& place, const Values& values,
+                        i32 first, i32 end, i32 group, i32 warp) const {
     const i32 first_row = group * 64 + warp * 16;
     Scores s;
     ring.wait_full(place);
-    this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
-                                                   smem_q + place.stage * QTile::kBytes);
+    begin_scores(s[0], place, group);
     auto query = this->first_query_tile();
     for (i32 step = first; step < end; ++step, this->next(query)) {
       const RingPlace<2> now = place_of(step);
@@ -240,7 +280,10 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       ping_pong_wait(group);
       do_ring.wait_full(now);
       Scores dp;
-      this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
+      if constexpr (kHoldsValues)
+        gemm_values(dp[0], values, d_o);
+      else
+        this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
       if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
         this->mask(s, key_begin + first_row, query.tile * tile_q);
       this->probabilities(s[0], row_stats);
@@ -270,8 +313,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       const bool is_last = step + 1 == end;
       if (!is_last) place.next();
       ring.wait_full(place);
-      this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
-                                                     smem_q + place.stage * QTile::kBytes);
+      begin_scores(s[0], place, group);
       if (!is_last && this->lane == 0) mbarrier_arrive(ring.empty(old.stage));
       wgmma_wait<1>();
       wgmma_hold(dq);

@@ -84,7 +84,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       Place place;
       this->wait_for_keys(keys_full);
       if (group == 1) this->ping_pong_pass(0);
-      this->template loop<false>(dk, dv, place, 0, count, group, warp);
+      this->template loop<false>(dk, dv, place, {}, 0, count, group, warp);
     }
     // The last dQ waits for the other consumer's dS: meanwhile dK and dV are stored.
     this->template leave_keys<Base::Leave::THROUGH_V>(dk, dv, count, consumer);

@@ -6,11 +6,13 @@
 // queries and all columns, or, where a tile is no multiple of 64 queries, transposed: dQ^T = K^T dS^T of its columns.
 #pragma once
 
+#include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "kernels/parts/backward_maps_sm90.cuh"
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+// draws: key tiles, one after the other.
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws = false>
 struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
   using Base::batch_index;
@@ -34,13 +36,15 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::VTile;
-  using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
+  static constexpr bool kHoldsValues = backward_holds_values(draws, dim_v);
+  static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
+  using DsTile = PanelTile<tile_k, tile_q>;                                            // dS, rows are queries
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers : kRowsEach || tile_q == 64);
   static constexpr int kColumnsDQ = kTransposed ? tile_q
                                     : kRowsEach ? kPaddedQk
-                                                : kPaddedQk / kConsumers;  // of a product
+                                                : KTile::kPanels * kKeyColumns / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout = backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
@@ -51,7 +55,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   MICA_DEVICE void place_tiles(u8* smem) {
     room = smem;
     smem_k = shared_address(smem);
-    smem_v = smem_k + kLayout.v;
+    smem_v = smem_k + backward_values(kLayout, kHoldsValues, tile_k, dim_v).v;
     smem_q = smem_k + kLayout.q;
     smem_do = smem_k + kLayout.d_o;
     smem_ds = smem_k + kLayout.ds;
@@ -62,8 +66,9 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     stats = reinterpret_cast<float*>(smem + kLayout.stats);
   }
 
-  // How dK and dV leave: a warp's rows go through those of V, from where the copy engine takes them or lanes write
-  // them, or, where the next V is on its way, through rows of dS.
+  MICA_DEVICE u32 leave_room() const { return kHoldsValues ? smem_k + kLayout.v : smem_v; }
+  // How dK and dV leave: a warp's rows go through those of V, or rows of their own, from where the copy engine takes
+  // them or lanes write them, or, where the next V is on its way, through rows of dS.
   enum class Leave : i32 { BY_COPY, THROUGH_V, THROUGH_DS };
   // dK and dV, to their sums or into their place.
   template <Leave leave>
@@ -89,7 +94,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <Leave leave>
   MICA_DEVICE void leave_dv(float (&dv)[1][dim_v / 8][4], i32 consumer) const {
     // Its warps are done with V, by whose rows they leave.
-    if constexpr (leave != Leave::THROUGH_DS) barrier_sync(kOwnBarrier + consumer / 4, 128);
+    if constexpr (leave != Leave::THROUGH_DS && !kHoldsValues) barrier_sync(kOwnBarrier + consumer / 4, 128);
     if (p.dv.data) store<leave>(p.dv, maps.dv, p.dv_dtype, p.dim_v, dv, 1.0f, consumer);
   }
   template <Leave leave>
@@ -125,7 +130,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
       this->template store_rows<Room>(smem_ds - smem_k + consumer * Room::kBytes, t, dtype, dim, x, scale, first_row, 0,
                                       0);
     else
-      this->template store_rows<VTile>(smem_v - smem_k, t, dtype, dim, x, scale, first_row, 0, first_row);
+      this->template store_rows<VTile>(leave_room() - smem_k, t, dtype, dim, x, scale, first_row, 0, first_row);
   }
   // The copy engine has read what this warp gave it.
   static MICA_DEVICE void settle_rows() {
@@ -148,7 +153,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     settle_rows();
 #pragma unroll
     for (int n = 0; n < n_blocks; n += 2)
-      stmatrix_x4(smem_v + VTile::offset(first_row + lane % 16, n + lane / 16), words[n / 2]);
+      stmatrix_x4(leave_room() + VTile::offset(first_row + lane % 16, n + lane / 16), words[n / 2]);
     fence_for_wgmma();
     __syncwarp();
     if (lane != 0) return;
@@ -157,7 +162,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
       tma_store(mapped.map,
                 {panel * 64, i32(sequence.k_begin) + key_begin + first_row, head_k * mapped.head_step,
                  sequence.k_slot * mapped.slot_step},
-                smem_v + panel * VTile::kPanelBytes + first_row * 128);
+                leave_room() + panel * VTile::kPanelBytes + first_row * 128);
     bulk_commit();
   }
 
@@ -172,9 +177,10 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <bool adds = false>
   MICA_DEVICE void gemm_dq(float (&dq)[kColumnsDQ / 8][4], u32 ds, i32 group) const {
     const u64 from_ds = matrix_descriptor(ds + (kRowsEach ? group * 64 * 128 : 0), 16, 1024);
-    const i32 first_column = kRowsEach ? 0 : group * (kPaddedQk / kConsumers);
-    const u64 from_k = matrix_descriptor(smem_k + first_column / 64 * KTile::kPanelBytes + first_column % 64 * 2,
-                                         KTile::kPanelBytes, 1024);
+    const i32 first_column = kTransposed ? group * 64 : kRowsEach ? 0 : group * kColumnsDQ;
+    const u64 from_k =
+        matrix_descriptor(smem_k + first_column / kKeyColumns * KTile::kPanelBytes + first_column % kKeyColumns * 2,
+                          KTile::kPanelBytes, 1024);
     wgmma_hold(dq);
     wgmma_fence();
 #pragma unroll

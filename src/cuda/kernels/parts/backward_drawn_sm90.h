@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward by the copy engine where blocks draw key tiles: how K and V of heads lie that are no whole panels of 64
+// columns.
+#pragma once
+
+#include "cuda/kernels/parts/layouts_sm90.h"
+
+namespace mica {
+
+// Columns in a panel of K. Two consumers make dQ of half of the columns each: a product's columns begin with a panel.
+MICA_HD constexpr i32 backward_drawn_key_columns(i32 dim_qk) { return dim_qk % 64 == 0 ? 64 : dim_qk / 2; }
+
+// Whether consumers keep V in registers, where these suffice: shared memory has less to deliver in every step.
+MICA_HD constexpr bool backward_holds_values(bool draws, i32 dim_v) { return draws && dim_v == 96; }
+
+// Where V lies, and how much a block takes in all. V that goes on to registers has plain rows behind everything else,
+// free for the next key tile once it is taken, and dK and dV leave by the rows where it would lie otherwise.
+struct BackwardValues {
+  i32 v, bytes;
+};
+MICA_HD constexpr BackwardValues backward_values(const BackwardTmaSm90Layout& at, bool holds_values, i32 tile_k,
+                                                 i32 dim_v) {
+  constexpr i32 kBoxAlignment = 128;
+  const i32 behind = round_up(at.bytes, kBoxAlignment);
+  return holds_values ? BackwardValues{behind, behind + tile_k * dim_v * 2} : BackwardValues{at.v, at.bytes};
+}
+
+}  // namespace mica
