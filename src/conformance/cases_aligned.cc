@@ -384,6 +384,94 @@ void add_aligned_cases(CaseTable& table) {
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
   }
+  // Heads that are no whole panels of 64 columns, by what backward does with the keys it draws.
+  for (const int64_t dim : {72, 96}) {
+    const auto add_16_bit = [&](const std::string& suffix, Options o) {
+      o.dim = dim;
+      o.alignment = 16;
+      table.add_16_bit("aligned_" + std::to_string(dim) + suffix, o);
+    };
+    add_16_bit("", {.batch = 2, .heads_q = 2, .heads_k = 2, .len_q = 140, .len_k = 210});
+    // More key tiles than a GPU has SMs.
+    add_16_bit("_many_tiles", {.batch = 2, .heads_q = 8, .heads_k = 8, .len_q = 70, .len_k = 1100});
+    add_16_bit("_many_tiles_causal",
+               {.batch = 2, .heads_q = 8, .heads_k = 8, .len_k = 1100, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    add_16_bit("_many_tiles_in_order", {.batch = 2,
+                                        .heads_q = 8,
+                                        .heads_k = 8,
+                                        .len_q = 150,
+                                        .len_k = 1100,
+                                        .causal = MICA_CAUSAL_TOP_LEFT,
+                                        .deterministic = 1});
+    add_16_bit("_many_tiles_packed", {.batch = 5,
+                                      .heads_q = 20,
+                                      .heads_k = 20,
+                                      .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                      .packed_q = {70, 0, 1, 200, 33},
+                                      .packed_k = {1100, 200, 0, 210, 33}});
+    add_16_bit("_window", {.batch = 1,
+                           .heads_q = 2,
+                           .heads_k = 2,
+                           .len_q = 240,
+                           .len_k = 470,
+                           .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                           .window_left = 70,
+                           .window_right = 9});
+    add_16_bit("_causal_top_left",
+               {.batch = 1, .heads_q = 1, .heads_k = 1, .len_q = 200, .len_k = 330, .causal = MICA_CAUSAL_TOP_LEFT});
+    add_16_bit(
+        "_varlen",
+        {.batch = 4, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 3, 140}, .packed_k = {150, 12, 0, 140}});
+    add_16_bit("_varlen_only_q", {.batch = 3, .heads_q = 2, .heads_k = 1, .len_k = 140, .packed_q = {140, 0, 70}});
+    add_16_bit("_varlen_only_k", {.batch = 3, .heads_q = 2, .heads_k = 1, .len_q = 140, .packed_k = {150, 0, 70}});
+    add_16_bit("_varlen_in_order",
+               {.batch = 4, .heads_q = 2, .packed_q = {1, 520, 0, 70}, .packed_k = {140, 150, 9, 70}});
+    add_16_bit("_seqused", {.batch = 3,
+                            .heads_q = 1,
+                            .heads_k = 1,
+                            .len_q = 140,
+                            .len_k = 150,
+                            .used_q = {140, 7, 0},
+                            .used_k = {150, 100, 30}});
+    add_16_bit("_group", {.batch = 1,
+                          .heads_q = 6,
+                          .heads_k = 2,
+                          .len_q = 130,
+                          .len_k = 230,
+                          .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                          .sinks_dtype = MICA_FP32,
+                          .gradients = kGradQkv | kGradSinks,
+                          .has_d_lse = true});
+    add_16_bit("_types", {.batch = 1,
+                          .heads_k = 1,
+                          .len_q = 70,
+                          .len_k = 140,
+                          .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                          .o_fp32 = true,
+                          .d_o_fp32 = true,
+                          .gradients_fp32 = true});
+    add_16_bit("_pieces", {.batch = 1,
+                           .heads_q = 6,
+                           .heads_k = 1,
+                           .len_q = 150,
+                           .len_k = 300,
+                           .causal = MICA_CAUSAL_TOP_LEFT,
+                           .piece_keys = 140,
+                           .gradients_fp32 = true});
+    add_16_bit("_heads_first", {.batch = 2,
+                                .len_q = 70,
+                                .len_k = 280,
+                                .layout_q = Layout::kHeadsFirst,
+                                .layout_k = Layout::kHeadsFirst,
+                                .layout_v = Layout::kHeadsFirst,
+                                .layout_o = Layout::kHeadsFirst,
+                                .layout_gradients = Layout::kHeadsFirst});
+    for (const int64_t dim_v : {64, 80})
+      add_16_bit("_" + std::to_string(dim_v),
+                 {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 140, .len_k = 210, .dim_v = dim_v});
+    add_16_bit("_deterministic",
+               {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
+  }
   // Enough queries of one key head for the backward kernel that has to have many.
   const auto add_many = [&](const std::string& suffix, Options o) {
     o.batch = o.heads_k = 1;
