@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs flash-attention's own tests against Mica's drop-in, a sample of them: how many pass, which fail, and where.
 
-    tools/truth/run_upstream_tests.py PATH [--sample 40] [--seed 0] [-k WORDS] [--json OUT]
+    tools/truth/run_upstream_tests.py PATH [--sample 40] [--seed 0] [-k WORDS] [--seconds 60] [--json OUT]
 
 PATH is upstream's tests/test_flash_attn.py, a checkout of the repository, the source distribution
 (flash_attn-2.8.3.tar.gz from PyPI contains the tests), or, for FlashAttention-3, hopper/test_flash_attn.py of a checkout. The file has over 500,000 parameter sets: of every test function
 --sample are drawn by --seed (0: all of them). The installed mica and flash_attn are tested; --tree takes those of this
 source tree. --cpu runs on the CPU what fits there, by mapping the device "cuda": a rehearsal where there is no GPU.
 With --large it draws what a GPU draws by the same seed (slow): does what failed on a GPU fail on the CPU as well?
-Needs pytest, torch and einops.
+Tests run in an order of the seed's, so that what --seconds leaves is a sample as well. Several processes may share a GPU
+(--part 0/4, ...): a test that finds no memory there is tried again. Needs pytest, torch and einops.
 """
 import argparse
 import itertools
@@ -68,11 +69,17 @@ def failure(report) -> dict:
     return found
 
 
+# A test that found no memory, while others use the GPU: how often it is tried again, and after how many seconds.
+TRIES, PAUSE = 6, 4
+
+
 class Sampler:
     """A pytest plugin: draws parameter sets before pytest makes a test of every one, counts, keeps failures."""
 
-    def __init__(self, sample: int, seed: int, fits) -> None:
-        self.sample, self.seed, self.fits = sample, seed, fits
+    def __init__(self, sample: int, seed: int, fits, part: int, parts: int, seconds: float) -> None:
+        self.sample, self.seed, self.fits, self.part, self.parts = sample, seed, fits, part, parts
+        self.end = time.time() + seconds if seconds else None
+        self.left_out = 0
         self.outcomes: dict = {}
         self.failures: list = []
 
@@ -88,6 +95,35 @@ class Sampler:
         names = list(chosen[0]) if chosen else list(parameter_sets(marks)[0])
         values = [tuple(p[n] for n in names) for p in chosen]
         metafunc.parametrize(names, values, ids=["-".join(f"{n}={v}" for n, v in zip(names, row)) for row in values])
+
+    def pytest_collection_modifyitems(self, items):
+        random.Random(self.seed).shuffle(items)
+        items[:] = items[self.part::self.parts]
+
+    def pytest_runtest_protocol(self, item, nextitem):
+        from _pytest.runner import runtestprotocol
+
+        if self.end is not None and time.time() > self.end:
+            self.left_out += 1
+            return True
+        for attempt in range(TRIES):
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            if self.parts == 1 or attempt + 1 == TRIES or "OutOfMemoryError" not in "".join(
+                    str(r.longrepr) for r in reports if r.failed):
+                break
+            time.sleep(PAUSE)
+            item._initrequest()
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        self.after_test()
+        return True
+
+    @staticmethod
+    def after_test():
+        import torch
+
+        if torch.cuda.is_available():  # another process may want what this one no longer uses
+            torch.cuda.empty_cache()
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or report.outcome != "passed":
@@ -139,11 +175,16 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=40, help="parameter sets of each test function; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-k", dest="words", default="", help="pytest's selection by name")
+    parser.add_argument("--seconds", type=float, default=0, help="no test begins after so many (default: no limit)")
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="every N-th test, from the I-th on")
     parser.add_argument("--json", type=pathlib.Path, help="write the counts and the failures here")
     parser.add_argument("--tree", action="store_true", help="test this source tree, not what is installed")
     parser.add_argument("--cpu", action="store_true", help='rehearse on the CPU: the device "cuda" means the CPU')
     parser.add_argument("--large", action="store_true", help="with --cpu: draw from all sizes, as a GPU does")
     given = parser.parse_args()
+    part, _, parts = given.part.partition("/")
+    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+        parser.error(f"--part is {given.part}, want I/N with I from 0 to N-1")
     if given.tree:
         sys.path[:0] = [str(ROOT / "python" / name) for name in ("", "flash_attn", "flash_attn_interface")]
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # nothing is left in the checkout
@@ -156,7 +197,8 @@ def main() -> int:
         raise SystemExit(f"flash_attn is {flash_attn.__version__} at {flash_attn.__file__}, want Mica's drop-in")
     if not given.cpu and not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no GPU, want one (or --cpu for a rehearsal)")
-    plugins = [Sampler(given.sample, given.seed, fits_the_cpu if given.cpu and not given.large else lambda _: True)]
+    plugins = [Sampler(given.sample, given.seed, fits_the_cpu if given.cpu and not given.large else lambda _: True,
+                       int(part), int(parts), given.seconds)]
     if given.cpu:
         plugins.append(on_the_cpu())
     start = time.time()
@@ -172,10 +214,13 @@ def main() -> int:
         print(f"  {name}: " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
     for failed in plugins[0].failures:
         print(f"FAILED {failed['id']}\n  {failed['where']}: {failed['source']}\n  {failed['error'][:500]}")
-    print(", ".join(f"{total[word]} {word}" for word in total) + f" in {time.time() - start:.0f} s")
+    left_out = plugins[0].left_out
+    print(", ".join(f"{total[word]} {word}" for word in total) + (f", {left_out} left out" if left_out else "") +
+          f" in {time.time() - start:.0f} s")
     if given.json:
         record = dict(flash_attn=flash_attn.__version__, torch=torch.__version__, device=device, seed=given.seed,
-                      sample=given.sample, total=total, tests=outcomes, failures=plugins[0].failures)
+                      sample=given.sample, part=given.part, total=total, left_out=left_out, tests=outcomes,
+                      failures=plugins[0].failures)
         given.json.write_text(json.dumps(record, indent=1) + "\n")
     return int(status)
 
