@@ -9,7 +9,7 @@ import torch
 from flash_attn._autograd import attention as _with_options
 from flash_attn._numbers import chunk_of, window_of
 from flash_attn_3._combine import combine
-from flash_attn_3._fp8 import factors_of, forward_only
+from flash_attn_3._fp8 import factors_of, factors_of_beta, forward_only
 from flash_attn_3._native import Deterministic, forward, joined, scale_of
 from mica import fp8
 from torch import Tensor
@@ -179,12 +179,16 @@ def flash_attn_with_kvcache(
     pack_gqa=None,
     sm_margin=0,
     return_softmax_lse=False,
+    **older,
 ):
     """As flash_attn.flash_attn_with_kvcache; page_table is its block_table. q may be packed, (total_q, heads, dim),
     with cu_seqlens_q, and new keys, (total_new, heads_k, dim), with cu_seqlens_k_new. rotary_seqlens: int32 (batch,), where
     rotary counts from instead of cache_seqlens. qv: (..., heads, dim_v), whose product with v_cache is added to the scores:
     without a copy of the caches where they lie side by side in memory. With return_softmax_lse: (out, lse, None, None);
-    upstream's last two are its partial results."""
+    upstream's last two are its partial results. A call by the names of upstream's beta (gqa_parallel, max_seqlen_k_hint,
+    descale_q, descale_k, descale_v) gets that one's (out, lse)."""
+    if older:
+        q_descale, k_descale, v_descale = factors_of_beta(older, q, k_cache, (q_descale, k_descale, v_descale))
     attention_chunk = chunk_of(attention_chunk)
     factors = factors_of(q, k_cache, q_descale, k_descale, v_descale, qv=qv)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -203,14 +207,16 @@ def flash_attn_with_kvcache(
                 chunk=attention_chunk, scale=scale_of(q, None, softmax_scale), softcap=softcap, num_splits=num_splits,
                 return_lse=bool(return_softmax_lse),
             )
-            return (*made, None, None) if return_softmax_lse else made
+            return (*made, None, None) if return_softmax_lse and not older else made
         out, lse = forward(
             q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
             None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, softmax_scale,
             bool(causal), window_of(window_size), attention_chunk, softcap, rotary_interleaved, num_splits,
             (q_descale, k_descale, v_descale),
         )
-    return (out, lse, None, None) if return_softmax_lse else out
+    if return_softmax_lse:
+        return (out, lse) if older else (out, lse, None, None)
+    return out
 
 
 def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):

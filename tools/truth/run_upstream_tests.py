@@ -69,6 +69,12 @@ def failure(report) -> dict:
     return found
 
 
+WORDS = ("passed", "failed", "upstream's own", "skipped")
+# Tests that fail with FlashAttention-3 (0251105a) itself, by words of the error: counted apart.
+UPSTREAMS_OWN = {
+    "test_flash3_bw_compatibility": "flash_attn_3::bwd",  # an older schema, of eight results: it registers one of five
+    "test_flash_attn_kvcache_nosplit_fp8": "Promotion for Float8 Types",  # the test subtracts bf16 from e4m3
+}
 # A test that found no memory, while others use the GPU: how often it is tried again, and after how many seconds.
 TRIES, PAUSE = 6, 4
 
@@ -126,10 +132,13 @@ class Sampler:
             torch.cuda.empty_cache()
 
     def pytest_runtest_logreport(self, report):
-        if report.when == "call" or report.outcome != "passed":
-            counts = self.outcomes.setdefault(report.nodeid.split("::")[-1].split("[")[0], {})
-            counts[report.outcome] = counts.get(report.outcome, 0) + 1
-        if report.outcome == "failed":
+        name, outcome = report.nodeid.split("::")[-1].split("[")[0], report.outcome
+        if report.failed and UPSTREAMS_OWN.get(name, "\0") in str(report.longrepr):
+            outcome = "upstream's own"
+        if report.when == "call" or outcome != "passed":
+            counts = self.outcomes.setdefault(name, {})
+            counts[outcome] = counts.get(outcome, 0) + 1
+        if outcome == "failed":
             self.failures.append(failure(report))
 
 
@@ -152,6 +161,7 @@ def on_the_cpu():
             return func(*map(moved, args), **{k: moved(v) for k, v in (kwargs or {}).items()})
 
     torch.cuda.get_device_capability = lambda *_: (9, 0)
+    torch.cuda.synchronize = lambda *_: None
     torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=1 << 40)
 
     class Plugin:
@@ -207,7 +217,7 @@ def main() -> int:
         options = ["-q", "--tb=short", "--no-header", "-p", "no:cacheprovider", "--rootdir", folder, str(file)]
         status = pytest.main(options + (["-k", given.words] if given.words else []), plugins=plugins)
     outcomes = plugins[0].outcomes
-    total = {word: sum(counts.get(word, 0) for counts in outcomes.values()) for word in ("passed", "failed", "skipped")}
+    total = {word: sum(counts.get(word, 0) for counts in outcomes.values()) for word in WORDS}
     device = "cpu (rehearsal)" if given.cpu else torch.cuda.get_device_name()
     print(f"\nflash_attn {flash_attn.__version__}, torch {torch.__version__}, {device}, seed {given.seed}")
     for name, counts in outcomes.items():
@@ -222,7 +232,7 @@ def main() -> int:
                       sample=given.sample, part=given.part, total=total, left_out=left_out, tests=outcomes,
                       failures=plugins[0].failures)
         given.json.write_text(json.dumps(record, indent=1) + "\n")
-    return int(status)
+    return 0 if status == 1 and not total["failed"] else int(status)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """e4m3 for the functions of flash_attn_interface."""
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from mica.errors import Unsupported
@@ -18,6 +18,21 @@ def factors_of(q: Tensor, k: Tensor, q_descale: Any, k_descale: Any, v_descale: 
         if value is not None:
             raise ValueError(f"{name} is given with float8_e4m3fn keys, want None")
     return {"q_descale": q_descale if q.dtype is E4M3 else None, "k_descale": k_descale, "v_descale": v_descale}
+
+
+# What flash_attn_with_kvcache took besides in upstream's beta: its factors, one for all heads, and hints.
+BETA_FACTORS = ("descale_q", "descale_k", "descale_v")
+BETA_NAMES = (*BETA_FACTORS, "gqa_parallel", "gqa_decoding", "max_seqlen_k_hint")
+
+
+def factors_of_beta(older: Dict[str, Any], q: Tensor, k: Tensor, factors: Tuple[Any, ...]) -> Tuple[Any, ...]:
+    """q_descale, k_descale and v_descale, those of the beta's names as today's: (batch, key heads)."""
+    for name in older:
+        if name not in BETA_NAMES:
+            raise TypeError(f"flash_attn_with_kvcache() got an unexpected keyword argument '{name}'")
+    given = [older.get(name) for name in BETA_FACTORS]
+    return tuple(factor if beta is None else beta.reshape(1, 1).expand(q.shape[0], k.shape[-2])
+                 for factor, beta in zip(factors, given))
 
 
 def as_bytes(x: Tensor) -> Tensor:

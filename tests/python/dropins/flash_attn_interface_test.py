@@ -141,6 +141,22 @@ def test_e4m3(device):
         fa3.flash_attn_func(*small, qv=small[0])
 
 
+def test_names_of_the_beta(device):
+    """Upstream's test_attn_kvcache.py calls by them, and gets two results."""
+    q, k, v = (torch.randn(2, n, 4, 64, device=device).to(torch.bfloat16) for n in (3, 9, 9))
+    want = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=7, causal=True, return_softmax_lse=True)
+    got = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=7, causal=True, return_softmax_lse=True, gqa_parallel=True,
+                                      max_seqlen_k_hint=9)
+    assert len(want) == 4 and len(got) == 2 and all(torch.equal(a, b) for a, b in zip(got, want))
+    small, factor = [t.to(torch.float8_e4m3fn) for t in (q, k, v)], torch.tensor([2.0], device=device)
+    of_heads = factor.expand(2, 4)
+    want = fa3.flash_attn_with_kvcache(*small, cache_seqlens=7, q_descale=of_heads, v_descale=of_heads)
+    got = fa3.flash_attn_with_kvcache(*small, cache_seqlens=7, gqa_parallel=False, descale_q=factor, descale_v=factor)
+    assert torch.equal(got, want)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gqa_parallell'"):
+        fa3.flash_attn_with_kvcache(q, k, v, gqa_parallell=True)
+
+
 def test_e4m3_that_requires_a_gradient(device):
     """As upstream: forward runs, backward says that there is none."""
     q, k, v = (torch.randn(2, 9, 4, 64, device=device).to(torch.float8_e4m3fn) for _ in range(3))
