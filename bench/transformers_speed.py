@@ -5,18 +5,22 @@
     python bench/transformers_speed.py --device cuda
     python bench/transformers_speed.py --device cuda --batch 1,4 --cache dynamic,static,compiled --json out/transformers.json
     python bench/transformers_speed.py --device cpu --layers 2 --prompt 512 --new-tokens 16
+    for i in 0 1; do python bench/transformers_speed.py --cache compiled --turns turns,$i,2 --implementations ... & done
 
 The model has the shape of Qwen3 0.6B with random weights, bf16: nothing is downloaded. Prefill is one forward pass
 over the prompt, decode greedy generation after it with a dynamic cache, a static one, or a static one for which
 Transformers compiles the model ("compiled": CUDA graphs); each implementation's logits are checked against the same
 weights in fp32 (at most twice eager's error, or sdpa's where eager does not fit) before it is timed. Implementations
-take turns; figures are medians. flash_attention_2 joins where Mica's drop-in is installed and there is a GPU."""
+take turns; figures are medians. Processes may take turns as well (--turns): what they compile they compile at once, and then
+only one of them runs. flash_attention_2 joins where Mica's drop-in is installed and there is a GPU."""
 
 import argparse
+import contextlib
 import gc
 import importlib.metadata
 import json
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -42,14 +46,47 @@ def parse_arguments():
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--samples", type=int, default=5)
     parser.add_argument("--implementations", default="", help="comma-separated (default: all that are there)")
+    parser.add_argument("--turns", metavar="FOLDER,I,N", help="this is process I of N, which meet in an empty folder")
     parser.add_argument("--json", help="also write the figures to this file")
     given = parser.parse_args()
+    given.turns = Turns(*given.turns.split(",")) if given.turns else Turns()
     given.batches = [int(batch) for batch in given.batch.split(",")]
     given.caches = given.cache.split(",")
     for cache in given.caches:
         if cache not in CACHES:
             parser.error(f"--cache is {cache}, want one of {', '.join(CACHES)}")
     return given
+
+
+class Turns:
+    """Of N processes that make the same samples, each makes its own while the others wait."""
+
+    def __init__(self, folder="", index=0, count=1):
+        self._folder, self._index, self._count, self._round = pathlib.Path(folder), int(index), int(count), 0
+
+    def _wait_for(self, turn):
+        while self._count > 1 and not (self._folder / str(turn)).exists():
+            time.sleep(0.002)
+
+    def _say(self, turn):
+        if self._count > 1:
+            (self._folder / str(turn)).touch()
+
+    def meet(self):
+        """Returns when all are here."""
+        self._say(f"here{self._index}")
+        for other in range(self._count):
+            self._wait_for(f"here{other}")
+
+    @contextlib.contextmanager
+    def mine(self):
+        """The next round's turn of this process."""
+        turn = self._round * self._count + self._index
+        if turn:
+            self._wait_for(turn - 1)
+        yield
+        self._say(turn)
+        self._round += 1
 
 
 # By name, what generate is told.
@@ -132,16 +169,19 @@ def measure(model, names, ids, cache, given):
     prefill = {name: [] for name in names}
     whole = {name: [] for name in names}
     for sample in range(given.samples + 1):
-        for name in names:
-            switch(model, name)
-            first = prefill_seconds(model, ids, given.device)
-            # A compiled model is one of this length of the cache: its first calls compile and record.
-            few = not sample and cache != "compiled"
-            total = generate_seconds(model, ids, min(given.new_tokens, 8) if few else given.new_tokens, cache,
-                                     given.device)
-            if sample:
-                prefill[name].append(first)
-                whole[name].append(total)
+        if sample == 1:
+            given.turns.meet()
+        with given.turns.mine() if sample else contextlib.nullcontext():
+            for name in names:
+                switch(model, name)
+                first = prefill_seconds(model, ids, given.device)
+                # A compiled model is one of this length of the cache: its first calls compile and record.
+                few = not sample and cache != "compiled"
+                total = generate_seconds(model, ids, min(given.new_tokens, 8) if few else given.new_tokens, cache,
+                                         given.device)
+                if sample:
+                    prefill[name].append(first)
+                    whole[name].append(total)
     figures = {}
     for name in names:
         first, total = statistics.median(prefill[name]), statistics.median(whole[name])
@@ -155,7 +195,7 @@ def measure(model, names, ids, cache, given):
 def run_batch(model, names, batch, given):
     """Yields the record of one batch as it grows by the figures of each cache; its errors first."""
     ids = torch.randint(0, 151936, (batch, given.prompt), device=given.device)
-    errors = errors_of(model, names, ids)
+    errors = errors_of(model, names if "sdpa" in names else [*names, "sdpa"], ids)
     yardstick = errors.get("eager") or errors.get("sdpa")
     wrong = [n for n in names if errors[n] is not None and yardstick and errors[n] > 2 * yardstick]
     fitting = [n for n in names if errors[n] is not None and n not in wrong]
