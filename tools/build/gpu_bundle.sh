@@ -18,6 +18,7 @@ if [ -d bench ]; then cp -r bench "$bundle/bench"; fi
 cp -rL python "$bundle/python" && mkdir -p "$bundle/tests" && cp -r tests/python "$bundle/tests/python"
 # tools/truth/run_upstream_tests.py --tree tests the drop-in of the bundle with flash-attention's own tests.
 mkdir -p "$bundle/tools/truth" && cp tools/truth/run_upstream_tests.py "$bundle/tools/truth/"
+cp tools/check/gpu_sanitizers.py "$bundle/"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +
 find "$build" -name resources.json -path '*images*' -exec cp {} "$bundle/" \;
 git log -1 --format=%H >"$bundle/COMMIT" 2>/dev/null || true
