@@ -114,8 +114,7 @@ class Sampler:
             return True
         for attempt in range(TRIES):
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
-            if self.parts == 1 or attempt + 1 == TRIES or "OutOfMemoryError" not in "".join(
-                    str(r.longrepr) for r in reports if r.failed):
+            if attempt + 1 == TRIES or "OutOfMemoryError" not in "".join(str(r.longrepr) for r in reports if r.failed):
                 break
             time.sleep(PAUSE)
             item._initrequest()
