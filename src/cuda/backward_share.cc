@@ -66,7 +66,7 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
 }
 
 BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {
-  constexpr i32 kMostParts = 16;
+  constexpr i32 kMostParts = 32;
   BackwardShare share = {p.group, 1, 1};
   // Parts of the queries would add in any order.
   if (!can_share_keys(row, p) || p.deterministic) return share;
@@ -133,30 +133,46 @@ bool stores_dq_first(const KernelRow& row, const Problem& p) {
   return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow);
 }
 
+// How long single key tiles take, in the parts that share_key_tiles makes of them.
+static i64 steps_of_key_tiles(const KernelRow& row, const Problem& p, const Device& device) {
+  const TileCounts tiles = mean_tiles(row, p);
+  const i64 key_blocks = i64(p.batch) * p.heads_k * tiles.k;
+  const BackwardShare share = share_key_tiles(row, p, device, key_blocks);
+  return ceil_div<i64>(key_blocks * share.head_parts, device.num_sms) *
+         (share.part_heads * tiles.q + (share.head_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
+}
+
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {
-  constexpr i32 kMostKeys = 1024;
-  // dQ's sums by way of the workspace, which blocks with single key tiles need, cost a quarter of their time.
-  constexpr i64 kSumsNumerator = 5, kSumsDenominator = 4;
+  constexpr i32 kMostKeys = 1024, kNarrowest = 64, kStepOfDims = 32;
+  // A step of single key tiles costs more by a quarter: they add to dQ's sums in the workspace.
+  constexpr i64 kStepOfHeads = 4, kStepOfTiles = 5;
   if (p.max_len_k == 0) return "there are no keys";
+  // The row that fits the heads has said why not.
+  if (row.dim_qk > kNarrowest && max_of(p.dim_qk, p.dim_v) <= row.dim_qk - kStepOfDims) return "the heads are narrower";
   if (p.hint_len_k > kMostKeys) return "there are too many keys for it";
   if (p.dq.dtype && (p.dq.dtype != p.dtype || !rows_are_aligned(p.dq)))
     return "it writes dQ in q's type, 16 bytes at a time";
-  const TileCounts mean = mean_tiles(row, p), most = most_tiles(row, p);
-  // Each key tile reads Q and dO of its head again, and adds to its dQ. Single key tiles of one head run side by side;
-  // here every SM has a head of its own, and all of them must stay in L2.
-  const i64 len_q = is_packed_q(p) ? p.hint_len_q : p.max_len_q;
-  if (most.k > 1 && device.num_sms * p.group * len_q * bytes_of_query_row(row, p) > device.l2_bytes / 5 * 4)
-    return "the heads that its blocks take at once do not fit L2";
-  const i64 steps_of_tile = p.group * mean.q + kStepsOfTile;
-  i64 by_tiles = ceil_div<i64>(i64(p.batch) * p.heads_k * mean.k, device.num_sms) * steps_of_tile;
-  i64 by_heads = steps_of_heads(row, p, device, share_heads(row, p, device).query_parts);
+  const TileCounts most = most_tiles(row, p);
+  const i32 query_parts = share_heads(row, p, device).query_parts;
+  i64 by_tiles = steps_of_key_tiles(row, p, device);
+  i64 by_heads = steps_of_heads(row, p, device, query_parts);
   // Of packed sequences the longest ends when others have nothing left to do.
   if (is_packed_k(p)) {
     const i64 longest = p.group * most.q + kStepsOfTile;
     by_tiles += longest / 2;
     by_heads += longest * most.k / 2;
   }
-  return by_heads * kSumsDenominator <= by_tiles * kSumsNumerator ? "" : "there are too few heads for its blocks";
+  by_tiles *= kStepOfTiles;
+  by_heads *= kStepOfHeads;
+  // Each key tile reads Q and dO of its head again, and adds to its dQ. Single key tiles of one head run side by side;
+  // here as many heads are under way as SMs have parts of: what does not stay in L2 comes from memory, a quarter
+  // slower.
+  const i64 len_q = is_packed_q(p) ? p.hint_len_q : p.max_len_q;
+  const i64 heads_at_once =
+      ceil_div<i64>(min_of<i64>(device.num_sms, i64(p.batch) * p.heads_k * query_parts), query_parts);
+  if (most.k > 1 && heads_at_once * p.group * len_q * bytes_of_query_row(row, p) > device.l2_bytes / 5 * 4)
+    by_heads += by_heads / 4;
+  return by_heads < by_tiles ? "" : "there are too few heads for its blocks";
 }
 
 }  // namespace mica
