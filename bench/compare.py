@@ -208,6 +208,11 @@ def measure(case, device, library, peers, arguments):
     return cell
 
 
+# Columns that compare a contender with itself, and what a call may take of its time alone; "longer" in the JSON's summary
+# counts the cells that take more.
+OF_ITSELF = ("alone", "least", "walked", "inside")
+LONGER = 1.15
+
 # So many that what starts a graph is little of it.
 CALLS_IN_A_GRAPH = 16
 IN_A_GRAPH = " in a graph"
@@ -245,9 +250,14 @@ class Report:
             values = [cell["ratio"][column] for cell in cells if column in cell.get("ratio", {})]
             if values:
                 means[column] = {"geometric_mean": geometric_mean(values), "lowest": min(values), "cells": len(values)}
+            if values and (column in OF_ITSELF or column.endswith(" alone")):
+                means[column]["longer"] = sum(value * LONGER < 1 for value in values)
         for label in ("lowest", "geometric_mean"):
             cells_of = (f" {means[c][label]:10.2f}x" if c in means else f" {'-':>11}" for c in self._columns)
             print(f"{label.replace('_', ' '):80}" + "".join(cells_of))
+        if any("longer" in mean for mean in means.values()):
+            cells_of = (f" {means[c]['longer']:11}" if "longer" in means.get(c, {}) else f" {'-':>11}" for c in self._columns)
+            print(f"{f'cells that take more than {LONGER} times as long':80}" + "".join(cells_of))
         return means
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import mica_ctypes as mica
+from mica._allocate import maker
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 MICA_TYPES = {torch.float32: mica.FP32, torch.float16: mica.FP16, torch.bfloat16: mica.BF16, torch.bool: mica.BOOL,
@@ -110,7 +111,7 @@ class MicaContender:
         a.device.backend, a.device.ordinal = device.backend, device.torch_device.index or 0
         x = self._bindings = mica.Bindings()
         self._library, self._call = library, (library.c.mica_execute, ctypes.addressof(x))
-        self._on_cpu = device.torch_device.type == "cpu"
+        self._on_cpu, self._inside = device.torch_device.type == "cpu", [0.0]
 
         def bind(description, name, tensor):
             if tensor is not None:
@@ -172,46 +173,73 @@ class MicaContender:
         self._workspace = torch.empty(size + 256, dtype=torch.uint8, device=device.torch_device)
         x.workspace = -(-self._workspace.data_ptr() // 256) * 256
         x.workspace_bytes = size
+        self._make_o, self._make_lse = (maker(tuple(t.shape), t.stride(), t.dtype, t.device) for t in (self._o, self._lse))
         if case.is_backward:
-            self._execute(self._forward)  # once: backward reads what it left
+            self._executor(self._forward)()  # once: backward reads what it left
 
-    def forward(self):
-        """Outputs are new tensors, as PyTorch's are."""
-        o = torch.empty_like(self._o)
-        self._bindings.o = o.data_ptr()
-        if self._wants_lse:
-            lse = torch.empty_like(self._lse)
-            self._bindings.lse = lse.data_ptr()
-        self._execute(self._forward)
-        return o
+    @property
+    def seconds_inside(self):
+        """The library's own part of the last call, on a CPU."""
+        return self._inside[0]
 
-    def _execute(self, plan):
-        if not self._on_cpu:
-            self._bindings.stream = self._device.stream()  # another one while a graph is captured
-        execute, address, bindings = self._call[0], plan.address, self._call[1]
-        begin = time.perf_counter()
-        status = execute(address, bindings)
-        self.seconds_inside = time.perf_counter() - begin  # the library's own part, on a CPU
-        if status:
-            raise self._library.failure(status)
+    def _executor(self, plan):
+        """A function that executes the plan: as little of Python as can be, since all of it is timed."""
+        x, (execute, bindings), address, inside = self._bindings, self._call, plan.address, self._inside
+        on_cpu, stream, clock = self._on_cpu, self._device.stream, time.perf_counter
 
-    def backward(self):
-        i, x = self._inputs, self._bindings
-        dq, dk, dv = torch.empty_like(i.q), torch.empty_like(i.k), torch.empty_like(i.v)
-        x.dq, x.dk, x.dv = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
-        extra = []
-        if i.bias is not None:
-            extra.append(torch.empty_like(i.bias))
-            x.d_bias = extra[-1].data_ptr()
-        if i.sinks is not None:
-            extra.append(torch.empty_like(i.sinks))
-            x.d_sinks = extra[-1].data_ptr()
-        self._execute(self.plan)
-        return dq, dk, dv, *extra
+        def call():
+            if not on_cpu:
+                x.stream = stream()  # another one while a graph is captured
+            begin = clock()
+            status = execute(address, bindings)
+            inside[0] = clock() - begin
+            if status:
+                raise self._library.failure(status)
+        return call
+
+    def _forward_run(self):
+        """Outputs are new tensors, as PyTorch's are, made as the package makes them."""
+        x, make_o, make_lse, execute = self._bindings, self._make_o, self._make_lse, self._executor(self._forward)
+
+        def run():
+            o = make_o()
+            x.o = o.data_ptr()
+            execute()
+            return o
+
+        def run_with_lse():
+            lse = make_lse()
+            x.lse = lse.data_ptr()
+            return run()
+        return run_with_lse if self._wants_lse else run
+
+    def _backward_run(self):
+        i, x, execute = self._inputs, self._bindings, self._executor(self.plan)
+        names, like = ["dq", "dk", "dv"], [i.q, i.k, i.v]
+        for name, tensor in (("d_bias", i.bias), ("d_sinks", i.sinks)):
+            if tensor is not None:
+                names.append(name)
+                like.append(tensor)
+        empty_like, rest = torch.empty_like, list(zip(names, like))[3:]
+        q, k, v = like[:3]
+
+        def run():
+            dq, dk, dv = empty_like(q), empty_like(k), empty_like(v)
+            x.dq, x.dk, x.dv = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
+            execute()
+            return dq, dk, dv
+
+        def run_with_more():
+            more = []
+            for name, tensor in rest:
+                more.append(empty_like(tensor))
+                setattr(x, name, more[-1].data_ptr())
+            return *run(), *more
+        return run_with_more if rest else run
 
     @property
     def run(self):
-        return self.backward if self._inputs.case.is_backward else self.forward
+        return self._backward_run() if self._inputs.case.is_backward else self._forward_run()
 
     def compute_nothing(self):
         """From now on run() is all of a call but what the library does: new outputs, and a C function that returns at
@@ -250,18 +278,26 @@ class TorchContender:
             with self._context():
                 self._o = F.scaled_dot_product_attention(*self._leaves[:3], **self._options)
 
-    def forward(self):
-        with torch.no_grad(), self._context():
-            i = self._inputs
-            return F.scaled_dot_product_attention(i.q, i.k, i.v, **self._options)
-
-    def backward(self):
-        """Backward alone, over the graph that the forward left."""
-        return torch.autograd.grad(self._o, self._leaves, self._inputs.d_o, retain_graph=True)
-
     @property
     def run(self):
-        return self.backward if self._inputs.case.is_backward else self.forward
+        """As little of Python as can be, since all of it is timed: q, k and v want no gradient, so that forward needs no
+        torch.no_grad; of the CPU's peers there is one, so that it needs no context."""
+        i, options, context = self._inputs, self._options, self._context
+        q, k, v, sdpa = i.q, i.k, i.v, F.scaled_dot_product_attention
+
+        def forward():
+            return sdpa(q, k, v, **options)
+
+        def forward_of_a_peer():
+            with context():
+                return sdpa(q, k, v, **options)
+
+        def backward():
+            """Backward alone, over the graph that the forward left."""
+            return torch.autograd.grad(self._o, self._leaves, i.d_o, retain_graph=True)
+        if i.case.is_backward:
+            return backward
+        return forward if q.device.type == "cpu" else forward_of_a_peer
 
 
 class PackedContender:
