@@ -28,6 +28,7 @@ class BackwardWorker {
     tile_.enter_sequence(sequence_, b);
     const Range tiles = chunk_tiles(plan_, sequence_, chunk);
     d_q_ = reinterpret_cast<float*>(call_.workspace + plan_.dq.offset) + chunk * plan_.rows * p_.heads_q * plan_.ld_dq;
+    if (plan_.own_dq_rows > 0) d_q_ = m_.d_q;
     if (p_.dq.dtype != MICA_NONE) clear_dq(tiles);
     E::begin();
     for (i32 t = tiles.begin; t < tiles.end; t += plan_.panel_tiles)
@@ -37,8 +38,12 @@ class BackwardWorker {
     if (chunk == plan_.num_chunks - 1) clear_keys(sequence_.len_k, sequence_.slot_len_k - sequence_.leftpad);
   }
 
+  // The sums of dQ of a query head of the last run, where they are this worker's own; else null.
+  const float* own_dq(i32 head) const { return plan_.own_dq_rows > 0 ? dq_row(head, 0) : nullptr; }
+
  private:
   float* dq_row(i32 head, i32 i) const {
+    if (plan_.own_dq_rows > 0) return d_q_ + (head % p_.group * plan_.own_dq_rows + i) * plan_.ld_dq;
     return d_q_ + (head * plan_.rows + padded_row_begin(p_, sequence_, b_, plan_.tile_q) + i) * plan_.ld_dq;
   }
   i32 key_end(i32 tile_end) const { return min_of(tile_end * plan_.tile_k, sequence_.len_k); }
@@ -92,10 +97,11 @@ class BackwardWorker {
     if (begin >= end) return;
     const i32 num_rows = rows.end - rows.begin;
     tile_.load_queries(rows);
+    const i32 padded_rows = round_up(num_rows, E::kDepth);
     if (p_.dk.dtype != MICA_NONE)
-      transpose_elements(m_.q_transposed, m_.ld_transposed, m_.q, m_.ld_q, num_rows, p_.dim_qk);
+      transpose_elements(m_.q_transposed, m_.ld_transposed, m_.q, m_.ld_q, num_rows, padded_rows, p_.dim_qk);
     if (p_.dv.dtype != MICA_NONE)
-      transpose_elements(m_.d_o_transposed, m_.ld_transposed, m_.d_o, m_.ld_d_o, num_rows, p_.dim_v);
+      transpose_elements(m_.d_o_transposed, m_.ld_transposed, m_.d_o, m_.ld_d_o, num_rows, padded_rows, p_.dim_v);
     for (i32 t = begin; t < end; ++t)
       pair(rows, key_tile(band_, rows.begin, rows.end, seen, t, plan_.tile_k), t - tiles.begin);
   }
@@ -123,11 +129,11 @@ class BackwardWorker {
 
   // Rows [begin, end) of a gradient from its transposed accumulator (dim, panel).
   void store_transposed(void* base, const Tensor& t, const float* accumulator, i32 dim, i32 begin, i32 end) {
-    constexpr i32 kKeys = 4;  // a block of transpose_elements
+    constexpr i32 kKeys = kLanes;  // at once
     float rows[kKeys * kMaxDim];
-    const i32 ld = round_up(dim, kKeys);
+    const i32 ld = round_up(dim, 4);
     for (i32 j = begin; j < end; j += kKeys) {
-      transpose_elements(rows, ld, accumulator + j - begin, m_.ld_panel, dim, kKeys);
+      transpose_elements(rows, ld, accumulator + j - begin, m_.ld_panel, dim, ld, kKeys);
       for (i32 n = 0; n < min_of(kKeys, end - j); ++n)
         store_row_scaled(key_row(base, t, j + n), rows + n * ld, 1, t.dtype, dim);
     }
@@ -148,11 +154,15 @@ class BackwardWorker {
   float* d_q_;
 };
 
+HWY_INLINE char* scratch_of(const CpuCall& call, i32 thread) {
+  return call.workspace + call.plan->scratch.offset + thread * call.plan->scratch_bytes;
+}
+
 // One task: the keys of a chunk of one key head.
 template <class E>
 void differentiate_chunk(const CpuCall& call, i64 index, i32 thread) {
   const i64 heads = i64(call.problem->batch) * call.problem->heads_k;
-  BackwardWorker<E> worker(call, call.workspace + call.plan->scratch.offset + thread * call.plan->scratch_bytes);
+  BackwardWorker<E> worker(call, scratch_of(call, thread));
   // Causal: the first chunks are seen by the most queries, so they come first.
   worker.run(i32(index % heads / call.problem->heads_k), i32(index % call.problem->heads_k), i32(index / heads));
 }
@@ -162,12 +172,13 @@ void differentiate_chunk(const CpuCall& call, i64 index, i32 thread) {
 template <class E>
 void differentiate_heads(const CpuCall& call, i64 index, i32 thread) {
   const Problem& p = *call.problem;
-  const i64 begin = first_row_task(p, index / p.heads_k, i32(index % p.heads_k));
-  const i64 end = begin + p.group * BackwardPlan::kRowParts;
+  const i32 b = i32(index / p.heads_k), head_k = i32(index % p.heads_k);
+  const i64 begin = first_row_task(p, b, head_k), end = begin + p.group * BackwardPlan::kRowParts;
   for (i64 task = begin; task < end; ++task) prepare_rows(call, task);
-  differentiate_chunk<E>(call, index, thread);
+  BackwardWorker<E> worker(call, scratch_of(call, thread));
+  worker.run(b, head_k, 0);
   if (p.dq.dtype != MICA_NONE)
-    for (i64 task = begin; task < end; ++task) finish_dq(call, task);
+    for (i64 task = begin; task < end; ++task) finish_dq(call, task, worker.own_dq(row_task(p, task).head));
 }
 
 template <class E>

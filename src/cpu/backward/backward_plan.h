@@ -64,6 +64,7 @@ struct BackwardScratch {
   Element* d_s;                                                  // dS as A; the floats of d_p where Element is float
   Element *p_packed, *d_s_packed;                                // P and dS as B
   float *d_k, *d_v;                                              // (dim, panel): transposed accumulators
+  float* d_q;                                                    // (group, own_dq_rows, ld_dq)
   float* bias;                                                   // (tile_q, tile_k): a tile of dBias
   i64 ld_q, ld_d_o, ld_transposed, ld_s, ld_d_s, ld_panel;
   i64 bytes;
@@ -96,6 +97,7 @@ struct BackwardScratch {
     v_transposed = carve.take<Element>(v_transposed_elements * plan.panel_tiles);
     d_k = carve.take<float>(dim_rows * ld_panel);
     d_v = carve.take<float>(dim_v_rows * ld_panel);
+    d_q = carve.take<float>(p.group * plan.own_dq_rows * plan.ld_dq);
     bias = carve.take<float>(p.d_bias.dtype == MICA_NONE ? 0 : plan.tile_q * ld_s);
     bytes = carve.bytes;
   }
@@ -152,12 +154,17 @@ void plan_backward(const Problem& p, mica::CpuPlan& cpu, i32& num_splits) {
   plan.delta = take(plan.rows * p.heads_q);
   plan.reference = take(plan.rows * p.heads_q);
   plan.sinks = take(p.d_sinks.dtype == MICA_NONE ? 0 : i64(p.batch) * p.heads_q * plan.kRowParts);
-  plan.dq = take(p.dq.dtype == MICA_NONE ? 0 : plan.rows * p.heads_q * plan.ld_dq * plan.num_chunks);
-  const i64 scratch = BackwardScratch<E>(p, plan, nullptr).bytes;
-  cpu.scratch_bytes = scratch;
-  // Threads for whom there is no task need none; those of dBias are counted elsewhere.
+  // Threads for whom there is no task need no scratch memory; those of dBias are counted elsewhere.
   const i64 tasks = p.d_bias.dtype == MICA_NONE ? i64(p.batch) * p.heads_k * plan.num_chunks : cpu.threads.count;
-  cpu.scratch = mica::Region{carve.bytes, scratch * min_of<i64>(cpu.threads.count, max_of<i64>(tasks, 1))};
+  const i64 workers = min_of<i64>(cpu.threads.count, max_of<i64>(tasks, 1));
+  const bool wants_dq = p.dq.dtype != MICA_NONE;
+  // A packed sequence may be as long as all of them: where every thread had room for it there might be more of it.
+  const i64 own_rows = round_up(p.max_len_q, plan.tile_q);
+  const bool is_own = plan.num_chunks == 1 && own_rows * p.group * workers <= plan.rows * p.heads_q;
+  plan.own_dq_rows = wants_dq && is_own ? own_rows : 0;
+  plan.dq = take(wants_dq && !is_own ? plan.rows * p.heads_q * plan.ld_dq * plan.num_chunks : 0);
+  cpu.scratch_bytes = BackwardScratch<E>(p, plan, nullptr).bytes;
+  cpu.scratch = mica::Region{carve.bytes, cpu.scratch_bytes * workers};
   cpu.workspace_bytes = carve.bytes + cpu.scratch.bytes;
 }
 

@@ -12,7 +12,8 @@ namespace MICA_NS {
 
 // Rows [begin, end) of one of BackwardPlan::kRowParts parts of a sequence of that many rows.
 HWY_INLINE Range row_part(i32 rows, i32 part) {
-  const i32 length = ceil_div(rows, BackwardPlan::kRowParts);
+  constexpr i32 kLeastRows = 16;  // fewer cost less than to begin a part
+  const i32 length = max_of(ceil_div(rows, BackwardPlan::kRowParts), kLeastRows);
   return Range{min_of(part * length, rows), min_of((part + 1) * length, rows)};
 }
 
@@ -41,6 +42,15 @@ HWY_INLINE float lse_at(const float* base, const Tensor& t, const Sequence& s, i
 
 // dO . O
 HWY_INLINE float dot_rows(const void* a, i32 dtype_a, const void* b, i32 dtype_b, i32 count) {
+  if (dtype_a == MICA_FP32 && dtype_b == MICA_FP32) {
+    const float *x = static_cast<const float*>(a), *y = static_cast<const float*>(b);
+    Vector sum = set(0);
+    i32 c = 0;
+    for (; c + kLanes <= count; c += kLanes) sum = hn::MulAdd(load(x + c), load(y + c), sum);
+    if (c < count)
+      sum = hn::MulAdd(load_some<MICA_FP32>(x + c, count - c), load_some<MICA_FP32>(y + c, count - c), sum);
+    return reduce_sum(sum);
+  }
   float x[kMaxDim + kLanes], y[kMaxDim + kLanes];
   load_row(x, a, dtype_a, count);
   load_row(y, b, dtype_b, count);
@@ -90,8 +100,9 @@ inline void finish_sinks(const CpuCall& call) {
   }
 }
 
-// dQ = the sum over the chunks that have keys for the row; 0 past the rows in use.
-inline void finish_dq(const CpuCall& call, i64 index) {
+// dQ = the sum over the chunks that have keys for the row; 0 past the rows in use. own: the head's sums, where its task
+// has them.
+inline void finish_dq(const CpuCall& call, i64 index, const float* own = nullptr) {
   const Problem& p = *call.problem;
   const BackwardPlan& plan = call.plan->backward;
   const RowTask task = row_task(p, index);
@@ -99,7 +110,8 @@ inline void finish_dq(const CpuCall& call, i64 index) {
   const Band band = band_of(p, s.len_q, s.len_k);
   const Range rows = row_part(s.slot_len_q, task.part);
   const i64 first = task.head * plan.rows + padded_row_begin(p, s, task.b, plan.tile_q);
-  const float* partial = reinterpret_cast<const float*>(call.workspace + plan.dq.offset) + first * plan.ld_dq;
+  const float* partial =
+      own ? own : reinterpret_cast<const float*>(call.workspace + plan.dq.offset) + first * plan.ld_dq;
   const i64 stride_chunk = plan.rows * p.heads_q * plan.ld_dq;
   Range rows_of_chunk[BackwardPlan::kMaxChunks];
   for (i32 chunk = 0; chunk < plan.num_chunks; ++chunk) {

@@ -32,15 +32,24 @@ HWY_INLINE KeyTile key_tile(const Band& band, i32 row_begin, i32 row_end, const 
                  t < tiles.full_begin || t >= tiles.full_end};
 }
 
-// dst (cols x rows, as A: zero up to ld_dst) = the transpose of src (rows x cols), in blocks of kBlock x kBlock. Both
-// have room for whole blocks. A block is transposed by interleaving its first half with its second, log2(kBlock) times.
+// dst (cols x rows, as A: zero up to padded_rows) = the transpose of src (rows x cols), in blocks of kBlock x kBlock.
+// Both have room for whole blocks. A block is transposed by interleaving its first half with its second, log2(kBlock)
+// times.
 template <class Element>
-inline void transpose_elements(Element* dst, i64 ld_dst, const Element* src, i64 ld_src, i32 rows, i32 cols) {
+inline void transpose_elements(Element* dst, i64 ld_dst, const Element* src, i64 ld_src, i32 rows, i32 padded_rows,
+                               i32 cols) {
   constexpr i32 kBlock = 16 / sizeof(Element);
   const hn::FixedTag<Element, kBlock> tag;
   using Line = hn::Vec<decltype(tag)>;
-  for (i32 row = 0; row < ld_dst; row += kBlock)
-    for (i32 col = 0; col < cols; col += kBlock) {
+  for (i32 row = 0; row < padded_rows; row += kBlock) {
+    i32 col = 0;
+    if constexpr (kIsFloat<Element> && kLanes > kBlock) {  // as many columns as a vector has
+      const auto line = [&](i32 r, i32 c) { return row + r < rows ? load(src + (row + r) * ld_src + c) : set(0); };
+      for (; col + kLanes <= cols; col += kLanes)
+        store_transposed(FloatTag(), line(0, col), line(1, col), line(2, col), line(3, col), dst + col * ld_dst + row,
+                         ld_dst);
+    }
+    for (; col < cols; col += kBlock) {
       Line x[kBlock], y[kBlock];
 #pragma GCC unroll 8
       for (i32 r = 0; r < kBlock; ++r)
@@ -58,6 +67,7 @@ inline void transpose_elements(Element* dst, i64 ld_dst, const Element* src, i64
 #pragma GCC unroll 8
       for (i32 r = 0; r < kBlock; ++r) hn::StoreU(x[r], tag, dst + (col + r) * ld_dst + row);
     }
+  }
 }
 
 template <class E>

@@ -100,11 +100,23 @@ HWY_INLINE void pack_a_row(Element* dst, i64 ld_a, const float* src, i32 depth) 
   for (; c < ld_a; ++c) dst[c] = 0;
 }
 
+// The same where A has floats; nothing is read behind the row.
+HWY_INLINE void copy_a_row(float* dst, i64 ld_a, const float* src, i32 depth) {
+  for (i32 c = 0; c < ld_a; c += kLanes)
+    store(c + kLanes <= depth ? load(src + c) : c < depth ? load_some<MICA_FP32>(src + c, depth - c) : set(0), dst + c);
+}
+
 // A from source rows (rows x depth): Q, dO.
 template <class Element, class RowAt>
 HWY_INLINE void pack_a(Element* dst, i64 ld_a, const RowAt& row_at, i32 dtype, i32 rows, i32 depth) {
   float buffer[kMaxDim];
   for (i32 r = 0; r < rows; ++r) {
+    if constexpr (kIsFloat<Element>) {
+      if (dtype == MICA_FP32) {
+        copy_a_row(dst + r * ld_a, ld_a, static_cast<const float*>(row_at(r)), depth);
+        continue;
+      }
+    }
     load_row(buffer, row_at(r), dtype, depth);
     pack_a_row(dst + r * ld_a, ld_a, buffer, depth);
   }

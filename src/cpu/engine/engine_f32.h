@@ -81,8 +81,15 @@ struct EngineF32 {
         for (i32 v = 0; v < kVectors; ++v)
           store(row ? load_as<kDtype>(row + (c + v * kLanes) * kBytes) : set(0),
                 to + i64(c) * padded_depth + v * kLanes);
-      for (i32 c = whole; c < round_up(cols, kCols); ++c)
-        to[i64(whole) * padded_depth + c - whole] = row && c < cols ? load_as_float(row, c, kDtype) : 0.0f;
+      if (whole == cols) continue;
+      for (i32 v = 0; v < kVectors; ++v) {
+        const i32 c = whole + v * kLanes;
+        const bool is_there = row && c < cols;
+        store(!is_there            ? set(0)
+              : c + kLanes <= cols ? load_as<kDtype>(row + c * kBytes)
+                                   : load_some<kDtype>(row + c * kBytes, cols - c),
+              to + i64(whole) * padded_depth + v * kLanes);
+      }
     }
   }
 
@@ -98,48 +105,37 @@ struct EngineF32 {
       float* to = dst + i64(c / kCols) * kCols * padded_depth + c % kCols;
       i32 k = 0;
       for (; k + kLanes <= depth; k += kLanes)
-        store_transposed(load_at(row[0], k), load_at(row[1], k), load_at(row[2], k), load_at(row[3], k),
-                         to + k * kCols);
+        store_transposed(FloatTag(), load_at(row[0], k), load_at(row[1], k), load_at(row[2], k), load_at(row[3], k),
+                         to + k * kCols, kCols);
+      if constexpr (kDtype == MICA_FP32 && kLanes > 4) {  // what is left in parts of a vector
+        k = pack_part<kLanes / 2>(row, k, depth, to);
+        if constexpr (kLanes > 8) k = pack_part<kLanes / 4>(row, k, depth, to);
+      }
       for (; k < padded_depth; ++k)
         for (i32 i = 0; i < 4; ++i) to[k * kCols + i] = row[i] && k < depth ? load_as_float(row[i], k, kDtype) : 0.0f;
     }
   }
 
-  // Lane l of rows 0 to 3 goes to the four floats at dst + l * kCols.
-  static HWY_INLINE void store_transposed(Vector row0, Vector row1, Vector row2, Vector row3, float* dst) {
-    const FloatTag d;
-    const hn::RepartitionToWide<WordTag> wide;
-    const auto a = hn::BitCast(wide, hn::InterleaveLower(d, row0, row1));
-    const auto b = hn::BitCast(wide, hn::InterleaveLower(d, row2, row3));
-    const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, row0, row1));
-    const auto f = hn::BitCast(wide, hn::InterleaveUpper(d, row2, row3));
-    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(wide, a, b)), dst);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(wide, a, b)), dst + kCols);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(wide, e, f)), dst + 2 * kCols);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(wide, e, f)), dst + 3 * kCols);
-  }
-
-  // Each 128 bits of v, four rows of the panel apart.
-  template <class D, class V>
-  static HWY_INLINE void store_blocks(D d, V v, float* dst) {
-    if constexpr (hn::MaxLanes(D()) == 4) {
-      hn::StoreU(v, d, dst);
-    } else {
-      const hn::Half<D> half;
-      store_blocks(half, hn::LowerHalf(half, v), dst);
-      store_blocks(half, hn::UpperHalf(half, v), dst + i64(hn::MaxLanes(half)) * kCols);
-    }
+  // kPart floats from k on of four rows, some of which may be null, if the depth has so many left. Returns where it is.
+  template <i32 kPart>
+  static HWY_INLINE i32 pack_part(const char* const (&row)[4], i32 k, i32 depth, float* to) {
+    const hn::FixedTag<float, kPart> tag;
+    const auto part = [&](i32 i) {
+      return row[i] ? hn::LoadU(tag, reinterpret_cast<const float*>(row[i]) + k) : hn::Zero(tag);
+    };
+    if (k + kPart > depth) return k;
+    store_transposed(tag, part(0), part(1), part(2), part(3), to + k * kCols, kCols);
+    return k + kPart;
   }
 
 #if HWY_TARGET == HWY_NEON
   // Eight rows of A as [depth][8], so that two loads serve each step of depth.
   static HWY_INLINE void pack_rows(float* dst, const float* a, i64 ld_a, i32 depth) {
-    static_assert(kRows == kCols, "the step of store_transposed");
     for (i32 half = 0; half < kRows; half += 4) {
       const float* row = a + half * ld_a;
       for (i32 k = 0; k < depth; k += 4)
-        store_transposed(load(row + k), load(row + ld_a + k), load(row + 2 * ld_a + k), load(row + 3 * ld_a + k),
-                         dst + k * kRows + half);
+        store_transposed(FloatTag(), load(row + k), load(row + ld_a + k), load(row + 2 * ld_a + k),
+                         load(row + 3 * ld_a + k), dst + k * kRows + half, kRows);
     }
   }
 

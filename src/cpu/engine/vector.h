@@ -150,6 +150,32 @@ HWY_INLINE void store_four_sums(const Vector (&x)[4], float* to) {
   store_sum_of_blocks(d, hn::Add(low, hn::BitCast(d, hn::InterleaveUpper(wide, a, b))), to);
 }
 
+// Each 128 bits of v, 4 * step floats apart.
+template <class D, class V>
+HWY_INLINE void store_blocks(D d, V v, float* dst, i64 step) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(v, d, dst);
+  } else {
+    const hn::Half<D> half;
+    store_blocks(half, hn::LowerHalf(half, v), dst, step);
+    store_blocks(half, hn::UpperHalf(half, v), dst + i64(hn::MaxLanes(half)) * step, step);
+  }
+}
+
+// Lane l of rows 0 to 3 goes to the four floats at dst + l * step: 4 x 4 transposes inside each 128 bits.
+template <class D, class V>
+HWY_INLINE void store_transposed(D d, V row0, V row1, V row2, V row3, float* dst, i64 step) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<D>> wide;
+  const auto a = hn::BitCast(wide, hn::InterleaveLower(d, row0, row1));
+  const auto b = hn::BitCast(wide, hn::InterleaveLower(d, row2, row3));
+  const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, row0, row1));
+  const auto f = hn::BitCast(wide, hn::InterleaveUpper(d, row2, row3));
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(wide, a, b)), dst, step);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(wide, a, b)), dst + step, step);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(wide, e, f)), dst + 2 * step, step);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(wide, e, f)), dst + 3 * step, step);
+}
+
 // kLanes elements at p (no alignment) as floats.
 template <i32 kDtype>
 HWY_API Vector load_as(const void* p) {
@@ -168,6 +194,18 @@ HWY_API Vector load_as(const void* p) {
     const hn::Rebind<hwy::float16_t, FloatTag> half;
     return hn::PromoteTo(FloatTag(), hn::BitCast(half, hn::LoadU(bits, static_cast<const u16*>(p))));
   }
+}
+
+// The first `count` of kLanes elements, of which there are some, then zeros. Nothing is read behind them.
+template <i32 kDtype>
+HWY_INLINE Vector load_some(const void* p, i32 count) {
+#if defined(__AVX2__)
+  if constexpr (kDtype == MICA_FP32)
+    return hn::MaskedLoad(hn::FirstN(FloatTag(), size_t(count)), FloatTag(), static_cast<const float*>(p));
+#endif
+  float some[kLanes] = {};
+  for (i32 n = 0; n < count; ++n) some[n] = load_as_float(p, n, kDtype);
+  return load(some);
 }
 
 // The same of e4m3 (see e4m3_to_float).

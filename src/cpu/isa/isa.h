@@ -25,7 +25,10 @@ struct BackwardPlan {
   i64 ld_dq;
   Region delta, reference;  // (heads_q, rows)
   Region sinks;             // (batch, heads_q, kRowParts)
-  Region dq;                // (num_chunks, heads_q, rows, ld_dq)
+  Region dq;                // (num_chunks, heads_q, rows, ld_dq); none where own_dq_rows are given
+  // Where keys are not cut into chunks: the rows of a head's dQ in the scratch memory of the task that has all of it,
+  // which are in a cache when they are needed again; 0: dq is where it is summed.
+  i64 own_dq_rows;
 };
 
 // The CPU's part of a plan.
