@@ -98,6 +98,8 @@ class DecodeWorker {
     for (i32 c = 0; c < kLanes - count; ++c) q[whole + c] = 0;
   }
 
+  i64 bytes_of_keys() const { return i64(p_.total_k) * p_.heads_k * (p_.dim_qk + p_.dim_v) * dtype_bytes(p_.k.dtype); }
+
   bool is_one_in_order() const { return kReadsInOrder && rows_ == 1 && p_.dim_qk >= kLanes; }
 
   TileKeys tile_at(Range keys, i32 j, i32 most) const {
@@ -127,6 +129,7 @@ class DecodeWorker {
     const i32 most = keys_in_order(p_.dim_qk * kElementBytes<kDtype>, keys.end - keys.begin);
     TileKeys tile = tile_at(keys, keys.begin, most);
     rows_of(call_.x->k, p_.k, tile.begin).list(tile.count, k_rows);
+    side_by_side_ = side_by_side_bytes<kDtype>(k_rows[0], p_.dim_qk, bytes_of_keys());
     multiply_keys<kDtype>(k_rows, nullptr, tile.count);
     for (;;) {
       const float factor =
@@ -136,13 +139,14 @@ class DecodeWorker {
       if (tile.begin + tile.count >= keys.end) break;
       const TileKeys next = tile_at(keys, tile.begin + most, most);
       rows_of(call_.x->k, p_.k, next.begin).list(next.count, k_rows);
-      multiply_and_add<kDtype>(m_.q, k_rows, next.count, p_.dim_qk, next_s, s, v_rows, most, m_.o, p_.dim_v);
+      multiply_and_add<kDtype>(m_.q, k_rows, next.count, p_.dim_qk, next_s, s, v_rows, most, m_.o, p_.dim_v,
+                               side_by_side_);
       tile = next;
       float* const last_s = s;
       s = next_s;
       next_s = last_s;
     }
-    add_in_order<kDtype>(s, v_rows, tile.count, m_.o, p_.dim_v);
+    add_in_order<kDtype>(s, v_rows, tile.count, m_.o, p_.dim_v, side_by_side_);
   }
 
   template <i32 kDtype>
@@ -199,7 +203,8 @@ class DecodeWorker {
     if (kDtype == MICA_BF16 && rows_ == 1 && multiply_pairs_of_one_row(k_rows, v_rows, count)) return;
 #endif
     if (is_one_in_order()) {
-      for (i32 j = 0; j < count; j += 4) multiply_four<kDtype>(m_.q, k_rows, count, j, p_.dim_qk, m_.s + j);
+      for (i32 j = 0; j < count; j += 4)
+        multiply_four<kDtype>(m_.q, k_rows, count, j, p_.dim_qk, side_by_side_, m_.s + j);
       return;
     }
     for (i32 j = 0; j < count; j += kGroup) {
@@ -298,7 +303,7 @@ class DecodeWorker {
     i32 c = 0;
     if constexpr (kReadsInOrder && kRows == 1) {
       if (is_one_in_order()) {
-        add_in_order<kDtype>(m_.s, v_rows, count, m_.o, p_.dim_v);
+        add_in_order<kDtype>(m_.s, v_rows, count, m_.o, p_.dim_v, side_by_side_);
         c = p_.dim_v / kLanes * kLanes;
       }
     }
@@ -384,6 +389,7 @@ class DecodeWorker {
   Scoring scoring_;
   i32 rows_;
   DecodeScratch m_;
+  i64 side_by_side_ = kMostSideBySide;  // bytes (decode_in_order.h)
   SoftmaxState<ScalarMath> state_[kDecodeRows];
 };
 

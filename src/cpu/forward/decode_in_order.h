@@ -7,25 +7,38 @@
 
 #include <type_traits>
 
-#include "cpu/engine/vector.h"
+#include "cpu/engine/engine.h"
 
 namespace MICA_NS {
 
-// Rows that are read side by side lie within so many bytes; further apart they are read at a third of the speed.
-constexpr i64 kSideBySideBytes = 1024;
+template <i32 kDtype>
+constexpr i32 kElementBytes = kDtype == MICA_FP32 ? 4 : 2;
+
+// Within how many bytes rows are read side by side: further apart they are read at a third of the speed. Floats that
+// memory and no cache has (all_bytes of keys and values in a call) are read faster as one key and two values than by
+// fours between which a page may end; elements of 16 bits wait for arithmetic.
+constexpr i64 kMostSideBySide = 1024;
+template <i32 kDtype>
+HWY_INLINE i64 side_by_side_bytes(const void* first, i32 dim, i64 all_bytes) {
+  constexpr i64 kBytesOfCaches = 16 << 20, kPageBytes = 4096;
+  const i64 row_bytes = dim * kElementBytes<kDtype>, four = 4 * row_bytes;
+  const i64 behind = i64(reinterpret_cast<uintptr_t>(first) % u64(four));
+  const bool ends_with_pages = kPageBytes % four == 0 && (behind <= kLineBytes || behind >= four - kLineBytes);
+  const bool is_by_fours =
+      kDtype != MICA_FP32 || four > kMostSideBySide || ends_with_pages || all_bytes <= kBytesOfCaches;
+  return is_by_fours ? kMostSideBySide : 2 * row_bytes;
+}
 
 // Keys of a tile, by which the values lag behind the keys: more of them cost less for softmax, fewer leave less at the
 // ends of a range, where there is one stream alone; 16 KB of both are the most that pays.
 HWY_API i32 keys_in_order(i32 row_bytes, i32 all_keys) { return row_bytes <= 256 && all_keys >= 256 ? 64 : 32; }
 
-template <i32 kDtype>
-constexpr i32 kElementBytes = kDtype == MICA_FP32 ? 4 : 2;
-
-// s (4) = q . k, kKeys of the four keys side by side. dim is at least kLanes; where it is not whole vectors, the last
-// one of q has the rest at its end, behind zeros.
+// s (4) = q . k, kKeys of the four keys side by side. dim is at least kLanes; where
+// it is not whole vectors, the last one of q has the rest at its end, behind zeros.
 template <i32 kDtype, i32 kKeys>
 HWY_INLINE void multiply_in_order(const float* q, const char* const (&k)[4], i32 dim, float* s) {
-  constexpr i32 kChains = 4 / kKeys;  // sums of a key that do not wait for each other
+  // Sums of a key that do not wait for each other. How many keys of floats are read at once depends on where they lie.
+  constexpr i32 kChains = kDtype == MICA_FP32 ? 2 : 4 / kKeys;
   const i32 whole = dim / kLanes * kLanes;
   Vector sum[4];
 #pragma GCC unroll 4
@@ -65,11 +78,12 @@ HWY_INLINE void multiply_in_order(const float* q, const char* const (&k)[4], i32
 
 // s (4) = q . k for keys j to j + 3 of so many; those past the last one repeat it.
 template <i32 kDtype>
-HWY_INLINE void multiply_four(const float* q, const char* const* k_rows, i32 count, i32 j, i32 dim, float* s) {
+HWY_INLINE void multiply_four(const float* q, const char* const* k_rows, i32 count, i32 j, i32 dim, i64 side_by_side,
+                              float* s) {
   const char* k[4];
 #pragma GCC unroll 4
   for (i32 i = 0; i < 4; ++i) k[i] = k_rows[min_of(j + i, count - 1)];
-  if (4 * dim * kElementBytes<kDtype> <= kSideBySideBytes)
+  if (4 * dim * kElementBytes<kDtype> <= side_by_side)
     multiply_in_order<kDtype, 4>(q, k, dim, s);
   else
     multiply_in_order<kDtype, 1>(q, k, dim, s);
@@ -101,12 +115,13 @@ HWY_INLINE void add_keys(const float* p, const char* const* v_rows, float* HWY_R
 
 // The same for any number of keys, whose rows have dim columns.
 template <i32 kDtype>
-HWY_INLINE void add_in_order(const float* p, const char* const* v_rows, i32 count, float* o, i32 dim) {
+HWY_INLINE void add_in_order(const float* p, const char* const* v_rows, i32 count, float* o, i32 dim,
+                             i64 side_by_side) {
   const i32 columns = dim / kLanes * kLanes, row_bytes = dim * kElementBytes<kDtype>;
   i32 j = 0;
-  if (4 * row_bytes <= kSideBySideBytes)
+  if (4 * row_bytes <= side_by_side)
     for (; j + 4 <= count; j += 4) add_keys<kDtype, 4>(p + j, v_rows + j, o, columns);
-  if (2 * row_bytes <= kSideBySideBytes)
+  if (2 * row_bytes <= side_by_side)
     for (; j + 2 <= count; j += 2) add_keys<kDtype, 2>(p + j, v_rows + j, o, columns);
   for (; j < count; ++j) add_keys<kDtype, 1>(p + j, v_rows + j, o, columns);
 }
@@ -114,10 +129,11 @@ HWY_INLINE void add_in_order(const float* p, const char* const* v_rows, i32 coun
 // s = q . k for the keys of a tile, and o += p v for those of the tile before it, at least as many.
 template <i32 kDtype>
 HWY_INLINE void multiply_and_add(const float* q, const char* const* k_rows, i32 count, i32 dim_qk, float* s,
-                                 const float* p, const char* const* v_rows, i32 v_count, float* o, i32 dim_v) {
+                                 const float* p, const char* const* v_rows, i32 v_count, float* o, i32 dim_v,
+                                 i64 side_by_side) {
   for (i32 j = 0; j < v_count; j += 4) {
-    if (j < count) multiply_four<kDtype>(q, k_rows, count, j, dim_qk, s + j);
-    add_in_order<kDtype>(p + j, v_rows + j, 4, o, dim_v);
+    if (j < count) multiply_four<kDtype>(q, k_rows, count, j, dim_qk, side_by_side, s + j);
+    add_in_order<kDtype>(p + j, v_rows + j, 4, o, dim_v, side_by_side);
   }
 }
 
