@@ -127,7 +127,7 @@ bool counts_heads(const KernelRow& row, const Problem& p) {
 bool stores_dq_first(const KernelRow& row, const Problem& p) {
   // Blocks that begin at the same queries wait for the first of them: with narrow rows that costs more than the zeros.
   // In a fixed order they wait for it anyway.
-  constexpr i32 kNarrow = 64;
+  constexpr i32 kNarrow = 96;
   if (!p.dq.dtype || !row.traits.uses_maps || row.dim_qk > 128) return false;
   if (p.deterministic) return row.course == Course::DRAWN || row.course == Course::ONE_TILE;
   return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/schedule.h"
+#include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "device/dq_accumulator.cuh"
 #include "kernels/params.h"
 
@@ -42,16 +43,22 @@ MICA_DEVICE void store_4(const BackwardFinishParams& p, i64 row_offset, i32 colu
         make_float4(x[0], x[1], x[2], x[3]);
 }
 
-// Four sums. accumulator null: nobody has added to them.
-MICA_DEVICE float4 load_sums(const float* accumulator, i32 index) {
-  return accumulator ? *reinterpret_cast<const float4*>(accumulator + index) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-}
+// A block of the accumulator.
+struct Sums {
+  const float* data;
+  bool is_empty;  // nobody has added to it: known later than where it lies, and so what is there is read anyway
+
+  MICA_DEVICE float4 load(i32 index) const { return *reinterpret_cast<const float4*>(data + index); }
+  MICA_DEVICE float scaled(float sum, float scale) const { return is_empty ? 0.0f : sum * scale; }
+};
 
 // A block of the accumulator, by all threads: a warp takes 16 rows of 32 columns, 512 neighbouring bytes a load.
 template <int threads>
-MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumulator, i64 base, i32 dim, i32 tile_q,
-                            i32 valid_rows) {
-  const i32 lane = threadIdx.x % 32, row_in_block = lane / 4, pair = lane % 4, units = tile_q / 16 * (dim / 32);
+MICA_DEVICE void store_rows(const BackwardFinishParams& p, const Sums& sums, bool by_columns, i64 base, i32 dim,
+                            i32 tile_q, i32 valid_rows) {
+  const i32 lane = threadIdx.x % 32, row_in_block = lane / 4, pair = lane % 4;
+  const i32 units = min_of(tile_q / 16, ceil_div(valid_rows, 16)) * (dim / 32);
+  const i32 last_column_block = (p.dim_qk - 1) / 8;
   const bool vectorised_by_8 = p.dq_dtype != MICA_FP32 && !p.unaligned,
              vectorised_by_2 = p.dq_dtype == MICA_FP32 && !p.unaligned;
 #pragma unroll 2
@@ -60,11 +67,14 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumula
     float x[4][4];  // of a 16 x 8 block each: two columns of a row, and of the row eight further down
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float4 quad = load_sums(accumulator, dq_accumulator_index(dim, row_block, column_block + i, lane));
-      x[i][0] = quad.x * p.scale;
-      x[i][1] = quad.y * p.scale;
-      x[i][2] = quad.z * p.scale;
-      x[i][3] = quad.w * p.scale;
+      // Of columns that nobody has there may be no sums: the last ones are read again.
+      const i32 column = min_of(column_block + i, last_column_block);
+      const float4 quad = sums.load(by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
+                                               : dq_accumulator_index(dim, row_block, column, lane));
+      x[i][0] = sums.scaled(quad.x, p.scale);
+      x[i][1] = sums.scaled(quad.y, p.scale);
+      x[i][2] = sums.scaled(quad.z, p.scale);
+      x[i][3] = sums.scaled(quad.w, p.scale);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -104,18 +114,18 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const float* accumula
 
 // The same from a transposed block: a thread takes two rows of 16 columns.
 template <int threads>
-MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const float* accumulator, i64 base, i32 dim,
-                                  i32 tile_q, i32 valid_rows) {
+MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const Sums& sums, i64 base, i32 dim, i32 tile_q,
+                                  i32 valid_rows) {
   for (i32 i = threadIdx.x; i < tile_q * dim / 32; i += threads) {
     const i32 pair = i % 4, column_block = i / 4 % (dim / 16), row_block = i / (dim / 4);
     float x[2][2][8];  // row, columns 0 to 7 and 8 to 15
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
-      const float4 quad = load_sums(accumulator, dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
-      x[0][0][g] = quad.x * p.scale;
-      x[1][0][g] = quad.y * p.scale;
-      x[0][1][g] = quad.z * p.scale;
-      x[1][1][g] = quad.w * p.scale;
+      const float4 quad = sums.load(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
+      x[0][0][g] = sums.scaled(quad.x, p.scale);
+      x[1][0][g] = sums.scaled(quad.y, p.scale);
+      x[0][1][g] = sums.scaled(quad.z, p.scale);
+      x[1][1][g] = sums.scaled(quad.w, p.scale);
     }
     if (p.dq_dtype == MICA_FP32 && !p.unaligned) {
 #pragma unroll
@@ -183,15 +193,14 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   }
   const Sequence sequence = sequence_of(p.sequences, batch);
   if (tile * tile_q >= sequence.slot_len_q) return;
-  const bool is_empty = p.dq_turns && p.dq_turns[block] == 0;
-  const float* accumulator = is_empty ? nullptr : p.dq_accumulator + i64(block) * (tile_q * dim);
+  const Sums sums = {p.dq_accumulator + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0};
   const i64 base =
       head * p.dq.stride_head + query_row_offset(sequence, tile * tile_q, p.dq.stride_batch, p.dq.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;
   if (backward_transposes_dq(tile_q))
-    store_transposed<threads>(p, accumulator, base, dim, tile_q, valid_rows);
+    store_transposed<threads>(p, sums, base, dim, tile_q, valid_rows);
   else
-    store_rows<threads>(p, accumulator, base, dim, tile_q, valid_rows);
+    store_rows<threads>(p, sums, backward_dq_lies_by_columns(dim_of_row), base, dim, tile_q, valid_rows);
 }
 
 }  // namespace mica

@@ -9,13 +9,13 @@
 
 namespace mica {
 
-MICA_DEVICE float dot_8(const BackwardPrepareParams& p, const uint4& x, const uint4& y) {
+template <class Element>
+MICA_DEVICE float dot_8(const uint4& x, const uint4& y) {
   const u32 xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 a = p.o_dtype == MICA_BF16 ? unpack<Bf16>(xs[i]) : unpack<Fp16>(xs[i]);
-    const float2 b = p.o_dtype == MICA_BF16 ? unpack<Bf16>(ys[i]) : unpack<Fp16>(ys[i]);
+    const float2 a = unpack<Element>(xs[i]), b = unpack<Element>(ys[i]);
     sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
   }
   return sum;
@@ -23,9 +23,12 @@ MICA_DEVICE float dot_8(const BackwardPrepareParams& p, const uint4& x, const ui
 MICA_DEVICE uint4 load_8(const RowsArg& t, i64 at) {
   return *reinterpret_cast<const uint4*>(static_cast<const u16*>(t.data) + at);
 }
-// The same from `column` on; elements past dim count as zero. vectors: both rows can be read 16 bytes at a time.
-MICA_DEVICE float dot_8(const BackwardPrepareParams& p, i64 o, i64 d_o, i32 column, bool vectors) {
-  if (vectors) return dot_8(p, load_8(p.o, o + column), load_8(p.d_o, d_o + column));
+// Of any types, from `column` on; elements past dim count as zero. vectors: both rows can be read 16 bytes at a time.
+MICA_DEVICE float dot_8_of_any(const BackwardPrepareParams& p, i64 o, i64 d_o, i32 column, bool vectors) {
+  if (vectors) {
+    const uint4 x = load_8(p.o, o + column), y = load_8(p.d_o, d_o + column);
+    return p.o_dtype == MICA_BF16 ? dot_8<Bf16>(x, y) : dot_8<Fp16>(x, y);
+  }
   float sum = 0.0f;
 #pragma unroll
   for (int e = 0; e < 8; ++e)
@@ -50,10 +53,10 @@ struct StatRow {
   i32 head, row, slot;
 };
 // Counts heads, then rows (or blocks of rows) of a slot, then slots.
-MICA_DEVICE StatRow stat_row(i64 item, i32 heads, i32 rows) {
-  const i64 row = item / heads;
-  const i32 slot = i32(row / rows);
-  return {i32(item - row * heads), i32(row - i64(slot) * rows), slot};
+template <class Count>
+MICA_DEVICE StatRow stat_row(Count item, Count heads, Count rows) {
+  const Count row = item / heads, slot = row / rows;
+  return {i32(item - row * heads), i32(row - slot * rows), i32(slot)};
 }
 // `step` further on: digits with carries, since divisions would take longer than the sums.
 MICA_DEVICE StatRow advance(const StatRow& at, const StatRow& step, i32 heads, i32 rows) {
@@ -94,12 +97,12 @@ MICA_DEVICE void prepare_any(const BackwardPrepareParams& p, i64 thread, i64 thr
   const i32 lane = threadIdx.x % kLanes;
   for (i64 item = thread / kLanes; item < round_up<i64>(items, 2); item += threads / kLanes) {
     const bool inside = item < items;
-    const StatRow at = stat_row(inside ? item : 0, p.heads_q, p.rows_per_batch);
+    const StatRow at = stat_row<i64>(inside ? item : 0, p.heads_q, p.rows_per_batch);
     const i64 o = offset_of(p.o, at), d_o = offset_of(p.d_o, at);
     float delta = 0.0f;
 #pragma unroll 1
     for (i32 column = lane * 8; inside && column < p.dim_v; column += kLanes * 8) {
-      delta += dot_8(p, o, d_o, column, vectors);
+      delta += dot_8_of_any(p, o, d_o, column, vectors);
       if (p.converted.data) convert_8(p, d_o, at.slot, at.row, at.head, column);
     }
     delta = sum_of_lanes<kLanes>(delta);
@@ -112,51 +115,70 @@ struct Zeros {
   const BackwardPrepareParams& p;
   i64 at, step;
 
-  MICA_DEVICE bool store_one() {
-    if (at >= (p.first_zeros + p.other_zeros) / 4) return false;
+  MICA_DEVICE bool are_left() const { return at < (p.first_zeros + p.other_zeros) / 4; }
+  MICA_DEVICE void store_one() {
+    if (!are_left()) return;
     const i64 others = at * 4 < p.first_zeros ? 0 : (p.others_begin - p.first_zeros) / 4;
     reinterpret_cast<float4*>(p.zeros)[at + others] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     at += step;
-    return true;
   }
 };
 
-// Rows of at most 8 * lanes columns that can be read 16 bytes at a time: a warp takes neighbouring rows of a head,
-// whose statistics lie beside each other, four a group of lanes, so that their loads are under way together, and zeros
-// are written meanwhile: of as many columns of dQ as there are of O.
-template <int lanes>
-MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, i64 thread, i64 threads, Zeros& zeros) {
-  constexpr int kRows = 4, kZeros = 2 * kRows, kGroups = 32 / lanes, kBlock = kRows * kGroups;
+// Rows of at most 8 * lanes * pieces columns that can be read 16 bytes at a time: a warp takes neighbouring rows of a
+// head, whose statistics lie beside each other, `rows` a group of lanes, so that their loads are under way together,
+// and zeros are written meanwhile: of as many columns of dQ as there are of O. What a warp does beside the loads must
+// be little: it takes as long as they do.
+template <class Element, int lanes, int pieces, int rows>
+MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 threads, Zeros& zeros) {
+  constexpr int kZeros = 2 * rows * pieces, kGroups = 32 / lanes, kBlock = rows * kGroups;
   if (p.stat_rows == 0) return;
-  const i32 blocks = ceil_div(p.rows_per_batch, kBlock), group = i32(thread % 32) / lanes, lane = i32(thread) % lanes;
-  const i64 units = p.stat_rows / p.rows_per_batch * blocks * p.heads_q, warps = threads / 32;
-  const StatRow step = stat_row(warps, p.heads_q, blocks);
-  StatRow block = stat_row(thread / 32, p.heads_q, blocks);
-  for (i64 unit = thread / 32; unit < units; unit += warps, block = advance(block, step, p.heads_q, blocks)) {
-    const i32 first = block.row * kBlock + group;  // row i is first + i * kGroups
-    uint4 o[kRows], d_o[kRows];
+  const u32 heads = u32(p.heads_q), blocks = u32(ceil_div(p.rows_per_batch, kBlock)), warps = threads / 32;
+  const u32 slots = u32(p.stat_rows / p.rows_per_batch), units = slots * blocks * heads;  // a unit is 128 bytes or more
+  const i32 group = i32(thread % 32) / lanes, lane = i32(thread) % lanes;
+  const StatRow step = stat_row(warps, heads, blocks);
+  StatRow block = stat_row(thread / 32, heads, blocks);
+  for (u32 unit = thread / 32; unit < units; unit += warps, block = advance(block, step, p.heads_q, i32(blocks))) {
+    const StatRow first = {block.head, block.row * kBlock + group, block.slot};  // row i is i * kGroups further on
+    const i64 from_o = offset_of(p.o, first) + lane * 8, from_do = offset_of(p.d_o, first) + lane * 8;
+    uint4 o[rows][pieces], d_o[rows][pieces];
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const StatRow at = {block.head, first + i * kGroups, block.slot};
-      o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
-      if (at.row < p.rows_per_batch && lane * 8 < p.dim_v) {
-        o[i] = load_8(p.o, offset_of(p.o, at) + lane * 8);
-        d_o[i] = load_8(p.d_o, offset_of(p.d_o, at) + lane * 8);
+    for (int i = 0; i < rows; ++i)
+#pragma unroll
+      for (int n = 0; n < pieces; ++n) {
+        o[i][n] = d_o[i][n] = make_uint4(0, 0, 0, 0);
+        if (first.row + i * kGroups < p.rows_per_batch && (n * lanes + lane) * 8 < p.dim_v) {
+          o[i][n] = load_8(p.o, from_o + i * kGroups * p.o.stride_row + n * lanes * 8);
+          d_o[i][n] = load_8(p.d_o, from_do + i * kGroups * p.d_o.stride_row + n * lanes * 8);
+        }
       }
-    }
-    const StatRow own = {block.head, first + lane * kGroups, block.slot};  // lane i writes what belongs to row i
-    const bool writes = lane < kRows && own.row < p.rows_per_batch;
+    const StatRow own = {block.head, first.row + lane * kGroups, block.slot};  // lane i writes what belongs to row i
+    const bool writes = lane < rows && own.row < p.rows_per_batch;
     const float own_lse = writes ? lse_of(p, own) : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kZeros; ++i) zeros.store_one();
+    if (zeros.are_left())
+#pragma unroll 1
+      for (int i = 0; i < kZeros; ++i) zeros.store_one();
     float own_delta = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const float delta = sum_of_lanes<lanes>(dot_8(p, o[i], d_o[i]));
+    for (int i = 0; i < rows; ++i) {
+      float delta = 0.0f;
+#pragma unroll
+      for (int n = 0; n < pieces; ++n) delta += dot_8<Element>(o[i][n], d_o[i][n]);
+      delta = sum_of_lanes<lanes>(delta);
       if (lane == i) own_delta = delta;
     }
     if (writes) store_stats(p, own, own_lse, own_delta);
   }
+}
+template <class Element>
+MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 threads, Zeros& zeros) {
+  if (p.dim_v <= 64)
+    prepare_rows<Element, 4, 2, 2>(p, thread, threads, zeros);
+  else if (p.dim_v <= 96)
+    prepare_rows<Element, 4, 3, 1>(p, thread, threads, zeros);
+  else if (p.dim_v <= 128)
+    prepare_rows<Element, 4, 4, 1>(p, thread, threads, zeros);
+  else
+    prepare_rows<Element, 8, 4, 1>(p, thread, threads, zeros);
 }
 
 // What decides a packed sequence's place.
@@ -200,19 +222,16 @@ MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p, SequenceSize* 
   const bool vectors = p.o_dtype == p.d_o_dtype && p.o_dtype != MICA_FP32 && !p.unaligned;
   if (!vectors || p.converted.data || p.dim_v > 256)
     prepare_any(p, thread, threads, vectors);
-  else if (p.dim_v <= 64)
-    prepare_rows<8>(p, thread, threads, zeros);
-  else if (p.dim_v <= 128)
-    prepare_rows<16>(p, thread, threads, zeros);
+  else if (p.o_dtype == MICA_BF16)
+    prepare_rows<Bf16>(p, u32(thread), u32(threads), zeros);
   else
-    prepare_rows<32>(p, thread, threads, zeros);
-  while (zeros.store_one()) {
-  }
+    prepare_rows<Fp16>(p, u32(thread), u32(threads), zeros);
+  while (zeros.are_left()) zeros.store_one();
 }
 
 }  // namespace mica
 
-extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 3)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardPrepareParams params) {
   __shared__ mica::SequenceSize sizes[mica::kMostOrderedSequences];
   mica::griddepcontrol_launch_dependents();

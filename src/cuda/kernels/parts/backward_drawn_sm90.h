@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward by the copy engine where blocks draw key tiles: how K and V of heads lie that are no whole panels of 64
-// columns.
+// Backward by the copy engine where blocks draw key tiles: how K, V and dQ of heads lie that are no whole panels of
+// 64 columns.
 #pragma once
 
 #include "cuda/kernels/parts/layouts_sm90.h"
@@ -9,6 +9,14 @@ namespace mica {
 
 // Columns in a panel of K. Two consumers make dQ of half of the columns each: a product's columns begin with a panel.
 MICA_HD constexpr i32 backward_drawn_key_columns(i32 dim_qk) { return dim_qk % 64 == 0 ? 64 : dim_qk / 2; }
+
+// Where the accumulator keeps dQ of such heads: blocks of eight columns come one after the other, each with all rows
+// (16 at a time, in the order of the fragments), so that the columns that somebody has are one piece of what a consumer
+// adds.
+MICA_HD constexpr bool backward_dq_lies_by_columns(i32 dim_qk) { return dim_qk % 64 != 0; }
+MICA_HD constexpr i32 backward_dq_index_by_columns(i32 tile_q, i32 row_block, i32 column_block, i32 lane) {
+  return ((column_block * (tile_q / 16) + row_block) * 32 + lane) * 4;
+}
 
 // Whether consumers keep V in registers, where these suffice: shared memory has less to deliver in every step.
 MICA_HD constexpr bool backward_holds_values(bool draws, i32 dim_v) { return draws && dim_v == 96; }

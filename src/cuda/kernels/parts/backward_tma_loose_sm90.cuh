@@ -176,6 +176,10 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     };
     if constexpr (kTransposed || kRowsEach) {
       send(where + group * (kBytesDQ / 8), smem_dq + group * (kBytesDQ / 2), kBytesDQ / 2);
+    } else if constexpr (Base::kByColumns) {
+      // Columns that nobody has stay where they are.
+      const i32 bytes = min_of(round_up(p.dim_qk, 8) * (tile_q * 4) - group * (kBytesDQ / 2), kBytesDQ / 2);
+      if (bytes > 0) send(where + group * (kBytesDQ / 8), smem_dq + group * (kBytesDQ / 2), bytes);
     } else {
       constexpr int kFirst = kColumnsDQ * 64,
                     kRowBlock = dim_qk * 64;  // bytes of 16 rows: of the first consumer, of all

@@ -46,6 +46,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
                                     : kRowsEach ? kPaddedQk
                                                 : KTile::kPanels * kKeyColumns / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
+  static constexpr bool kByColumns = draws && backward_dq_lies_by_columns(dim_qk);
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout = backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
   static_assert(kLayout.dq - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
@@ -201,11 +202,12 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     constexpr int kDim = kTransposed ? tile_q : dim_qk;
     const i32 row_block = kTransposed || kRowsEach ? group * 4 + warp : warp;
     const i32 column_block = kTransposed || kRowsEach ? 0 : group * (kColumnsDQ / 8);
-    const u32 to = smem_dq + dq_accumulator_index(kDim, row_block, column_block, lane) * 4;
+    const u32 to = smem_dq + 4 * (kByColumns ? backward_dq_index_by_columns(tile_q, row_block, column_block, lane)
+                                             : dq_accumulator_index(kDim, row_block, column_block, lane));
     to_ring.wait_empty(place);
 #pragma unroll
     for (int n = 0; n < kColumnsDQ / 8; ++n)
-      if (has_columns(group, warp, n)) store_shared_floats(to + n * 512, dq[n]);
+      if (has_columns(group, warp, n)) store_shared_floats(to + n * (kByColumns ? tile_q / 16 * 512 : 512), dq[n]);
     fence_for_wgmma();
     __syncwarp();
     if (lane == 0) mbarrier_arrive(to_ring.full(place.stage));
