@@ -77,6 +77,7 @@ constexpr KernelTraits traits_of_mla_sm90(const KernelRow& r) {
   KernelTraits traits = {mla_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, true};
   traits.v_in_k = true;
   traits.overhead_tiles = 4;
+  traits.waits = true;
   return traits;
 }
 constexpr KernelTraits traits_of_mla_tma_sm90(const KernelRow& r) {

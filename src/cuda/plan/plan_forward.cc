@@ -95,7 +95,8 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   }
   if (status == MICA_OK) {
     steps_of(plan).step[steps_of(plan).num_steps - 1].when = when;
-    let_overlap(plan, choice, index);
+    // Blocks with V in K take a whole SM each: several rounds of them, or none that leaves a part, gain nothing by it.
+    if (!row.traits.v_in_k || (splits.num_splits > 1 && grid <= at_once)) let_overlap(plan, choice, index);
   }
   return status;
 }

@@ -94,7 +94,7 @@ struct MlaSm90 {
   }
 
   MICA_DEVICE void run(u8* smem) {
-    if (!rows.locate(tile_q)) return;
+    if (!rows.locate_and_wait(tile_q)) return;
     tiles = rows.touched(tile_k);
     own = rows.share_of(tiles);
     pairs = ceil_div(own.end - own.begin, 2);
