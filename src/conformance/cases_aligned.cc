@@ -286,6 +286,15 @@ void add_aligned_cases(CaseTable& table) {
     // More rows of a key head than one tile of the smallest decode kernel.
     add("_decode_24_heads",
         {.batch = 2, .heads_q = 48, .len_q = 1, .len_k = 300, .used_k = {300, 17}, .has_batch_idx = true});
+    add("_decode_3_rows_softcap", {.batch = 2,
+                                   .heads_q = 48,
+                                   .len_q = 3,
+                                   .len_k = 320,
+                                   .amplitude = 2,
+                                   .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                   .softcap = 3.0f,
+                                   .used_k = {300, 17},
+                                   .page_size = 16});
     // Rows enough for a tile of forward, with heads as rows: of one query, and of several.
     add("_decode_128_heads", {.batch = 2,
                               .heads_q = 128,

@@ -71,6 +71,7 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
   }
   traits.overhead_tiles = 4;
   traits.waits = true;
+  traits.also_serves = kFeatureSoftcap;
   return traits;
 }
 constexpr KernelTraits traits_of_mla_sm90(const KernelRow& r) {

@@ -18,7 +18,7 @@ namespace mica {
 template <class Element_, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
 struct DecodeSm90 {
   using Element = Element_;
-  using Tile = PackedRows<Element, serves::PLAIN>;
+  using Tile = PackedRows<Element, serves::SOFTCAP>;
   using QTile = PanelTile<dim_qk, tile_q>;
   using KTile = PanelTile<dim_qk, tile_k>;
   using VTile = PanelTile<dim_v, tile_k>;
@@ -139,6 +139,7 @@ struct DecodeSm90 {
       k_ring.wait_full(place);
       gemm_qk(scores, k_stage(group, place.stage));
       k_ring.release(place);
+      rows.score(scores, tile * tile_k);
       if (tile < tiles.full_begin || tile >= tiles.full_end) rows.mask(scores, tile * tile_k);
       rows.softmax(scores, state, out);
       v_ring.wait_full(place);

@@ -13,7 +13,7 @@
 
 namespace mica {
 
-// served: Feature bits. What changes scores is served as a whole (serves::FULL) or not at all.
+// served: Feature bits. What changes scores is served as a whole (serves::FULL), softcap alone, or not at all.
 template <class Element, u32 served>
 struct PackedRows {
   static constexpr u32 kServed = served;
@@ -142,13 +142,13 @@ struct PackedRows {
     }
   }
 
-  // Products to scores in log2 units (plain: the softmax scales); the boolean mask hides.
+  // Products to scores in log2 units (without options: the softmax scales); the boolean mask hides.
   template <int n_blocks>
   MICA_DEVICE void score(float (&scores)[n_blocks][4], i32 key_begin) const {
-    if constexpr (!kFull) return;
     if (has(kFeatureSoftcap))
       for_each(scores, key_begin, [&](float& x, int, i32) { x = capped_score<Math>(p.score, x); });
-    else
+    if constexpr (!kFull) return;
+    if (!has(kFeatureSoftcap))
       for_each(scores, key_begin, [&](float& x, int, i32) { x *= p.score.scale_log2; });
     if (has(kFeatureAlibi)) {
       // Distances are counted on in floats: turning each from an integer would cost as much as an exponential.
@@ -181,7 +181,7 @@ struct PackedRows {
   template <int n_blocks, int v_blocks>
   MICA_DEVICE void softmax(float (&scores)[n_blocks][4], SoftmaxState<FloatMath> (&state)[2],
                            float (&out)[v_blocks][4]) const {
-    const float scale = kFull ? 1.0f : p.score.scale_log2;
+    const float scale = kFull || has(kFeatureSoftcap) ? 1.0f : p.score.scale_log2;
     const float both[2] = {scale, scale};
     softmax(scores, state, out, both);
   }
