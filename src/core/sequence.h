@@ -64,24 +64,26 @@ MICA_HD SequenceTable sequence_shapes(const mica::Problem& p) {
   return t;
 }
 
-MICA_HD Sequence sequence_of(const SequenceTable& t, i32 b) {
+// read(address): an element of one of the vectors.
+template <class Read>
+MICA_HD Sequence sequence_by(const SequenceTable& t, i32 b, Read read) {
   Sequence s = {};
   s.q_slot = b;
   s.slot_len_q = t.slot_len_q;
   if (t.cu_seqlens_q) {
     s.q_slot = 0;
-    s.q_begin = clamp_to<i64>(t.cu_seqlens_q[b], 0, t.total_q);
-    const i64 end = clamp_to<i64>(t.cu_seqlens_q[b + 1], s.q_begin, t.total_q);
+    s.q_begin = clamp_to<i64>(read(t.cu_seqlens_q + b), 0, t.total_q);
+    const i64 end = clamp_to<i64>(read(t.cu_seqlens_q + b + 1), s.q_begin, t.total_q);
     s.slot_len_q = i32(min_of<i64>(end - s.q_begin, t.slot_len_q));
   }
-  s.len_q = t.seqused_q ? clamp_to(t.seqused_q[b], 0, s.slot_len_q) : s.slot_len_q;
+  s.len_q = t.seqused_q ? clamp_to(read(t.seqused_q + b), 0, s.slot_len_q) : s.slot_len_q;
 
   const bool paged = t.page_size > 0;
   s.k_slot = b;
   s.slot_len_k = t.slot_len_k;
   if (t.cu_seqlens_k) {
     s.k_slot = 0;
-    const i64 begin = t.cu_seqlens_k[b], end = t.cu_seqlens_k[b + 1];
+    const i64 begin = read(t.cu_seqlens_k + b), end = read(t.cu_seqlens_k + b + 1);
     if (paged) {
       s.slot_len_k = i32(clamp_to<i64>(end - begin, 0, t.slot_len_k));
     } else {
@@ -89,15 +91,24 @@ MICA_HD Sequence sequence_of(const SequenceTable& t, i32 b) {
       s.slot_len_k = i32(min_of<i64>(clamp_to<i64>(end, s.k_begin, t.total_k) - s.k_begin, t.slot_len_k));
     }
   } else if (t.cache_batch_idx) {
-    s.k_slot = clamp_to(t.cache_batch_idx[b], 0, t.slots_k - 1);
+    s.k_slot = clamp_to(read(t.cache_batch_idx + b), 0, t.slots_k - 1);
   }
   const i32 room = s.slot_len_k - t.len_new;
-  const i32 used = t.seqused_k ? clamp_to(t.seqused_k[b], 0, room) : room;
-  s.leftpad = t.cache_leftpad ? clamp_to(t.cache_leftpad[b], 0, used) : 0;
+  const i32 used = t.seqused_k ? clamp_to(read(t.seqused_k + b), 0, room) : room;
+  s.leftpad = t.cache_leftpad ? clamp_to(read(t.cache_leftpad + b), 0, used) : 0;
   if (!paged) s.k_begin += s.leftpad;
   s.append_begin = used - s.leftpad;
   s.len_k = used - s.leftpad + t.len_new;
   return s;
+}
+MICA_HD Sequence sequence_of(const SequenceTable& t, i32 b) {
+  return sequence_by(t, b, [](const i32* address) { return *address; });
+}
+
+// Whether rows, keys and lengths of two sequences of one table are the same.
+MICA_HD bool is_same(const Sequence& a, const Sequence& b) {
+  return a.q_begin == b.q_begin && a.k_begin == b.k_begin && a.k_slot == b.k_slot && a.len_q == b.len_q &&
+         a.len_k == b.len_k && a.slot_len_q == b.slot_len_q && a.leftpad == b.leftpad;
 }
 
 // Key row j of a paged sequence, in two steps, so that a kernel can fetch the entry of the block table ahead of its

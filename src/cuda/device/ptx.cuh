@@ -56,6 +56,11 @@ MICA_DEVICE void griddepcontrol_wait() {
 #endif
 }
 
+// 9.7.9.15 prefetch: the 32 bytes at an address are on their way into L2.
+MICA_DEVICE void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(address) : "memory");
+}
+
 // 9.7.13.7 red: adds four floats to global memory, in one access where the GPU can.
 MICA_DEVICE void reduce_add_4(float* address, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900

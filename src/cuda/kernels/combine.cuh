@@ -138,7 +138,7 @@ MICA_DEVICE void move_lse(const ForwardParams& p) {
 template <int warps>
 MICA_DEVICE void combine(const CombineParams& params, float4 (&shared)[warps][32]) {
   const ForwardParams& p = params.forward;
-  if (reads_lengths(p.sequences)) griddepcontrol_wait();
+  if (reads_query_lengths(p.sequences)) griddepcontrol_wait();
   const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // Units are counted in 32 bits: the parts of more would not fit into memory.
   const u32 team = params.team_warps, member = warp % team, pieces = ceil_div(p.dim_v, kCombineColumns);

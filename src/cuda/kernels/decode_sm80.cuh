@@ -6,6 +6,7 @@
 // products then are of fp16 where it is faster, which e4m3 becomes by one instruction for two elements.
 #pragma once
 
+#include "kernels/parts/block_entries.cuh"
 #include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
 
@@ -43,12 +44,18 @@ struct DecodeSm80 {
   static_assert(32 % KTile::kChunks == 0 && 32 % VTile::kChunks == 0);
 
   using Scores = float[tile_k / 8][4];
+  static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && !Operands::kIsE4m3;  // lengths
+  static constexpr bool kByLanes = kGuesses && dim_qk <= 128;  // entries of the block table, where there are registers
 
   const ForwardParams& p;
   Tile rows;
   const u16* k_base;  // key 0, or page 0
   const u16* v_base;
-  PagedRow ahead;  // paged: key (lane % tile_k) of the next tile to load
+  TileRange tiles;
+  Range own;  // of them
+  // Paged: where the next tiles to load are; by lanes, or of one tile, of which the lane has key lane % tile_k.
+  BlockEntries<tile_k, warps> entries;
+  PagedRow ahead;
   u32 ring, k_lane, v_lane, factors_lane;
   KeyFactors factors;  // of e4m3
   u32 q[dim_qk / 16][4];
@@ -118,11 +125,27 @@ struct DecodeSm80 {
     }
   }
 
-  // Paged: fetches the entry of the block table before it is needed.
+  // Paged: fetches entries of the block table before they are needed, beginning with those of the first tile.
+  MICA_DEVICE void begin_pages(i32 first) {
+    if constexpr (kByLanes)
+      entries.begin(p.sequences, rows.sequence, rows.batch_index, first);
+    else
+      look_ahead(first);
+  }
   MICA_DEVICE void look_ahead(i32 tile) {
-    if (!rows.has(kFeaturePaged)) return;
     const i32 key = min_of(tile * tile_k + i32(threadIdx.x % tile_k), rows.sequence.len_k - 1);
     ahead = paged_row(p.sequences, rows.sequence, rows.batch_index, key);
+  }
+  // Where the lane's key of the next tile is.
+  MICA_DEVICE PagedRow next_page(i32 tile) {
+    PagedRow here = ahead;
+    if constexpr (kByLanes) {
+      here = entries.row(p.sequences, rows.sequence, tile, threadIdx.x % tile_k);
+      entries.advance(p.sequences, rows.sequence, rows.batch_index, tile);
+    } else {
+      look_ahead(tile + warps);
+    }
+    return here;
   }
 
   MICA_DEVICE void load(i32 tile, i32 stage, i32 end) {
@@ -131,15 +154,14 @@ struct DecodeSm80 {
       const RowsArg &k = Operands::in_words(p.k), &v = Operands::in_words(p.v);
       const i32 k_words = Operands::words(p.dim_qk), v_words = Operands::words(p.dim_v);
       if (rows.has(kFeaturePaged)) {
-        const PagedRow own = ahead;
-        look_ahead(tile + warps);
-        if (rows.has(kFeaturePageFactors)) fetch_factors(shared + kAt.stage_factors, own);
+        const PagedRow here = next_page(tile);
+        if (rows.has(kFeaturePageFactors)) fetch_factors(shared + kAt.stage_factors, here);
         if (Operands::kIsE4m3 && rows.has(kFeatureUnaligned)) {
           load_bytes<KTile>(shared, p.k, tile, p.dim_qk);
           load_bytes<VTile>(shared + kAt.stage_v, p.v, tile, p.dim_v);
         } else {
-          const i64 k_row = paged_row_offset(p.sequences, own, k.stride_batch, k.stride_row);
-          const i64 v_row = paged_row_offset(p.sequences, own, v.stride_batch, v.stride_row);
+          const i64 k_row = paged_row_offset(p.sequences, here, k.stride_batch, k.stride_row);
+          const i64 v_row = paged_row_offset(p.sequences, here, v.stride_batch, v.stride_row);
           load_paged<KTile>(shared, k_base, k_row, tile, k_words);
           load_paged<VTile>(shared + kAt.stage_v, v_base, v_row, tile, v_words);
         }
@@ -303,9 +325,9 @@ struct DecodeSm80 {
   }
 
   // The key tiles of this warp: every warps-th of the split's.
-  MICA_DEVICE void attend(const TileRange& tiles, const Range& own) {
-    const i32 first = own.begin + threadIdx.x / 32;
-    if (first < own.end) look_ahead(first);
+  MICA_DEVICE void attend() {
+    const i32 first = first_tile();
+    if (rows.has(kFeaturePaged) && first < own.end) begin_pages(first);
 #pragma unroll 1
     for (int s = 0; s < stages - 1; ++s) load(first + s * warps, s, own.end);
     load_q();
@@ -330,22 +352,38 @@ struct DecodeSm80 {
     }
   }
 
+  MICA_DEVICE i32 first_tile() const { return own.begin + i32(threadIdx.x / 32); }
+  // What follows from the tile, before the kernel before this one is done.
+  MICA_DEVICE void prepare() {
+    rows.begin_rows(0);
+    tiles = rows.touched(tile_k);
+    own = rows.share_of(tiles);
+    if constexpr (kGuesses)
+      if (rows.has(kFeaturePaged)) {
+        entries.find_pieces(p.sequences, rows.sequence);
+        if (first_tile() < own.end) entries.call_in(p.sequences, rows.sequence, rows.batch_index, first_tile());
+      }
+  }
+
   MICA_DEVICE void run(u8* smem) {
-    if (!rows.locate_and_wait(tile_q)) return;
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     ring = shared_address(smem) + warp * kAt.ring_bytes;
-    k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    v_lane = ring + kAt.stage_v + VTile::offset(lane % 16, lane / 16);
+    if constexpr (kGuesses) {
+      if (!rows.guess_and_wait(tile_q, [&] { prepare(); })) return;
+    } else {
+      if (!rows.locate_and_wait(tile_q)) return;
+      prepare();
+    }
     k_base = rows.key_base(Operands::in_words(p.k));
     v_base = rows.key_base(Operands::in_words(p.v));
+    k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    v_lane = ring + kAt.stage_v + VTile::offset(lane % 16, lane / 16);
     factors_lane = ring + kAt.stage_factors + lane % 4 * 8;
     if constexpr (Operands::kIsE4m3)
       factors = KeyFactors::find(p, rows.sequence, rows.batch_index, rows.head_k, rows.has(kFeaturePageFactors));
-    rows.begin_rows(0);
     state[0] = state[1] = empty_state<FloatMath>();
     zero(out);
-    const TileRange tiles = rows.touched(tile_k);
-    attend(tiles, rows.share_of(tiles));
+    attend();
 
     Operands::put_in_order(out);
     if constexpr (Operands::kIsE4m3) scale(out, factors.v);

@@ -7,12 +7,24 @@
 
 namespace mica {
 
-// Whether where a sequence lies and how long it is stands in memory, which the kernel before may write: only without is
-// a block's place known before it has waited.
-MICA_DEVICE bool reads_lengths(const SequenceTable& t) {
-  return t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_q || t.seqused_k || t.cache_batch_idx || t.cache_leftpad;
-}
+// Whether a kernel of this architecture may.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kMayBeginEarly = false;
+#else
+constexpr bool kMayBeginEarly = true;
+#endif
 
+// Whether where a sequence's queries lie and how many they are stands in memory, which the kernel before may write.
+MICA_DEVICE bool reads_query_lengths(const SequenceTable& t) { return t.cu_seqlens_q || t.seqused_q; }
+// The same of its keys, or its queries: only without is a block's place known before it has waited.
+MICA_DEVICE bool reads_lengths(const SequenceTable& t) {
+  return reads_query_lengths(t) || t.cu_seqlens_k || t.seqused_k || t.cache_batch_idx || t.cache_leftpad;
+}
+// The sequence as it is before the wait: most often as it will be then. Its vectors are read past L1, where what was
+// there too soon would be found again.
+MICA_DEVICE Sequence guessed_sequence(const SequenceTable& t, i32 b) {
+  return sequence_by(t, b, [](const i32* address) { return load_relaxed(address); });
+}
 // Parameters are far away when a block begins, and whoever reads them one after the other waits as often: each warp
 // asks for some of their lines.
 template <class Params>

@@ -36,30 +36,46 @@ struct PackedRows {
 
   MICA_DEVICE bool has(u32 feature) const { return p.features & served & feature; }
 
-  // Finds the block's tile, as the grid in params.h says; false if no row is there.
-  MICA_DEVICE bool locate(i32 tile_q) {
+  // The block's tile, as the grid in params.h says.
+  MICA_DEVICE QueryTile place(i32 tile_q) {
     const i32 queries = decode_queries(tile_q, p.group), head_tiles = decode_head_tiles(tile_q, p.group);
     const i32 heads_k = p.heads_q / p.group;
-    i32 index = blockIdx.x;
+    i32 index = blockIdx.x, tile = 0;
+    // Few query tiles of a head lie side by side, so that the keys which one reads are in L2 for the others.
+    constexpr i32 kFew = 4;
+    const bool is_few = !p.packed_q && p.tiles_q <= kFew;
+    if (is_few && p.tiles_q > 1) {
+      tile = index % p.tiles_q;
+      index /= p.tiles_q;
+    }
     const i32 head_tile = index % head_tiles;
     index /= head_tiles;
     head_k = index % heads_k;
     index /= heads_k;
     split = index % p.splits.num_splits;
     index /= p.splits.num_splits;
-    QueryTile tile;
-    if (p.packed_q)
-      tile = find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, queries, index);
-    else
-      tile = QueryTile{index % p.batch, heavy_first(index / p.batch, p.tiles_q, p.band.window_right < kUnlimited)};
-    batch_index = tile.batch;
-    sequence = sequence_of(p.sequences, batch_index);
-    band = band_of(p.band, sequence.len_q, sequence.len_k);
-    query_begin = tile.tile * queries;
     head_begin = head_k * p.group + head_tile * tile_q;
     heads = min_of(tile_q, p.group - head_tile * tile_q);
+    if (p.packed_q) return find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, queries, index);
+    if (!is_few) {
+      tile = index / p.batch;
+      index -= tile * p.batch;
+    }
+    return QueryTile{index, heavy_first(tile, p.tiles_q, p.band.window_right < kUnlimited)};
+  }
+  // Takes a tile of a sequence; false if no row is there.
+  MICA_DEVICE bool enter(i32 tile_q, const QueryTile& tile, const Sequence& s) {
+    const i32 queries = decode_queries(tile_q, p.group);
+    batch_index = tile.batch;
+    sequence = s;
+    band = band_of(p.band, sequence.len_q, sequence.len_k);
+    query_begin = tile.tile * queries;
     rows = heads * min_of(queries, sequence.slot_len_q - query_begin);
     return query_begin < sequence.slot_len_q;
+  }
+  MICA_DEVICE bool locate(i32 tile_q) {
+    const QueryTile tile = place(tile_q);
+    return enter(tile_q, tile, sequence_of(p.sequences, tile.batch));
   }
 
   // The same of a kernel that may have begun before the one before it is done (steps.h): from here on all that one
@@ -69,6 +85,26 @@ struct PackedRows {
     const bool exists = locate(tile_q);
     griddepcontrol_wait();
     return exists;
+  }
+  // The same for blocks that find room beside those of the kernel before. prepare() is what follows from the tile and
+  // reads nothing that one may write. Lengths that it may write are taken to be there already; where they are not, all
+  // is done again.
+  template <class Prepare>
+  MICA_DEVICE bool guess_and_wait(i32 tile_q, Prepare prepare) {
+    const SequenceTable& t = p.sequences;
+    if (p.packed_q) griddepcontrol_wait();
+    const QueryTile tile = place(tile_q);
+    Sequence s = guessed_sequence(t, tile.batch);
+#pragma unroll 1
+    for (bool waited = false;; waited = true) {
+      const bool exists = enter(tile_q, tile, s);
+      if (exists) prepare();
+      if (waited) return exists;
+      griddepcontrol_wait();
+      if (!reads_lengths(t)) return exists;
+      s = sequence_of(t, tile.batch);
+      if (is_same(s, sequence)) return exists;
+    }
   }
 
   // The key tiles that the tile's rows touch, and the split's share of them. What is touched is dealt out, not the
@@ -148,8 +184,7 @@ struct PackedRows {
     if (has(kFeatureSoftcap))
       for_each(scores, key_begin, [&](float& x, int, i32) { x = capped_score<Math>(p.score, x); });
     if constexpr (!kFull) return;
-    if (!has(kFeatureSoftcap))
-      for_each(scores, key_begin, [&](float& x, int, i32) { x *= p.score.scale_log2; });
+    if (!has(kFeatureSoftcap)) for_each(scores, key_begin, [&](float& x, int, i32) { x *= p.score.scale_log2; });
     if (has(kFeatureAlibi)) {
       // Distances are counted on in floats: turning each from an integer would cost as much as an exponential.
       const i32 first = key_begin + threadIdx.x % 4 * 2;
