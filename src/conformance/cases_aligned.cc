@@ -295,6 +295,16 @@ void add_aligned_cases(CaseTable& table) {
                                    .softcap = 3.0f,
                                    .used_k = {300, 17},
                                    .page_size = 16});
+    // Groups that no box of 64 rows fits: more rows than one tile of 64, and than four, which tiles of 128 take.
+    add("_decode_6_rows_of_12", {.batch = 2,
+                                 .heads_q = 24,
+                                 .len_q = 6,
+                                 .len_k = 700,
+                                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                 .used_k = {700, 17},
+                                 .page_size = 16});
+    add("_decode_24_rows_of_12",
+        {.batch = 2, .heads_q = 24, .len_q = 24, .len_k = 1000, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
     // Rows enough for a tile of forward, with heads as rows: of one query, and of several.
     add("_decode_128_heads", {.batch = 2,
                               .heads_q = 128,

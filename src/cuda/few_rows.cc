@@ -4,8 +4,8 @@
 namespace mica {
 namespace {
 
-constexpr i32 kDecodeRows = 16;           // of decode's small tiles
-constexpr i32 kNarrow = 64, kWide = 128;  // columns of a head
+constexpr i32 kDecodeRows = 16, kTile = 64;  // of decode's small tiles, and of its larger ones
+constexpr i32 kNarrow = 64, kWide = 128;     // columns of a head
 constexpr i32 kMostRanges = 128;
 
 i32 columns_of(const Problem& p) { return max_of(p.dim_qk, p.dim_v); }
@@ -24,24 +24,43 @@ i32 seen_keys(const Problem& p) {
   return p.window_left >= kUnlimited ? p.hint_len_k : i32(min_of<i64>(p.hint_len_k, window));
 }
 
+i64 bytes_of_keys(const Problem& p) {
+  return i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
+}
+
 // Up to how many rows of a key head decode reads keys about as often as a tile of joined heads would, whose blocks do
 // more at once: that matters where the keys come from L2.
 i32 most_rows_of_decode(const Problem& p, const Device& device) {
   if (p.dtype == MICA_FP8_E4M3) return 127;
-  const i64 bytes = i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
-  return 2 * bytes <= device.l2_bytes ? 32 : 64;
+  return 9 * bytes_of_keys(p) <= 4 * i64(device.l2_bytes) ? 32 : 64;
+}
+
+// Tiles of so many rows that share a key head, of decode.
+constexpr i32 kMostTiles = 4;
+i32 decode_tiles(i32 tile_q, const Problem& p) {
+  return ceil_div(max_of(p.hint_len_q, 1), decode_queries(tile_q, p.group)) * decode_head_tiles(tile_q, p.group);
 }
 
 }  // namespace
 
 bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms) {
-  constexpr i32 kMostTiles = 4, kKeysOfQuery = 8;
+  constexpr i32 kKeysOfQuery = 8;
   if (is_better_in_portable_tile(row, p, num_sms)) return false;
-  const i32 tiles =
-      ceil_div(max_of(p.hint_len_q, 1), decode_queries(row.tile_q, p.group)) * decode_head_tiles(row.tile_q, p.group);
   // Tiles of 64 rows have as many products to make as forward has, unless the keys are many more than the queries.
   const bool is_long = row.tile_q <= kDecodeRows || p.hint_len_k >= i64(kKeysOfQuery) * p.hint_len_q;
-  return p.hint_len_q <= 1 || (tiles <= kMostTiles && is_long);
+  return p.hint_len_q <= 1 || (decode_tiles(row.tile_q, p) <= kMostTiles && is_long);
+}
+
+// Tiles of 128 rows take twice the time of those of 64, but read keys half as often, which tells where L2 does not hold
+// them.
+bool is_worth_its_height(const KernelRow& row, const Problem& p, const Device& device) {
+  if (row.role != Role::DECODE || row.tile_q <= kTile) return true;
+  const i32 tiles = decode_tiles(row.tile_q, p), more_tiles = decode_tiles(row.tile_q / 2, p);
+  if (more_tiles > kMostTiles) return true;
+  if (p.batch_invariant || p.softcap > 0) return false;
+  const i64 pairs = i64(p.batch) * p.heads_k;
+  return bytes_of_keys(p) >= 2 * i64(device.l2_bytes) ||
+         (pairs * tiles <= device.num_sms && pairs * more_tiles > device.num_sms);
 }
 
 // Up to 32 rows twice as few read the same keys. What a row of half its width would not take is not for a wider one
@@ -50,6 +69,8 @@ bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms) {
   const i64 tiles = i64(p.batch) * p.heads_k * ceil_div(p.hint_len_k, max_of(row.tile_k, 1));
   const i64 rows = i64(p.hint_len_q) * p.group;
   const bool is_too_wide = row.traits.least_queries > 0 && 2 * columns_of(p) <= row.dim_qk;
+  // Softcap takes longer than narrow keys do to come, also of rows that are not there.
+  if (row.traits.least_queries > 0 && p.softcap > 0 && columns_of(p) <= kNarrow && 2 * rows <= row.tile_q) return false;
   const i32 least = 2 * rows <= row.tile_q ? row.traits.least_tiles_of_few_rows : row.traits.least_tiles_of_sm;
   return p.batch_invariant || rows > row.tile_q || (!is_too_wide && tiles >= i64(least) * num_sms);
 }
@@ -77,7 +98,7 @@ i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& devic
   const i32 ranges = choose_fastest_splits(blocks, ceil_div(max_of(seen_keys(p), 1), row.tile_k), device.num_sms,
                                            kLeastTiles, kMostRanges, kOverheadTiles);
   // Decode's tiles are half as large: of little work it makes more blocks.
-  return is_decode && 2 * blocks * ranges < device.num_sms ? 0 : ranges;
+  return is_decode && 4 * blocks * ranges < device.num_sms ? 0 : ranges;
 }
 
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks) {

@@ -16,6 +16,8 @@ namespace mica {
 bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms);
 // Whether a row of decode with tiles of 64 has enough of them; decode's small blocks begin sooner.
 bool has_enough_tiles(const KernelRow& row, const Problem& p, i32 num_sms);
+// Whether a row of decode with tiles of 128 does better than one with twice as many of 64.
+bool is_worth_its_height(const KernelRow& row, const Problem& p, const Device& device);
 
 // Whether a Hopper kernel's tile for each head does better than decode.
 bool is_better_in_one_tile(const Problem& p, i32 num_sms);

@@ -59,13 +59,14 @@ constexpr KernelTraits traits_of_forward_wide_sm80(const KernelRow& r) {
   return {forward_wide_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
 }
 constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
-  constexpr i32 kLeastQueries = 17;  // up to here decode_sm80 reads keys and values once, too
+  // Below them decode_sm80, or a tile of half the height, reads keys and values once, too.
+  const i32 least_queries = r.tile_q > 64 ? r.tile_q / 2 + 1 : 17;
   KernelTraits traits = {decode_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages).bytes, true};
-  traits.least_queries = kLeastQueries;
-  if (r.dim_qk == 64) {
+  traits.least_queries = least_queries;
+  if (r.tile_q == 64 && r.dim_qk == 64) {
     traits.least_tiles_of_sm = 7;
     traits.least_tiles_of_few_rows = 10;
-  } else if (r.dim_qk == 128) {
+  } else if (r.tile_q == 64 && r.dim_qk == 128) {
     traits.least_tiles_of_sm = 4;
     traits.least_tiles_of_few_rows = 12;
   }
@@ -371,7 +372,8 @@ bool reads_keys(const KernelRow& row, const Problem& p) {
 }
 
 // What the fields of the row say about the problem.
-bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) {
+bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device& device) {
+  const i32 num_sms = device.num_sms;
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
   const u32 packed = row.traits.packs_heads ? u32(kFeatureChunk) : 0u;
   const u32 missing = features_of(p) & ~(row.served | row.traits.also_serves | packed);
@@ -386,6 +388,8 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, i32 num_sms) 
                "%d queries of %d heads share a key head: too few for it", p.hint_len_q, p.group) &&
          q.ask(has_enough_tiles(row, p, num_sms), "%d keys of %d sequences: too few for its blocks", p.hint_len_k,
                p.batch) &&
+         q.ask(is_worth_its_height(row, p, device),
+               "%d queries of %d heads share a key head: tiles of half the height do better", p.hint_len_q, p.group) &&
          q.ask(!row.traits.v_in_k || p.dim_qk > kMostNarrow, "q.shape[3] is %d, want more than %d", p.dim_qk,
                kMostNarrow) &&
          q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),
@@ -517,8 +521,8 @@ i32 why_not(i32 index, const KernelChoice& choice, char* text, size_t text_bytes
   const KernelRow& row = kTable.rows[index];
   Questions q(text, text_bytes);
   // The device last: plans are made in a decode loop, and most rows fail the first questions.
-  if (ask_row(q, row, choice.problem, choice.device.num_sms) && ask_heads(q, row, choice) &&
-      ask_maps(q, row, choice.problem) && ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
+  if (ask_row(q, row, choice.problem, choice.device) && ask_heads(q, row, choice) && ask_maps(q, row, choice.problem) &&
+      ask_device(q, index, choice) && is_principal(row.role, choice.problem.pass))
     ask_helpers(q, choice);
   return q.passed();
 }

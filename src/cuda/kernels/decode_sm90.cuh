@@ -2,7 +2,8 @@
 // Decode for Hopper where more rows share a key head than decode_sm80 takes at once: many query heads, or several
 // queries (speculation). A block owns up to 64 rows and a range of the keys, which its two consumer warpgroups share
 // out tile by tile, each with its own rings of K and V, its own softmax and its own O, so that neither waits for the
-// other; at the end they join. Reading K and V is what takes time: products and softmax of a tile follow one another.
+// other; at the end they join. Or it owns up to 128 rows, 64 for each warpgroup: both take every tile, from the rings
+// in turn. Reading K and V is what takes time: products and softmax of a tile follow one another.
 //
 //   fetch      a warp each for K and V of each warpgroup: pages, or contiguous, by cp.async
 //   consumer   wait K | S | softmax | wait V | O += P V | wait K of its next tile | ...
@@ -24,13 +25,15 @@ struct DecodeSm90 {
   using VTile = PanelTile<dim_v, tile_k>;
   using Keys = KeyRows<tile_k>;
   static constexpr int kGroups = warps / 4 - 1;  // consumer warpgroups
-  using Parts = typename Tile::template Parts<kGroups, tile_q, decode_part_stride(dim_v)>;
+  static constexpr int kGroupRows = 64;
+  static constexpr bool kSharesRows = tile_q > kGroupRows;  // out among the warpgroups, and not the tiles
+  using Parts = typename Tile::template Parts<kSharesRows ? 1 : kGroups, tile_q, decode_part_stride(dim_v)>;
   using Scores = float[tile_k / 8][4];
   using Place = RingPlace<stages>;
   static constexpr int kConsumers = 128 * kGroups;  // threads
   static constexpr int kConsumerBarrier = 1;        // named
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
-  static_assert(kGroups == 2 && tile_q == 64 && stages >= 2);
+  static_assert(kGroups == 2 && tile_q == (kSharesRows ? kGroups : 1) * kGroupRows && stages >= 2);
 
   const ForwardParams& p;
   Tile rows;
@@ -59,7 +62,7 @@ struct DecodeSm90 {
     tiles_first = smem_q + kLayout.tiles;
     if (threadIdx.x == 0)
       for (i32 group = 0; group < kGroups; ++group)
-        for (i32 is_v = 0; is_v < 2; ++is_v) ring(group, is_v).init(32, 4);
+        for (i32 is_v = 0; is_v < 2; ++is_v) ring(group, is_v).init(32, kSharesRows ? 4 * kGroups : 4);
     __syncthreads();
     if (!rows.locate_and_wait(tile_q)) return;
     tiles = rows.touched(tile_k);
@@ -73,7 +76,7 @@ struct DecodeSm90 {
         produce<VTile>(warp / 2, 1, v_stage(warp / 2, 0), p.v, p.dim_v);
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
-      consume(smem, warp / 4 - 1, warp % 4 * 16);
+      consume(smem, warp / 4 - 1, warp % 4 * 16 + (kSharesRows ? (warp / 4 - 1) * kGroupRows : 0));
     }
   }
 
@@ -111,15 +114,18 @@ struct DecodeSm90 {
 
   // By all consumers: four threads a row. Rows that are not in use become zeros.
   MICA_DEVICE void load_q() const {
-    const i32 thread = threadIdx.x - 128, r = thread / 4;
-    const typename Tile::Row where = rows.row_at(r);
-    const bool used = where.query < rows.sequence.len_q;
-    const u16* row = rows.q_row(where);
+    const i32 thread = threadIdx.x - 128;
+#pragma unroll 1
+    for (i32 r = thread / 4; r < tile_q; r += kConsumers / 4) {
+      const typename Tile::Row where = rows.row_at(r);
+      const bool used = where.query < rows.sequence.len_q;
+      const u16* row = rows.q_row(where);
 #pragma unroll
-    for (i32 i = 0; i < QTile::kChunks / 4; ++i) {
-      const i32 chunk = i * 4 + thread % 4;
-      const bool inside = used && chunk * 8 < p.dim_qk;
-      cp_async_16(smem_q + QTile::offset(r, chunk), inside ? row + chunk * 8 : row, inside ? 16 : 0);
+      for (i32 i = 0; i < QTile::kChunks / 4; ++i) {
+        const i32 chunk = i * 4 + thread % 4;
+        const bool inside = used && chunk * 8 < p.dim_qk;
+        cp_async_16(smem_q + QTile::offset(r, chunk), inside ? row + chunk * 8 : row, inside ? 16 : 0);
+      }
     }
     cp_async_commit();
     cp_async_wait<0>();
@@ -128,36 +134,38 @@ struct DecodeSm90 {
   }
 
   MICA_DEVICE void consume(u8* smem, i32 group, i32 first_row) {
-    const Ring<stages> k_ring = ring(group, 0), v_ring = ring(group, 1);
     rows.begin_rows(first_row);
     state[0] = state[1] = empty_state<FloatMath>();
     zero(out);
     load_q();
     Place place;
-    for (i32 tile = own.begin + group; tile < own.end; tile += kGroups) {
+    i32 source = kSharesRows ? 0 : group;
+    for (i32 tile = own.begin + source; tile < own.end; tile += kSharesRows ? 1 : kGroups) {
+      const Ring<stages> k_ring = ring(source, 0), v_ring = ring(source, 1);
       Scores scores;
       k_ring.wait_full(place);
-      gemm_qk(scores, k_stage(group, place.stage));
+      gemm_qk(scores, made_anew(smem_q) + (kSharesRows ? group * kGroupRows * 128 : 0), k_stage(source, place.stage));
       k_ring.release(place);
       rows.score(scores, tile * tile_k);
       if (tile < tiles.full_begin || tile >= tiles.full_end) rows.mask(scores, tile * tile_k);
       rows.softmax(scores, state, out);
       v_ring.wait_full(place);
-      gemm_pv(scores, v_stage(group, place.stage));
+      gemm_pv(scores, v_stage(source, place.stage));
       v_ring.release(place);
-      place.next();
+      if (!kSharesRows || source == kGroups - 1) place.next();
+      if (kSharesRows) source = (source + 1) % kGroups;
     }
     barrier_sync(kConsumerBarrier, kConsumers);  // nobody reads Q, K and V any more
     const Parts parts(smem);
-    parts.store(group, first_row, 0, state, out);
+    parts.store(kSharesRows ? 0 : group, first_row, 0, state, out);
     barrier_sync(kConsumerBarrier, kConsumers);
     for (i32 index = threadIdx.x - 128; index < rows.rows * (dim_v / 4); index += kConsumers)
       rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4);
   }
 
   // scores = Q K^T of a tile.
-  MICA_DEVICE void gemm_qk(Scores& scores, u32 k_address) const {
-    const u64 q = matrix_descriptor(made_anew(smem_q), 16, 1024), k = matrix_descriptor(k_address, 16, 1024);
+  MICA_DEVICE void gemm_qk(Scores& scores, u32 q_address, u32 k_address) const {
+    const u64 q = matrix_descriptor(q_address, 16, 1024), k = matrix_descriptor(k_address, 16, 1024);
     wgmma_hold(scores);
     wgmma_fence();
 #pragma unroll

@@ -92,8 +92,8 @@ MICA_HD constexpr ForwardWideSm90Layout forward_wide_sm90_layout(i32 tile_q, i32
   return at;
 }
 
-// Q; for each of the warpgroups that share out the keys, `stages` of K and of V; for each a ring of K and one of V. At
-// the end the partial results in the same room.
+// Q; for each of the warpgroups that share out the keys, or the rows, `stages` of K and of V; for each a ring of K and
+// one of V. At the end the partial results in the same room: of each warpgroup, or of rows that each has.
 struct DecodeSm90Layout {
   i32 tiles;        // of the first warpgroup
   i32 group_v;      // of V within the tiles of a warpgroup, which begin with K
@@ -108,7 +108,8 @@ MICA_HD constexpr DecodeSm90Layout decode_sm90_layout(i32 tile_q, i32 tile_k, i3
   at.group_v = stages * tile_k * dim_qk * 2;
   at.group_bytes = at.group_v + stages * tile_k * dim_v * 2;
   at.rings = at.tiles + groups * at.group_bytes;
-  at.bytes = max_of(at.rings + groups * 2 * ring_bytes(stages), decode_parts_bytes(groups, tile_q, dim_v));
+  const i32 parts = tile_q > 64 ? 1 : groups;
+  at.bytes = max_of(at.rings + groups * 2 * ring_bytes(stages), decode_parts_bytes(parts, tile_q, dim_v));
   return at;
 }
 
