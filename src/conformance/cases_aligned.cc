@@ -249,6 +249,35 @@ void add_aligned_cases(CaseTable& table) {
     // Scores on both sides of where softcap's tanh is done otherwise.
     add("_softcap",
         {.batch = 1, .len_q = 140, .len_k = 210, .amplitude = 2, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .softcap = 3.0f});
+    // All scores small, and all keys of some tiles seen; then scores at both ends of a cap that still does without
+    // maxima.
+    add("_softcap_group", {.batch = 1,
+                           .heads_q = 4,
+                           .heads_k = 2,
+                           .len_q = 200,
+                           .len_k = 330,
+                           .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                           .softcap = 50.0f});
+    add("_softcap_extreme",
+        {.batch = 1, .heads_q = 2, .heads_k = 1, .len_q = 140, .len_k = 330, .amplitude = 16, .softcap = 50.0f});
+    add("_softcap_varlen", {.batch = 4,
+                            .heads_q = 2,
+                            .heads_k = 1,
+                            .amplitude = 2,
+                            .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                            .softcap = 20.0f,
+                            .packed_q = {5, 0, 3, 240},
+                            .packed_k = {150, 12, 0, 300}});
+    add("_softcap_deterministic", {.batch = 1,
+                                   .heads_q = 4,
+                                   .heads_k = 2,
+                                   .len_q = 270,
+                                   .len_k = 400,
+                                   .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                                   .window_left = 190,
+                                   .window_right = 0,
+                                   .softcap = 30.0f,
+                                   .deterministic = 1});
     add("_softcap_wide_alibi", {.batch = 1,
                                 .len_q = 140,
                                 .len_k = 210,

@@ -13,14 +13,14 @@
 namespace mica {
 
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::HEADS>
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::HEADS, serves::PLAIN>
     : BackwardTmaHeads<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {};
 
 // A block for each key tile: where the registers do not suffice for one that goes on to the next.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::ONE_TILE>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
-  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::ONE_TILE, serves::PLAIN>
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN>;
   using Base::kConsumerRegisters;
   using Base::keys_full;
   using Base::kProducerRegisters;
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::BackwardTmaSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                       MICA_STAGES, mica::Course::MICA_COURSE>;
+                                       MICA_STAGES, mica::Course::MICA_COURSE, MICA_SERVED>;
   Kernel kernel{{{{{{{params.backward}}}, params}}}};
   kernel.run(smem);
 }

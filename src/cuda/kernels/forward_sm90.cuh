@@ -19,6 +19,7 @@
 #include "device/ring_sm90.cuh"
 #include "device/tma_blocks.cuh"
 #include "device/wgmma.cuh"
+#include "kernels/options/cap.cuh"
 #include "kernels/parts/consumer_sm90.cuh"
 #include "kernels/parts/forward_work_sm90.cuh"
 #include "kernels/parts/key_rows_sm90.cuh"
@@ -83,7 +84,8 @@ struct ForwardSm90
   // Most tiles need no maximum: all keys are seen, every row has a maximum from the tiles before, and what is relative
   // to that one is right as long as nothing overflows. So the exponentials begin at once. Masks and biases are read
   // once, so that scores could not be made again.
-  static constexpr bool kFollowsOn = dim_v < 256 && !(served & serves::PAIRS);
+  static constexpr bool kCaps = served == serves::SOFTCAP, kMayBeBounded = kCaps && Element::kDtype == MICA_BF16;
+  static constexpr bool kFollowsOn = dim_v < 256 && !(served & serves::PAIRS) && !kMayBeBounded;
 
   // Small blocks whose registers do not hold the scores, the probabilities and the output at once take one product
   // after the other, while other blocks of the SM compute.
@@ -91,8 +93,9 @@ struct ForwardSm90
 
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
   // fourth. Three fall into such an order by themselves; two of wide tiles do not always, and then stay out of it for
-  // as long as their keys last.
-  static constexpr bool kOrdersConsumers = kConsumers > 3 || (kConsumers == 2 && blocks == 1 && dim_qk <= 128);
+  // as long as their keys last. Of two with wide heads only those that softcap keeps for longer gain by it.
+  static constexpr bool kOrdersConsumers = kConsumers > 3 ||
+                                           (kConsumers == 2 && blocks == 1 && (dim_qk <= 128 || kCaps));
   static constexpr i32 kPingpongBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
   static_assert(kPingpongBarrier + kConsumers <= Work::kLengthsBarrier);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
@@ -617,9 +620,11 @@ struct ForwardSm90
   struct Units {
     float scale, of_row[2];
   };
-  // What the kernel serves, applied to the products of a tile.
+  // What the kernel serves, applied to the products of a tile; softcap goes with the exponentials.
   MICA_DEVICE Units score(Scores& scores, i32 row_begin, i32 step) {
-    if constexpr (served & serves::SCORE) {
+    if constexpr (kCaps) {
+      return {p.score.scale_log2, {0.0f, 0.0f}};
+    } else if constexpr (served & serves::SCORE) {
       if (features.is_line(scores, p, band, row_begin, key_begin(step))) {
         const float first = features.add_line(scores, p, band, row_begin, key_begin(step));
         return {1.0f, {first, first - 8 * features.slope_log2}};
@@ -667,26 +672,22 @@ struct ForwardSm90
     float of_row[2];
   };
 
-  // Scores that softcap holds within +-64 (log2 units) need no maximum: bf16 has the range of fp32.
+  // Scores that softcap holds within these bounds (log2 units) need no maximum: bf16 has the range of fp32. Relative to
+  // a reference that depends on the cap alone, no P is above 2^64 or below 2^-82.
+  static constexpr float kLargestP = 64.0f, kLargestCap = 73.0f;
   MICA_DEVICE bool is_bounded() const {
-    if constexpr (served == serves::SOFTCAP && Element::kDtype == MICA_BF16)
-      return this->has(kFeatureSoftcap) && p.score.cap_log2 <= 64.0f;
+    if constexpr (kMayBeBounded)
+      return this->has(kFeatureSoftcap) && p.score.cap_log2 <= kLargestCap;
     else
       return false;
   }
 
   // From scores to probabilities, in place; returns by what `out` must be multiplied.
   MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) {
+    if constexpr (kCaps)
+      if (this->has(kFeatureSoftcap)) return capped_softmax(scores, state, row_begin, step);
     const Units units = score(scores, row_begin, step);
     if (is_partly_hidden(tiles.end - 1 - step)) this->mask(scores, row_begin, key_begin(step));
-    if (is_bounded()) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        state[half].max = 0.0f;
-        state[half].sum += exponentials(scores[0], half, [](float x) { return x; });
-      }
-      return {{1.0f, 1.0f}};
-    }
     Factors factors;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -697,8 +698,47 @@ struct ForwardSm90
     }
     return factors;
   }
+  // The same with softcap. Since it keeps the order of scores, the largest is found before it.
+  MICA_DEVICE Factors capped_softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) {
+    const bool hides = is_partly_hidden(tiles.end - 1 - step);
+    Factors factors = {{1.0f, 1.0f}};
+    if (is_bounded()) {
+      state[0].max = state[1].max = fmaxf(p.score.cap_log2 - kLargestP, 0.0f);
+    } else {
+      if (hides) this->mask(scores, row_begin, key_begin(step));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float largest = quad_max(lane_max(scores[0], half)), if_none = largest == -infinity() ? largest : 0.0f;
+        factors.of_row[half] =
+            absorb_lazily<FloatMath>(state[half], capped_score<FloatMath>(p.score, largest) + if_none);
+      }
+    }
+    float sum[2];
+    weigh_capped(scores, state, sum);
+    if (hides) {
+      this->mask(scores, row_begin, key_begin(step));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sum[half] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < tile_k / 4; ++i) {
+          float& x = scores[0][i / 2][2 * half + i % 2];
+          x = x == -infinity() ? 0.0f : x;
+          sum[half] += x;
+        }
+      }
+    }
+    state[0].sum += sum[0];
+    state[1].sum += sum[1];
+    return factors;
+  }
+  // Probabilities of products under softcap relative to the rows' maxima, and the lane's part of their sums.
+  MICA_DEVICE void weigh_capped(Scores& scores, const SoftmaxState<FloatMath> (&state)[2], float (&sum)[2]) const {
+    const float offset[2] = {-reference_of<FloatMath>(state[0].max), -reference_of<FloatMath>(state[1].max)};
+    capped_exponentials(scores[0], p.score, offset, sum);
+  }
   MICA_DEVICE bool follows_on(const SoftmaxState<FloatMath> (&state)[2], i32 step) const {
-    return kFollowsOn && !is_bounded() && !is_partly_hidden(tiles.end - 1 - step) &&
+    return kFollowsOn && !is_partly_hidden(tiles.end - 1 - step) &&
            __all_sync(0xffffffffu, fminf(state[0].max, state[1].max) > -infinity());
   }
   // A lane's part of a row's sum: above the first limit the row gets a new maximum, above the second one the numbers
@@ -706,12 +746,16 @@ struct ForwardSm90
   static constexpr float kLargeSum = 8192.0f, kLostSum = 0x1p100f;
   MICA_DEVICE bool follow_on(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 group, i32 row_begin, i32 step,
                              Factors& factors) {
-    const Units units = score(scores, row_begin, step);
     float sum[2];
+    if (kCaps && this->has(kFeatureSoftcap)) {
+      weigh_capped(scores, state, sum);
+    } else {
+      const Units units = score(scores, row_begin, step);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float offset = served & serves::SCORE ? units.of_row[half] - state[half].max : -state[half].max;
-      sum[half] = exponentials(scores[0], half, [&](float x) { return fmaf(x, units.scale, offset); });
+      for (int half = 0; half < 2; ++half) {
+        const float offset = served & serves::SCORE ? units.of_row[half] - state[half].max : -state[half].max;
+        sum[half] = exponentials(scores[0], half, [&](float x) { return fmaf(x, units.scale, offset); });
+      }
     }
     if (!__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > kLargeSum)) {
       state[0].sum += sum[0];

@@ -9,10 +9,10 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true> {
-  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN, served>
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served>;
   using Base::band;
   using Base::batch_index;
   using Base::head_k;

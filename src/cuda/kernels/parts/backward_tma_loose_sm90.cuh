@@ -6,12 +6,14 @@
 #pragma once
 
 #include "device/wgmma_registers.cuh"
+#include "kernels/options/cap.cuh"
 #include "kernels/parts/backward_tma_parts_sm90.cuh"
 
 namespace mica {
 
 // What a block of a course does.
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course>
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course,
+          u32 served>
 struct BackwardTmaSm90;
 
 // The blocks that add to a tile of dQ in any order. Who comes first stores its part; the others wait until it has
@@ -32,9 +34,9 @@ struct DqTurns {
   MICA_DEVICE void open(i64 tile) const { add_release(reinterpret_cast<i32*>(words + tile), i32(kOpen)); }
 };
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws = false>
-struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws> {
-  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws, u32 served>
+struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served> {
+  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served>;
   using Base::band;
   using Base::batch_index;
   using Base::head_k;
@@ -72,9 +74,11 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using typename Base::QTile;
   using typename Base::Scores;
   using typename Base::VTile;
+  static constexpr bool kCapped = served == serves::SOFTCAP;
+  static_assert(kCapped || served == serves::PLAIN);
   static constexpr int kPingPongBarrier = kOwnBarrier + kConsumers;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
-  static constexpr bool kFewSpare = kTransposed;
+  static constexpr bool kFewSpare = kTransposed || kCapped;
   static constexpr int kProducerRegisters = kFewSpare ? 24 : 40, kConsumerRegisters = kFewSpare ? 240 : 232;
   using Values = u32[kHoldsValues ? dim_v / 16 : 1][4];  // a warp's 16 rows of V
 
@@ -262,6 +266,69 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       wgmma_commit();
     }
   }
+  MICA_DEVICE bool is_partly_hidden(i32 tile) const { return tile < tiles.full_begin || tile >= tiles.full_end; }
+  // P^T of products under softcap, and P^T times its slope, 1 - tanh^2, both rounded. Most tiles are all seen and have
+  // small scores alone: those need nothing but the first polynomial, and its slope as a line.
+  MICA_DEVICE void weigh_capped(Operand& probability, Operand& weights, Scores& s, const float* lse, i32 first_key,
+                                i32 tile) const {
+    const bool hides = is_partly_hidden(tile);
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < tile_q / 2; ++i) largest = fmaxf(largest, fabsf(s[0][i / 4][i % 4]));
+    if (!hides && __all_sync(0xffffffffu, beyond_limit<FloatMath>(p.score.tiny, largest) < 0.0f)) {
+      const float step = cap_slope_step(p.score);
+      weigh(probability, weights, s[0], lse, [&](float x, float row, float& slope) {
+        const float beyond = beyond_limit<FloatMath>(p.score.tiny, x);
+        slope = fmaf(beyond, step, kCapSlope);
+        return fmaf(x, cap_factor(p.score.tiny, beyond), -row);
+      });
+      return;
+    }
+    this->features.scale(s, p);
+    if (hides) this->mask(s, first_key, tile * tile_q);
+    const float inverse_cap = p.score.cap_log2 > 0.0f ? 1.0f / p.score.cap_log2 : 0.0f;
+    weigh(probability, weights, s[0], lse, [&](float x, float row, float& slope) {
+      const float t = x * inverse_cap;
+      slope = fminf(fmaxf(fmaf(-t, t, 1.0f), 0.0f), 1.0f);  // a hidden score is infinite
+      return x - row;
+    });
+  }
+  // exponent(x, lse, slope).
+  template <class Exponent>
+  MICA_DEVICE void weigh(Operand& probability, Operand& weights, float (&s)[tile_q / 8][4], const float* lse,
+                         Exponent exponent) const {
+#pragma unroll
+    for (int i = 0; i < tile_q / 16; ++i) {
+      float weighed[2][4];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int n = 2 * i + j;
+        const float2 row = *reinterpret_cast<const float2*>(lse + n * 8 + this->lane % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float slope;
+          s[n][e] = ex2_approx(exponent(s[n][e], e % 2 ? row.y : row.x, slope));
+          weighed[j][e] = s[n][e] * slope;
+        }
+      }
+      pack_a<Element>(probability[i], s[2 * i], s[2 * i + 1]);
+      pack_a<Element>(weights[i], weighed[0], weighed[1]);
+    }
+  }
+  // dP becomes dS.
+  MICA_DEVICE void differentiate(float (&dp)[tile_q / 8][4], const Operand& weights, const float* delta) const {
+#pragma unroll
+    for (int n = 0; n < tile_q / 8; ++n) {
+      const float2 row = *reinterpret_cast<const float2*>(delta + n * 8 + this->lane % 4 * 2);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 x = unpack<Element>(weights[n / 2][n % 2 * 2 + half]);
+        float* d = dp[n] + 2 * half;
+        d[0] = x.x * (d[0] - row.x);
+        d[1] = x.y * (d[1] - row.y);
+      }
+    }
+  }
   // The product dQ of a tile comes after dK of the next one; in the first step it
   // is of nothing, and not used.
   // goes_on: to a further key tile. first: of which only the places in rings of two matter.
@@ -278,7 +345,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + now.stage * OTile::kBytes;
       const u32 ds = smem_ds + now.stage * DsTile::kBytes;
       const float* row_stats = stats + now.stage * 2 * tile_q;
-      Operand probability, gradient;  // P^T and dS^T, rounded
+      Operand probability, weights, gradient;  // P^T, with softcap times its slope, and dS^T, rounded
       wgmma_wait<0>();
       wgmma_hold(s[0]);
       ping_pong_wait(group);
@@ -288,15 +355,21 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
         gemm_values(dp[0], values, d_o);
       else
         this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
-      if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
-        this->mask(s, key_begin + first_row, query.tile * tile_q);
-      this->probabilities(s[0], row_stats);
-      this->round(probability, s[0]);
+      if constexpr (kCapped) {
+        weigh_capped(probability, weights, s, row_stats, key_begin + first_row, query.tile);
+      } else {
+        if (is_partly_hidden(query.tile)) this->mask(s, key_begin + first_row, query.tile * tile_q);
+        this->probabilities(s[0], row_stats);
+        this->round(probability, s[0]);
+      }
       this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
       if (goes_on || group == 0 || step + 1 < end) ping_pong_pass(group ^ 1);
       wgmma_wait<1>();
       wgmma_hold(dp[0]);
-      this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
+      if constexpr (kCapped)
+        differentiate(dp[0], weights, row_stats + tile_q);
+      else
+        this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
       this->round(gradient, dp[0]);
       ds_ring.wait_empty(now);
       this->share(ds, first_row, gradient);

@@ -12,9 +12,10 @@
 namespace mica {
 
 // draws: key tiles, one after the other.
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws = false>
-struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
-  using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws = false,
+          u32 served = serves::PLAIN>
+struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
+  using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   using Base::batch_index;
   using Base::head_k;
   using Base::kConsumers;
