@@ -6,7 +6,7 @@
 // products then are of fp16 where it is faster, which e4m3 becomes by one instruction for two elements.
 #pragma once
 
-#include "kernels/parts/block_entries.cuh"
+#include "kernels/options/block_entries.cuh"
 #include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
 

@@ -4,8 +4,8 @@
 // for a piece of a tile that lies in one page.
 #pragma once
 
+#include "core/sequence.h"
 #include "device/ptx.cuh"
-#include "kernels/params.h"
 
 namespace mica {
 
