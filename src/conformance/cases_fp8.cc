@@ -136,6 +136,27 @@ void add_cached(CaseTable& table) {
                  .alignment = 16,
                  .num_splits = 3});
   add("unaligned", {.factors = Factors::kHead, .len_q = 3, .len_k = 70, .dim = 40});
+  // Two key heads a block, which a cache as small as this has for batch-invariant calls alone.
+  for (const int64_t page_size : {0, 16})
+    add(page_size ? "two_heads_pages" : "two_heads", {.factors = page_size ? Factors::kPage : Factors::kHead,
+                                                      .batch = 2,
+                                                      .heads_q = 12,
+                                                      .heads_k = 4,
+                                                      .len_q = 2,
+                                                      .len_k = page_size ? 150 : 2200,
+                                                      .dim = 64,
+                                                      .alignment = 16,
+                                                      .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                      .used_k = {page_size ? 150 : 2200, 77},
+                                                      .page_size = page_size,
+                                                      .batch_invariant = 1});
+  add("two_heads_unaligned", {.factors = Factors::kHead,
+                              .heads_q = 4,
+                              .heads_k = 2,
+                              .len_q = 1,
+                              .len_k = 170,
+                              .dim = 40,
+                              .batch_invariant = 1});
   add("leftpad", {.factors = Factors::kPage,
                   .batch = 2,
                   .len_q = 2,

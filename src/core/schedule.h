@@ -47,9 +47,9 @@ MICA_HD i32 choose_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_ti
 
 // How many splits let `workers`, which take one block after the other, end first. A block costs its key tiles and
 // `overhead` more, and as much again where it leaves a part that must be joined; each part costs the join a tenth of a
-// tile (docs/design/tuning.md).
+// tile (docs/design/tuning.md). cost_of_best: what that takes, in tenths of a tile.
 MICA_HD i32 choose_fastest_splits(i64 work_items, i32 num_tiles, i32 workers, i32 min_tiles, i32 max_splits,
-                                  i32 overhead) {
+                                  i32 overhead, i64* cost_of_best = nullptr) {
   const i32 most = clamp_to(num_tiles / max_of(min_tiles, 1), 1, max_splits);
   constexpr i32 kPartsOfTile = 10;
   i32 best = 1;
@@ -61,6 +61,7 @@ MICA_HD i32 choose_fastest_splits(i64 work_items, i32 num_tiles, i32 workers, i3
     best = splits;
     least = cost;
   }
+  if (cost_of_best) *cost_of_best = least;
   return best;
 }
 

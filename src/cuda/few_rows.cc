@@ -91,6 +91,23 @@ bool wastes_tiles(const KernelRow& row, const Problem& p) {
          3 * round_up(p.hint_len_q * p.group, row.tile_q) <= 2 * round_up(p.hint_len_q, row.tile_q) * p.group;
 }
 
+// Halves of lines cost time where they come from memory. (Batch-invariant: by what does not depend on the batch.)
+i32 heads_of_block(const KernelRow& row, const Problem& p, const Device& device) {
+  const auto lie_together = [](const Tensor& t) { return t.stride[2] == t.shape[3]; };
+  const bool can = row.traits.pairs_heads && p.heads_k % 2 == 0 && lie_together(p.k) && lie_together(p.v);
+  return can && (p.batch_invariant || bytes_of_keys(p) > device.l2_bytes) ? 2 : 1;
+}
+
+// They share its bandwidth as well: a round of one block less takes less time, and the last round is the fuller one.
+// Of many rounds that hardly matters, and their beginnings and ends are hidden best by as many blocks as fit.
+i32 blocks_of_sm(const KernelRow& row, i64 blocks, const Device& device) {
+  constexpr i64 kFewRounds = 4;
+  const i32 fewer = row.blocks - 1;
+  if (row.traits.roomy_smem_bytes == 0 || blocks > kFewRounds * fewer * device.num_sms) return row.blocks;
+  const auto cost = [&](i32 at_once) { return ceil_div<i64>(blocks, i64(at_once) * device.num_sms) * at_once; };
+  return cost(fewer) < cost(row.blocks) ? fewer : row.blocks;
+}
+
 i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode) {
   constexpr i32 kLeastTiles = 2, kOverheadTiles = 4;
   if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
@@ -116,6 +133,18 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
     return Splits{ceil_div(num_tiles, length), length};
   }
   const i32 hint_tiles = ceil_div(max_of(row.traits.persistent ? seen_keys(p) : p.hint_len_k, 1), row.tile_k);
+  if (row.traits.roomy_smem_bytes > 0) {
+    // Of one block less an SM a round takes less time, so that the rounds of both kinds are compared in blocks.
+    i32 best[2] = {};
+    i64 cost[2] = {};
+    for (i32 fewer = 0; fewer < 2; ++fewer) {
+      const i32 at_once = row.blocks - fewer;
+      best[fewer] = choose_fastest_splits(blocks, hint_tiles, at_once * choice.device.num_sms, kLeastTiles, kMostRanges,
+                                          overhead, &cost[fewer]);
+      cost[fewer] *= at_once;
+    }
+    return Splits{best[cost[1] < cost[0]], 0};
+  }
   return Splits{overhead ? choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, overhead)
                          : choose_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges),
                 0};

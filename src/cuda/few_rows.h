@@ -24,6 +24,11 @@ bool is_better_in_one_tile(const Problem& p, i32 num_sms);
 // Whether heads whose few rows fill little of a forward kernel's tile would fill it together.
 bool wastes_tiles(const KernelRow& row, const Problem& p);
 
+// How many key heads a block of the row takes.
+i32 heads_of_block(const KernelRow& row, const Problem& p, const Device& device);
+// How many of so many blocks share an SM.
+i32 blocks_of_sm(const KernelRow& row, i64 blocks, const Device& device);
+
 // Into how many ranges the keys of heads as rows are cut by a forward kernel; 0: decode, which could take the problem,
 // does better.
 i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode);

@@ -133,6 +133,30 @@ TEST_F(PlanTest, OneQueryRowTakesDecodeAndSplits) {
   EXPECT_GT(mica_plan_splits(plan.plan), 8) << "100 multiprocessors, 4 pairs of batch and head";
 }
 
+// Rows of 64 bytes: of two key heads that lie side by side one block takes both, if their keys do not fit into L2. On
+// 100 SMs 400 such blocks are two rounds, whether two or three share an SM, and two take less time.
+TEST_F(PlanTest, KeysOfHalfALineAreTakenForTwoHeads) {
+  for (const bool rows_first : {true, false}) {
+    constexpr int64_t kBatch = 100, kKeys = 8192, kHeads = 8;
+    mica_attention a = MICA_ATTENTION_INIT;
+    a.device = {MICA_CUDA, device};
+    a.q = a.o = {MICA_BF16, 16, {kBatch, 1, 32, 64}, {32 * 64, 32 * 64, 64, 1}};
+    a.k = {MICA_FP8_E4M3, 16, {kBatch, kKeys, kHeads, 64}, {kKeys * kHeads * 64, kHeads * 64, 64, 1}};
+    if (!rows_first) a.k.stride[1] = 64, a.k.stride[2] = kKeys * 64;
+    a.v = a.k;
+    const Plan plan(a);
+    if (plan.status != MICA_OK) GTEST_SKIP() << mica_last_error();
+    mica_bindings x = bind(plan);
+    x.v = reinterpret_cast<void*>(0x100000000);
+    x.o = reinterpret_cast<void*>(0x200000000);
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(mica_plan_splits(plan.plan), 1);
+    EXPECT_EQ(fake.last_launch.grid_x, kBatch * kHeads / (rows_first ? 2 : 1));
+    EXPECT_EQ(launched().section_heads, rows_first ? 2 : 1);
+    EXPECT_GT(fake.last_launch.shared_bytes, 228u * 1024 / 3 - 1024) << "so that two blocks share an SM";
+  }
+}
+
 // 64 query heads of a key head with four rows each are 256 rows of one head: two tiles of 128 for each of 24 sequences,
 // which are half of the 100 SMs, so that the keys are cut in two; a single sequence is decode's. Under a causal mask
 // and where the heads of two key heads alternate likewise.

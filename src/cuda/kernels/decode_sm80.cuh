@@ -3,7 +3,9 @@
 // are packed into the rows of one tile. A block owns a range of the keys; each of its warps loops over key tiles of its
 // own, with its own ring of cp.async buffers and its own softmax, so that no barrier stands in the loop. At the end the
 // warps join their partial results through shared memory. Keys and values may be e4m3 beside a Q of 16 bits: both
-// products then are of fp16 where it is faster, which e4m3 becomes by one instruction for two elements.
+// products then are of fp16 where it is faster, which e4m3 becomes by one instruction for two elements. Rows of 64
+// bytes are half of a line of memory: where those of two key heads lie side by side, a block takes both, each with half
+// of its warps.
 #pragma once
 
 #include "kernels/options/block_entries.cuh"
@@ -35,7 +37,7 @@ struct DecodeSm80 {
   using VTile = typename Operands::template Tile<dim_v>;
   using Tile = PackedRows<Element, served | (Operands::kIsE4m3 && (served & kFeaturePaged) ? kFeaturePageFactors : 0u)>;
   using Parts = typename Tile::template Parts<warps, tile_q, decode_part_stride(dim_v)>;
-  static constexpr int kThreads = 32 * warps;
+  static constexpr bool kPairsHeads = decode_sm80_pairs_heads(Operands::kIsE4m3 ? 1 : 2, dim_qk);
   static constexpr DecodeSm80Layout kAt =
       decode_sm80_layout(tile_q, tile_k, dim_qk, dim_v, warps, stages, Operands::kIsE4m3 ? 1 : 2);
   static_assert(kAt.stage_v == tile_k * KTile::kRowBytes);
@@ -62,6 +64,11 @@ struct DecodeSm80 {
   float row_scale[2];  // from products to scores in log2 units
   SoftmaxState<FloatMath> state[2];
   float out[dim_v / 8][4];
+
+  // The warps of a head; whether this one's is the second of two heads; this thread among those of its head.
+  MICA_DEVICE i32 warps_of_head() const { return kPairsHeads && p.section_heads == 2 ? warps / 2 : warps; }
+  MICA_DEVICE i32 own_head() const { return kPairsHeads && threadIdx.x / 32 >= warps_of_head() ? 1 : 0; }
+  MICA_DEVICE u32 thread_of_head() const { return threadIdx.x - own_head() * warps_of_head() * 32; }
 
   // Rows that the lanes of a warp copy at once.
   template <class Shared>
@@ -143,7 +150,7 @@ struct DecodeSm80 {
       here = entries.row(p.sequences, rows.sequence, tile, threadIdx.x % tile_k);
       entries.advance(p.sequences, rows.sequence, rows.batch_index, tile);
     } else {
-      look_ahead(tile + warps);
+      look_ahead(tile + warps_of_head());
     }
     return here;
   }
@@ -324,18 +331,18 @@ struct DecodeSm80 {
       gemm_pv_as<Product>(probabilities, stage);
   }
 
-  // The key tiles of this warp: every warps-th of the split's.
+  // The key tiles of this warp: of the split's one for each warp of the head in turn.
   MICA_DEVICE void attend() {
-    const i32 first = first_tile();
+    const i32 step = warps_of_head(), first = first_tile();
     if (rows.has(kFeaturePaged) && first < own.end) begin_pages(first);
 #pragma unroll 1
-    for (int s = 0; s < stages - 1; ++s) load(first + s * warps, s, own.end);
+    for (int s = 0; s < stages - 1; ++s) load(first + s * step, s, own.end);
     load_q();
     i32 stage = 0;
-    for (i32 tile = first; tile < own.end; tile += warps) {
+    for (i32 tile = first; tile < own.end; tile += step) {
       cp_async_wait<stages - 2>();
       __syncwarp();  // every lane's part of this tile has arrived, and the tile before has been read
-      load(tile + (stages - 1) * warps, stage == 0 ? stages - 1 : stage - 1, own.end);
+      load(tile + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1, own.end);
       Scores scores;
       gemm_qk(scores, stage);
       rows.score(scores, tile * tile_k);
@@ -352,7 +359,7 @@ struct DecodeSm80 {
     }
   }
 
-  MICA_DEVICE i32 first_tile() const { return own.begin + i32(threadIdx.x / 32); }
+  MICA_DEVICE i32 first_tile() const { return own.begin + i32(thread_of_head() / 32); }
   // What follows from the tile, before the kernel before this one is done.
   MICA_DEVICE void prepare() {
     rows.begin_rows(0);
@@ -371,7 +378,7 @@ struct DecodeSm80 {
     if constexpr (kGuesses) {
       if (!rows.guess_and_wait(tile_q, [&] { prepare(); })) return;
     } else {
-      if (!rows.locate_and_wait(tile_q)) return;
+      if (!rows.locate_and_wait(tile_q, kPairsHeads ? p.section_heads : 1, own_head())) return;
       prepare();
     }
     k_base = rows.key_base(Operands::in_words(p.k));
@@ -392,8 +399,8 @@ struct DecodeSm80 {
     const Parts parts(smem);
     parts.store(warp, 0, 0, state, out);
     __syncthreads();
-    for (i32 index = threadIdx.x; index < rows.rows * (dim_v / 4); index += kThreads)
-      rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4);
+    for (i32 index = thread_of_head(); index < rows.rows * (dim_v / 4); index += 32 * warps_of_head())
+      rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4, own_head() * warps_of_head(), warps_of_head());
   }
 };
 

@@ -113,7 +113,9 @@ struct ForwardParams {
   i32 work_items;     // query tiles in all; forward_sm90 may have fewer blocks
   u64* work_counter;  // from which blocks draw further query tiles (device/work_ring_sm90.cuh); null: none is left
   u64 work_epoch;
-  i32 section_heads;  // (batch, query head) pairs whose tiles are dealt out together: their K and V stay in L2
+  // (batch, query head) pairs whose tiles are dealt out together: their K and V stay in L2; decode_sm80: key heads that
+  // a block takes side by side.
+  i32 section_heads;
   i32 packed_q;
   i32 joined_heads;         // see Problem
   Divisor by_joined_heads;  // by 1 where there are none
@@ -349,9 +351,9 @@ struct AppendParams {
 
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /
 // heads. A tile takes `decode_queries` queries of up to tile_q heads; larger groups take `decode_head_tiles` tiles.
-// Grid: decode_head_tiles * heads_k * num_splits * (tiles_q * batch, or packed_tile_count when q is packed), with
-// tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. forward_wide_sm80,
-// forward_fp32_sm80, decode_sm90 and mla_sm90 have the same grid.
+// Grid: decode_head_tiles * heads_k / section_heads * num_splits * (tiles_q * batch, or packed_tile_count when q is
+// packed), with tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. forward_wide_sm80,
+// forward_fp32_sm80, decode_sm90 and mla_sm90 have the same grid, and one head a block.
 MICA_HD constexpr i32 decode_queries(i32 tile_q, i32 group) { return group < tile_q ? tile_q / group : 1; }
 MICA_HD constexpr i32 decode_head_tiles(i32 tile_q, i32 group) { return ceil_div(group, tile_q); }
 

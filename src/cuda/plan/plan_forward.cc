@@ -59,7 +59,8 @@ i32 queries_of_tile(const KernelRow& row, const Problem& p) {
   return row.traits.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
 }
 i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& params) {
-  const i32 head_tiles = row.traits.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k : p.heads_q;
+  const i32 head_tiles =
+      row.traits.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k / params.section_heads : p.heads_q;
   return i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
 }
 
@@ -69,6 +70,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const KernelRow& row = kernel_table().rows[index];
   WorkspaceLayout& layout = steps_of(plan).layout;
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
+  if (row.traits.pairs_heads) params.section_heads = heads_of_block(row, p, choice.device);
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
   if (layout.moves_lse) {
@@ -94,7 +96,9 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
     status = add_step(plan, StepKind::FORWARD, index, grid, params);
   }
   if (status == MICA_OK) {
-    steps_of(plan).step[steps_of(plan).num_steps - 1].when = when;
+    Step& step = steps_of(plan).step[steps_of(plan).num_steps - 1];
+    step.when = when;
+    if (blocks_of_sm(row, grid, choice.device) < row.blocks) step.smem_bytes = u32(row.traits.roomy_smem_bytes);
     // Blocks with V in K take a whole SM each: several rounds of them, or none that leaves a part, gain nothing by it.
     if (!row.traits.v_in_k || (splits.num_splits > 1 && grid <= at_once)) let_overlap(plan, choice, index);
   }
@@ -138,6 +142,7 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 
   if (status != MICA_OK || !has_rows) return status;
 
   ForwardParams params = forward_params(p, queries_of_tile(row, p), Splits{1, 0});
+  if (row.traits.pairs_heads) params.section_heads = heads_of_block(row, p, choice.device);
   params.splits = ranges_of(row, p, choice, blocks_of(row, p, params));
   plan.num_splits = params.splits.num_splits;
   layout.has_parts = plan.num_splits > 1;

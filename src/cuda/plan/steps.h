@@ -82,7 +82,8 @@ mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Par
           .params_bytes = u32(sizeof params)};
   std::memcpy(steps.params + steps.params_used, &params, sizeof params);
   steps.params_used += u32(round_up<size_t>(sizeof params, 16));
-  return KernelLoader::instance().load({plan.device, index, row.name, row.traits.smem_bytes}, &step.function);
+  const i32 most_smem_bytes = max_of(row.traits.smem_bytes, row.traits.roomy_smem_bytes);
+  return KernelLoader::instance().load({plan.device, index, row.name, most_smem_bytes}, &step.function);
 }
 
 }  // namespace mica

@@ -35,6 +35,11 @@ MICA_HD constexpr ForwardSm80Layout forward_sm80_layout(i32 tile_q, i32 tile_k, 
   return at;
 }
 
+// Whether blocks may take two key heads.
+MICA_HD constexpr bool decode_sm80_pairs_heads(i32 key_bytes, i32 dim_qk) {
+  constexpr i32 kLineBytes = 128;
+  return dim_qk * key_bytes < kLineBytes;
+}
 // A ring of K and V tiles per warp, of e4m3 with two factors a key; at the end, in the same room, the partial result of
 // each warp.
 struct DecodeSm80Layout {

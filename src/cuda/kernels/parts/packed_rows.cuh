@@ -36,10 +36,10 @@ struct PackedRows {
 
   MICA_DEVICE bool has(u32 feature) const { return p.features & served & feature; }
 
-  // The block's tile, as the grid in params.h says.
-  MICA_DEVICE QueryTile place(i32 tile_q) {
+  // The block's tile, as the grid in params.h says; of several key heads of a block that of its head `own`.
+  MICA_DEVICE QueryTile place(i32 tile_q, i32 heads_of_block = 1, i32 own = 0) {
     const i32 queries = decode_queries(tile_q, p.group), head_tiles = decode_head_tiles(tile_q, p.group);
-    const i32 heads_k = p.heads_q / p.group;
+    const i32 heads_k = p.heads_q / p.group / heads_of_block;
     i32 index = blockIdx.x, tile = 0;
     // Few query tiles of a head lie side by side, so that the keys which one reads are in L2 for the others.
     constexpr i32 kFew = 4;
@@ -50,7 +50,7 @@ struct PackedRows {
     }
     const i32 head_tile = index % head_tiles;
     index /= head_tiles;
-    head_k = index % heads_k;
+    head_k = index % heads_k * heads_of_block + own;
     index /= heads_k;
     split = index % p.splits.num_splits;
     index /= p.splits.num_splits;
@@ -73,16 +73,16 @@ struct PackedRows {
     rows = heads * min_of(queries, sequence.slot_len_q - query_begin);
     return query_begin < sequence.slot_len_q;
   }
-  MICA_DEVICE bool locate(i32 tile_q) {
-    const QueryTile tile = place(tile_q);
+  MICA_DEVICE bool locate(i32 tile_q, i32 heads_of_block = 1, i32 own = 0) {
+    const QueryTile tile = place(tile_q, heads_of_block, own);
     return enter(tile_q, tile, sequence_of(p.sequences, tile.batch));
   }
 
   // The same of a kernel that may have begun before the one before it is done (steps.h): from here on all that one
   // wrote is to be seen.
-  MICA_DEVICE bool locate_and_wait(i32 tile_q) {
+  MICA_DEVICE bool locate_and_wait(i32 tile_q, i32 heads_of_block = 1, i32 own = 0) {
     if (reads_lengths(p.sequences)) griddepcontrol_wait();
-    const bool exists = locate(tile_q);
+    const bool exists = locate(tile_q, heads_of_block, own);
     griddepcontrol_wait();
     return exists;
   }
@@ -289,16 +289,19 @@ struct PackedRows {
     }
   };
 
-  // Four columns of one row: the parts become one, and it is written as O or as the split's partial result.
+  // Four columns of one row: the parts (`count` from `first` on) become one, and it is written as O or as the split's
+  // partial result.
   template <int parts, int tile_q, int stride>
-  MICA_DEVICE void join(const Parts<parts, tile_q, stride>& from, i32 r, i32 column) const {
+  MICA_DEVICE void join(const Parts<parts, tile_q, stride>& from, i32 r, i32 column, i32 first = 0,
+                        i32 count = parts) const {
     SoftmaxState<FloatMath> joined = empty_state<FloatMath>();
     float x[4] = {0, 0, 0, 0};
     const Row where = row_at(r);
     if (where.query < sequence.len_q) {
 #pragma unroll
       for (int part = 0; part < parts; ++part) {
-        const i32 part_row = part * tile_q + r;
+        if (part >= count) break;
+        const i32 part_row = (first + part) * tile_q + r;
         const auto both =
             merge<FloatMath>(joined, SoftmaxState<FloatMath>{from.states[2 * part_row], from.states[2 * part_row + 1]});
         const float4 y = *reinterpret_cast<const float4*>(from.out + part_row * stride + column);
