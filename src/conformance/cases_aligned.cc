@@ -117,6 +117,28 @@ void add_aligned_cases(CaseTable& table) {
                                .packed_k = rows});
       add("_varlen_as_they_lie", {.batch = 37, .heads_q = 3, .heads_k = 1, .packed_q = rows, .packed_k = rows});
     }
+    // Sequences of about one length: of one query tile each, and of several under a mask; boxes that end with them.
+    add("_varlen_even",
+        {.batch = 5, .heads_q = 2, .heads_k = 1, .packed_q = {64, 60, 64, 64, 58}, .packed_k = {70, 64, 0, 9, 130}});
+    add("_varlen_even_causal", {.batch = 3,
+                                .heads_q = 2,
+                                .heads_k = 1,
+                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                .packed_q = {300, 270, 290},
+                                .packed_k = {300, 290, 280}});
+    // Of which one is longer than was said: its tiles after the last numbered one.
+    add("_varlen_even_longer", {.batch = 4,
+                                .heads_q = 2,
+                                .heads_k = 1,
+                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                .packed_q = {200, 20, 0, 30},
+                                .packed_k = {200, 20, 7, 60},
+                                .hint_q = 64});
+    if (dim == 64) {
+      std::vector<int32_t> rows(40, 64);
+      rows[3] = 0;
+      add("_varlen_even_many", {.batch = 40, .heads_q = 4, .heads_k = 2, .packed_q = rows, .packed_k = rows});
+    }
     // Sequences that backward takes from the longest on; under a mask all heads' first keys of the last ones first.
     if (dim == 64)
       add("_varlen_in_order", {.batch = 4, .heads_q = 2, .packed_q = {1, 520, 0, 70}, .packed_k = {140, 150, 9, 70}});

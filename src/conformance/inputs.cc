@@ -269,7 +269,7 @@ void describe(Inputs& x) {
   carry(o.has_batch_idx, MICA_CACHE_BATCH_IDX);
   carry(!o.leftpad.empty(), MICA_CACHE_LEFTPAD);
   a.sequences.batch = o.packs_q() ? o.batch : 0;
-  a.sequences.max_seqlen_q = longest(o.packed_q);
+  a.sequences.max_seqlen_q = o.hint_q > 0 ? o.hint_q : longest(o.packed_q);
   a.sequences.max_seqlen_k = longest(o.packed_k);
   a.sequences.block_table = x.block_table.description;
   a.append = {x.k_new.description,      x.v_new.description,  x.rotary_cos.description,

@@ -24,6 +24,7 @@ i32 seen_keys(const Problem& p) {
   return p.window_left >= kUnlimited ? p.hint_len_k : i32(min_of<i64>(p.hint_len_k, window));
 }
 
+// Of all of them, K and V.
 i64 bytes_of_keys(const Problem& p) {
   return i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
 }
@@ -133,7 +134,7 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
     return Splits{ceil_div(num_tiles, length), length};
   }
   const i32 hint_tiles = ceil_div(max_of(row.traits.persistent ? seen_keys(p) : p.hint_len_k, 1), row.tile_k);
-  if (row.traits.roomy_smem_bytes > 0) {
+  if (row.traits.pairs_heads && row.traits.roomy_smem_bytes > 0) {
     // Of one block less an SM a round takes less time, so that the rounds of both kinds are compared in blocks.
     i32 best[2] = {};
     i64 cost[2] = {};

@@ -8,6 +8,7 @@
 
 #include "cuda/backward_share.h"
 #include "cuda/few_rows.h"
+#include "cuda/kernels/packed/packed_sm90.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "cuda/kernels/parts/page_blocks_sm90.h"
@@ -43,6 +44,8 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
       .wants_pages = (r.served & kFeaturePaged) != 0,
       .waits = true,
       .page_blocks = reads_page_blocks((r.served & kFeaturePaged) != 0, (r.served & kFeatureSmallPages) != 0, r.dim_qk),
+      .cuts_boxes = forward_sm90_cuts(r.served),
+      .roomy_smem_bytes = r.blocks > 2 ? hopper_smem_bytes(r.blocks - 1) : 0,
       .also_serves = forward_sm90_serves(r.served, r.tile_q, r.blocks)};
 }
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {

@@ -55,11 +55,15 @@ struct ForwardSm90
   // What a thread begins with, in the steps of 8 that setmaxnreg takes; consumers get what the producer gives up.
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
   static constexpr bool kPaged = (served & kFeaturePaged) != 0;
+  static constexpr bool kCuts = forward_sm90_cuts(served);
+  // Where consumers have enough: the warp that deals out packed sequences spills less.
+  static constexpr bool kSpares = kConsumers == 1 || (blocks == 1 && dim_v <= 128);
   static constexpr bool kHasSmallPages = (served & kFeatureSmallPages) != 0;
   static constexpr int kProducerRegisters = kHasSmallPages   ? (kConsumers > 2 ? 80
                                                                 : dim_v > 128  ? 56
                                                                                : 88)
                                             : kConsumers > 2 ? 32
+                                            : kSpares        ? 40
                                                              : 24;
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
@@ -130,7 +134,7 @@ struct ForwardSm90
     q_ring.barriers = smem_q + kLayout.q_ring;
     landed = smem_q + kLayout.landed;
     nearly_done = smem_q + kLayout.nearly_done;
-    this->lengths = reinterpret_cast<i32*>(smem);
+    this->lengths = reinterpret_cast<i32*>(smem + kLayout.v);
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
@@ -140,17 +144,20 @@ struct ForwardSm90
       mbarrier_init(nearly_done, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
+      if (maps.o.box_rows > 0) tma_prefetch(maps.o.map);
       if (!fetches_rows()) {
         tma_prefetch(maps.k.map);
         tma_prefetch(maps.v.map);
       }
     }
     __syncthreads();
-    griddepcontrol_launch_dependents();
+    if (lets_next_come_early()) griddepcontrol_launch_dependents();
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
-      if (warp != 2) griddepcontrol_wait();  // the one that deals out waits when it comes to that
+      // Each waits for the kernel before this one when it comes to that: the first tile is known sooner, but its pages
+      // are not.
+      if (kPaged && warp != 2) griddepcontrol_wait();
       if (warp == 0)
         fetch_keys();
       else if (warp == 1)
@@ -174,6 +181,14 @@ struct ForwardSm90
     }
     return {0, i32(sequence.q_begin) + row, head, sequence.q_slot};
   }
+  // Packed sequences (kCutRows): a box that begins at row r, of which n rows are the sequence's, and whether it ends
+  // with them.
+  static MICA_DEVICE bool is_cut(const MappedRows& mapped) { return kCuts && mapped.rows == kCutRows; }
+  static MICA_DEVICE bool ends_with(const MappedRows& mapped, i32 r, i32 n) { return r + n >= mapped.box_rows; }
+  static MICA_DEVICE TmaPlace cut_place(const MappedRows& mapped, i32 r, i32 n, i32 head) {
+    const i32 beyond = ends_with(mapped, r, n) ? max_of(mapped.box_rows - n, 0) : 0;
+    return {0, beyond, head, r - beyond};
+  }
   MICA_DEVICE void find_rows_or_pages() {
     if constexpr (kPaged)
       find_place();
@@ -183,7 +198,16 @@ struct ForwardSm90
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
   // The second warp: asks for Q.
   MICA_DEVICE void fetch_queries() {
-    this->await_lengths();
+    if constexpr (kCuts)
+      if (is_cut(maps.q)) {
+        fetch_queries_of<true>();
+        return;
+      }
+    fetch_queries_of<false>();
+  }
+  template <bool cuts>
+  MICA_DEVICE void fetch_queries_of() {
+    bool is_first = true;
     while (take_tile()) {
       find_rows_or_pages();
       work_ring.release();
@@ -192,17 +216,51 @@ struct ForwardSm90
       for (i32 group = 0; group < kConsumers; ++group) {
         const i32 stage = q_stage(group);
         mbarrier_wait(q_ring.empty(stage), q_place.parity ^ u32(q_place.stage == 0));
+        if (is_first) {
+          await_kernel_before();
+          is_first = false;
+        }
+        const i32 row = tile_row + group * 64;
         if (threadIdx.x % 32 == 0) {
-          mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes);
-          ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q, query_place(tile_row + group * 64),
-                         q_ring.full(stage));
+          if (row < sequence.len_q) {
+            mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes);
+            ask_for<QTile>(
+                smem_q + stage * QTile::kBytes, maps.q,
+                cuts ? cut_place(maps.q, i32(sequence.q_begin) + row, sequence.len_q - row, head) : query_place(row),
+                q_ring.full(stage));
+          } else {
+            mbarrier_arrive(q_ring.full(stage));  // there are none
+          }
         }
       }
       q_place.next();
     }
   }
+  MICA_DEVICE void await_kernel_before() const {
+    griddepcontrol_wait();
+    if (!lets_next_come_early()) griddepcontrol_launch_dependents();
+  }
+  MICA_DEVICE bool lets_next_come_early() const { return (p.features & kLetsNextComeEarly) != 0; }
   // The first warp asks for K of each query tile's keys, the fourth for V.
   MICA_DEVICE void fetch_keys() {
+    if constexpr (kCuts)
+      if (is_cut(maps.k)) {
+        fetch_keys_of<true>();
+        return;
+      }
+    fetch_keys_of<false>();
+  }
+  MICA_DEVICE void fetch_values() {
+    if constexpr (kCuts)
+      if (is_cut(maps.v)) {
+        fetch_values_of<true>();
+        return;
+      }
+    fetch_values_of<false>();
+  }
+  template <bool cuts>
+  MICA_DEVICE void fetch_keys_of() {
+    bool is_first = !kPaged;
     while (take_tile()) {
       find_rows_or_pages();
       work_ring.release();
@@ -211,27 +269,37 @@ struct ForwardSm90
         continue;
       }
       key_head = warp_max(head / p.group);
-      Boxes boxes = find_boxes(maps.k, 0);
+      Boxes boxes = find_boxes<cuts>(maps.k, 0);
+#pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
-        fetch_k(step, boxes);
-        if (boxes.are_done(step)) boxes = find_boxes(maps.k, step + 1);
+        fetch_k(step, boxes, is_first);
+        is_first = false;
+        go_on<cuts>(boxes, maps.k, step);
         say_if_nearly_done(step);
       }
     }
   }
-  MICA_DEVICE void fetch_values() {
+  template <bool cuts>
+  MICA_DEVICE void fetch_values_of() {
+    bool is_first = true;
     while (take_tile()) {
       find_rows_or_pages();
       work_ring.release();
+      if (is_first) {
+        this->await_lengths();
+        griddepcontrol_wait();
+        is_first = false;
+      }
       if (fetches_rows()) {
         fetch_rows<VTile, false>(p.v, p.dim_v, smem_v, v_ring, v_place);
         continue;
       }
       key_head = warp_max(head / p.group);
-      Boxes boxes = find_boxes(maps.v, 0);
+      Boxes boxes = find_boxes<cuts>(maps.v, 0);
+#pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
-        fetch_v(step, boxes);
-        if (boxes.are_done(step)) boxes = find_boxes(maps.v, step + 1);
+        fetch_v<cuts>(step, boxes);
+        go_on<cuts>(boxes, maps.v, step);
       }
     }
   }
@@ -278,22 +346,37 @@ struct ForwardSm90
     __syncwarp();
     arrive_as_warp(ring.full(stage));
   }
-  MICA_DEVICE TmaPlace key_place(i32 step) const {
-    return {0, i32(sequence.k_begin) + key_begin(step), key_head, sequence.k_slot};
-  }
   // Where the boxes of rows of the next key tiles in pages are, a lane each: of as many tiles as the lanes have boxes
   // for, since finding them takes instructions that the consumers miss. Asked for a tile ahead, since the block table
   // is far away. Boxes past the last key repeat the last one that has any. In blocks: the page is the head's in the
   // page, the row that of its first block.
+  // What is not in pages has one box a tile, `next`, in the map's steps: found before there is room for it, since its
+  // keys are waited for from then on.
   struct Boxes {
     i32 page, row;
     i32 of_tile, first_step, last_step;
-    MICA_DEVICE bool are_done(i32 step) const { return kPaged && step == last_step; }
+    TmaPlace next;
   };
+  template <bool cuts>
+  MICA_DEVICE void go_on(Boxes& boxes, const MappedRows& mapped, i32 step) const {
+    if constexpr (kPaged) {
+      if (step == boxes.last_step) boxes = find_boxes<cuts>(mapped, step + 1);
+    } else if constexpr (cuts) {  // only a sequence's last tile may be cut
+      boxes.next.slot += boxes.next.row - tile_k;
+      boxes.next.row = 0;
+    } else {
+      boxes.next.row -= tile_k;
+    }
+  }
+  template <bool cuts>
   MICA_DEVICE Boxes find_boxes(const MappedRows& mapped, i32 step) const {
-    if constexpr (!kPaged) return {};
+    if constexpr (!kPaged) {
+      const i32 row = i32(sequence.k_begin) + key_begin(step), head_at = key_head * mapped.head_step;
+      if constexpr (cuts) return {.next = cut_place(mapped, row, sequence.len_k - key_begin(step), head_at)};
+      return {.next = {0, row, head_at, sequence.k_slot * mapped.slot_step}};
+    }
     const i32 lane = threadIdx.x % 32, rows = mapped.box_rows, of_tile = tile_k / rows, ahead = lane / of_tile;
-    Boxes boxes = {0, 0, of_tile, step, step + 32 / of_tile - 1};
+    Boxes boxes = {0, 0, of_tile, step, step + 32 / of_tile - 1, {}};
     if (step + ahead >= tiles.end - tiles.begin) return boxes;
     const i32 key =
         min_of(key_begin(step + ahead) + (lane - ahead * of_tile) * rows, (sequence.len_k - 1) / rows * rows);
@@ -325,7 +408,10 @@ struct ForwardSm90
         }
       }
     } else if (threadIdx.x % 32 == 0) {
-      ask_for<Keys>(shared, mapped, key_place(step), barrier);
+#pragma unroll
+      for (int panel = 0; panel < Keys::kPanels; ++panel)
+        tma_load(shared + panel * Keys::kPanelBytes, mapped.map,
+                 {panel * 64, boxes.next.row, boxes.next.head, boxes.next.slot}, barrier);
     }
   }
   template <class Tile>
@@ -335,19 +421,22 @@ struct ForwardSm90
       tma_load(shared + panel * Tile::kPanelBytes, mapped.map,
                {panel * 64, place.row, place.head * mapped.head_step, place.slot * mapped.slot_step}, barrier);
   }
-  MICA_DEVICE void fetch_k(i32 step, const Boxes& boxes) {
+  MICA_DEVICE void fetch_k(i32 step, const Boxes& boxes, bool is_first) {
     const u32 full = k_ring.full(k_place.stage);
     k_ring.wait_empty(k_place);
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(full, KTile::kBytes);
+    if (is_first) griddepcontrol_wait();
     ask_for_keys<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, step, boxes, full);
     k_place.next();
   }
   // Rows past the sequence's last key may be anything, NaN too, and their probability of 0 does not make that 0: they
-  // are cleared before the tile is announced. Past the tensor's last row the copy engine brings zeros itself.
+  // are cleared before the tile is announced. Past the tensor's last row, or that of a packed sequence, the copy engine
+  // brings zeros itself.
+  template <bool cuts>
   MICA_DEVICE void fetch_v(i32 step, const Boxes& boxes) {
     const u32 to = smem_v + v_place.stage * VTile::kBytes, full = v_ring.full(v_place.stage);
     const i32 valid = sequence.len_k - key_begin(step);
-    const bool clears = valid < tile_k && (kPaged || sequence.k_begin + sequence.len_k < maps.v.rows);
+    const bool clears = step == 0 && valid < tile_k && (kPaged || !ends_by_itself<cuts>(valid));
     v_ring.wait_empty(v_place);
     const u32 barrier = clears ? landed : full;
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(barrier, VTile::kBytes);
@@ -366,6 +455,13 @@ struct ForwardSm90
       if (threadIdx.x % 32 == 0) mbarrier_arrive(full);
     }
     v_place.next();
+  }
+
+  // Whether past the sequence's last key the copy engine brings zeros; valid: keys of its last tile.
+  template <bool cuts>
+  MICA_DEVICE bool ends_by_itself(i32 valid) const {
+    if constexpr (cuts) return ends_with(maps.v, i32(sequence.k_begin) + sequence.len_k - valid, valid);
+    return sequence.k_begin + sequence.len_k >= maps.v.rows;
   }
 
   // Query tiles one after the other.
@@ -493,12 +589,14 @@ struct ForwardSm90
       if (keys.end - keys.begin == 1 && sum > 0.0f) scale[0][half] *= sum / unpack<Element>(pack<Element>(sum, sum)).x;
     }
   }
-  // Writes O through the slot of this tile's Q, from where the copy engine takes it. It would write past the
-  // last query of a packed sequence: those rows go from the registers, and so does O where there was no Q.
+  // Writes O through the slot of this tile's Q, from where the copy engine takes it. Where its boxes would not end with
+  // a packed sequence, those rows go from the registers, and so does O where there was no Q.
   MICA_DEVICE void finish(i32 group, const Result& r, const float (&scale)[1][2]) {
     const bool has_q = tiles.begin < tiles.end;
+    const i32 row = tile_row + r.first_row, rows = sequence.slot_len_q - row;
     const bool leaves_by_copy = has_q && maps.o.box_rows > 0 && !p.partial_o &&
-                                (!p.packed_q || tile_row + r.first_row + kWarpRows <= sequence.slot_len_q);
+                                (!p.packed_q || rows >= kWarpRows ||
+                                 (is_cut(maps.o) && rows > 0 && ends_with(maps.o, i32(sequence.q_begin) + row, rows)));
     if (!kHasOutputRoom && has_q) barrier_sync(1 + group, 128);  // all four warps are done with Q
     if (leaves_by_copy)
       send_output(kHasOutputRoom ? smem_o + group * kLayout.o_panels * OTile::kPanelBytes
@@ -539,7 +637,10 @@ struct ForwardSm90
       fence_for_wgmma();
       __syncwarp();
       if (lane == 0) {
-        const TmaPlace place = query_place(tile_row + r.first_row);
+        const i32 first_row = tile_row + r.first_row;
+        const TmaPlace place =
+            is_cut(maps.o) ? cut_place(maps.o, i32(sequence.q_begin) + first_row, sequence.slot_len_q - first_row, head)
+                           : query_place(first_row);
 #pragma unroll
         for (int panel = first; panel < OTile::kPanels && panel < first + kAtOnce; ++panel)
           tma_store(maps.o.map, {panel * 64, place.row, place.head * maps.o.head_step, place.slot * maps.o.slot_step},
@@ -837,7 +938,6 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
                                    MICA_STAGES, MICA_BLOCKS, MICA_SERVED>;
-  mica::call_in_params(params);
   Kernel kernel(params);
   kernel.run(smem);
 }

@@ -4,6 +4,7 @@
 
 #include "cuda/argument_parts.h"
 #include "cuda/few_rows.h"
+#include "cuda/kernels/packed/packed_sm90.h"
 
 namespace mica {
 namespace {
@@ -21,7 +22,7 @@ static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardP
 // have the same work: then they go as they lie (packed_tiles_sm90.cuh).
 i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, const ForwardParams& params) {
   constexpr i64 kMostSequences = 32;
-  const bool packed = params.packed_q != 0, has_parts = params.splits.num_splits > 1;
+  const bool packed = params.packed_q == 1, has_parts = params.splits.num_splits > 1;
   if (!packed && (p.window_right >= MICA_MAX_SEQLEN || p.joined_heads > 0)) return p.group;
   if (packed && !has_parts && !is_banded(p) && p.max_len_q > row.tile_q) return 0;
   const i64 batch = max_of(p.batch, 1);
@@ -61,7 +62,33 @@ i32 queries_of_tile(const KernelRow& row, const Problem& p) {
 i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& params) {
   const i32 head_tiles =
       row.traits.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k / params.section_heads : p.heads_q;
-  return i64(params.tiles_q) * head_tiles * (params.packed_q ? 1 : p.batch);
+  return i64(params.tiles_q) * head_tiles * (params.packed_q == 1 ? 1 : p.batch);
+}
+
+// Whether packed sequences are about as long as the longest is said to be, so that few tiles of a dense batch would be
+// empty.
+bool packs_evenly(const Problem& p) {
+  const i64 rows = i64(p.batch) * p.hint_len_q;
+  return is_packed_q(p) && p.total_q <= rows && 8 * p.total_q >= 7 * rows;
+}
+
+// Whether a call's blocks ask for so much shared memory that one fewer of them shares an SM. The next call's blocks
+// come as soon as there is room for them. Where there is room for some, the rest would come to those SMs that are done
+// first, beside them; where there is none, each takes the place of one that is done. Short calls (kMostSteps key tiles)
+// would lose by it, since a block takes long to begin.
+bool is_spread(const Problem& p, const KernelRow& row, const Device& device, i64 blocks) {
+  constexpr i32 kMostSteps = 3;
+  return row.traits.roomy_smem_bytes > 0 && blocks <= i64(row.blocks - 1) * device.num_sms &&
+         2 * blocks > i64(row.blocks) * device.num_sms && p.hint_len_k > kMostSteps * row.tile_k;
+}
+
+// Whether the next kernel's blocks may come before this one works: where all places are taken, they come in the order
+// in which these end, and tensors that L2 does not hold are read sooner.
+bool lets_next_come_early(const Problem& p, const Device& device, bool draws) {
+  const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k : i64(p.batch) * p.hint_len_k;
+  const i64 rows = is_packed_q(p) ? p.total_q : i64(p.batch) * p.max_len_q;
+  const i64 bytes = (rows * p.heads_q + keys * p.heads_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype);
+  return draws && bytes > device.l2_bytes;
 }
 
 // The attention itself, by the kernel of row `index`.
@@ -70,6 +97,10 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const KernelRow& row = kernel_table().rows[index];
   WorkspaceLayout& layout = steps_of(plan).layout;
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
+  if (row.traits.cuts_boxes && splits.num_splits == 1 && packs_evenly(p)) {
+    params.packed_q = kPackedEvenly;
+    params.tiles_q = ceil_div(p.hint_len_q, row.tile_q);
+  }
   if (row.traits.pairs_heads) params.section_heads = heads_of_block(row, p, choice.device);
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
@@ -83,6 +114,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
   const i64 grid = draws ? at_once : work;
   if (row.traits.persistent) params.section_heads = section_heads(p, row, choice.device, params);
+  if (lets_next_come_early(p, choice.device, draws)) params.features |= kLetsNextComeEarly;
   if (draws) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));
@@ -98,7 +130,9 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   if (status == MICA_OK) {
     Step& step = steps_of(plan).step[steps_of(plan).num_steps - 1];
     step.when = when;
-    if (blocks_of_sm(row, grid, choice.device) < row.blocks) step.smem_bytes = u32(row.traits.roomy_smem_bytes);
+    const bool is_roomy = row.traits.pairs_heads ? blocks_of_sm(row, grid, choice.device) < row.blocks
+                                                 : is_spread(p, row, choice.device, grid);
+    if (is_roomy) step.smem_bytes = u32(row.traits.roomy_smem_bytes);
     // Blocks with V in K take a whole SM each: several rounds of them, or none that leaves a part, gain nothing by it.
     if (!row.traits.v_in_k || (splits.num_splits > 1 && grid <= at_once)) let_overlap(plan, choice, index);
   }

@@ -4,14 +4,15 @@
 #pragma once
 
 #include "device/work_ring_sm90.cuh"
+#include "kernels/packed/packed_sm90.h"
+#include "kernels/packed/packed_tiles_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
 #include "kernels/parts/overlap.cuh"
-#include "kernels/parts/packed_tiles_sm90.cuh"
 
 namespace mica {
 
 // begins_ahead: finds a packed call's first tiles before the kernel before this one is done (300 instructions, which
-// kernels of few callers are spared), and the warp that asks for Q calls await_lengths().
+// kernels of few callers are spared), and the warp that asks for V calls await_lengths().
 template <class Block, int tile_q, int tile_k, bool begins_ahead>
 struct ForwardWorkSm90 : Block {
   using Block::band;
@@ -64,7 +65,7 @@ struct ForwardWorkSm90 : Block {
 
   WorkRing<kItemBytes> work_ring;
   u32 nearly_done;  // a barrier
-  i32* lengths;     // room for those that are read ahead, where Q comes
+  i32* lengths;     // room for those that are read ahead, where V comes
   i64 tile_lse_first;
 
   // The warp that finds the query tile that comes next, and tells the others.
@@ -72,6 +73,11 @@ struct ForwardWorkSm90 : Block {
   // none, the block's first tile is known without it.
   MICA_DEVICE void deal_out() {
     if (is_counted_here()) {
+      if constexpr (begins_ahead)
+        if (p.packed_q == kPackedEvenly) {
+          deal_out_evenly();
+          return;
+        }
       deal_out_packed();
       return;
     }
@@ -94,12 +100,13 @@ struct ForwardWorkSm90 : Block {
   // The same of packed sequences, whose items only the GPU can count. A loop of its own, which tells each part as soon
   // as it is found, since it takes more registers.
   // The block's first item is found by lengths that the kernel before this one may still change: when that one is done,
-  // its keys are asked for at once, its queries as soon as the lengths have proved to be the same. Else it is void.
+  // its queries and keys are asked for at once, its values as soon as the lengths have proved to be the same. Else it
+  // is void.
   MICA_DEVICE void deal_out_packed() {
     WorkCounter counter{p.work_counter, p.work_epoch, kUnknown};
     PackedTiles<tile_q> packed{p.section_heads / p.heads_q};
     SequenceTable table = p.sequences;
-    bool is_ahead = read_ahead(table);
+    bool is_ahead = read_ahead(table, 0, min_of(p.batch, kReadAhead));
     u32 parity = 0;
     split = 0;
     for (i32 work = i32(blockIdx.x); work >= 0;) {
@@ -122,13 +129,13 @@ struct ForwardWorkSm90 : Block {
         tiles = TileRange{0, 0, 0, 0};
         const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
         if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
-        is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys nobody would wait for Q
+        is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys nobody would wait for V
         if (is_announced) announce(work);
       }
       bool is_right = true;
       if (is_ahead) {
         is_ahead = false;
-        is_right = confirm_lengths(table, is_announced) && is_announced;
+        is_right = confirm_lengths(table, 0, min_of(p.batch, kReadAhead), is_announced) && is_announced;
         table = p.sequences;
         if (!is_right) packed = PackedTiles<tile_q>{p.section_heads / p.heads_q};
       }
@@ -139,44 +146,100 @@ struct ForwardWorkSm90 : Block {
     }
     announce_end();
   }
+  // The same of packed sequences of about one length, whose items the host numbers as those of a dense call
+  // (packs_evenly): a few are not there, and where a sequence is longer than was said, whoever has its last tile takes
+  // those after it, too.
+  MICA_DEVICE void deal_out_evenly() {
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
+    SequenceTable table = p.sequences;
+    u32 parity = 0;
+    split = 0;
+    i32 work = i32(blockIdx.x), rows_after = 0;
+    place_evenly(work);
+    bool is_ahead = read_ahead(table, batch_index, 1);
+    while (work >= 0) {
+      place_evenly(work);
+      const bool is_last = tile_row + tile_q == p.tiles_q * tile_q;
+      tile_row += rows_after;
+      sequence = sequence_of(table, batch_index);
+      band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
+      tiles = TileRange{0, 0, 0, 0};
+      const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
+      if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
+      const bool is_announced = is_ahead ? tiles.begin < tiles.end : tile_row < sequence.slot_len_q;
+      if (is_announced) {
+        work_ring.wait_empty();
+        work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+        announce(work);
+      }
+      bool is_right = true;
+      if (is_ahead) {
+        is_ahead = false;
+        is_right = confirm_lengths(table, batch_index, 1, is_announced) && is_announced;
+        table = p.sequences;
+      }
+      if (is_announced) await_end(parity);
+      if (!is_right) continue;
+      if (is_last && tile_row + tile_q < sequence.slot_len_q) {
+        rows_after += tile_q;
+        continue;
+      }
+      rows_after = 0;
+      counter.ask();
+      work = counter.answer();
+    }
+    announce_end();
+  }
+  // As ForwardBlock::locate does for dense calls.
+  MICA_DEVICE void place_evenly(i32 index) {
+    const i32 heads = p.heads_q * p.batch;
+    const i32 first_head = index / (p.section_heads * p.tiles_q) * p.section_heads;
+    const i32 section_heads = min_of(p.section_heads, heads - first_head);
+    index -= first_head * p.tiles_q;
+    const i32 tile_index = section_heads == 1 ? index : index / section_heads;
+    const i32 which = first_head + index - tile_index * section_heads;
+    batch_index = which / p.heads_q;
+    head = which - batch_index * p.heads_q;
+    tile_row = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited) * tile_q;
+  }
   // Whether the lengths of the first sequences, of which `table` then has a copy, are read before the kernel before
   // this one is done. Past L1, which does not see what that one writes.
   static constexpr i32 kReadAhead = 32, kLengthsBarrier = 15;  // sequences; a named barrier
-  MICA_DEVICE bool read_ahead(SequenceTable& table) {
+  MICA_DEVICE bool read_ahead(SequenceTable& table, i32 first, i32 count) {
     if constexpr (begins_ahead)
       if (!table.seqused_q && !table.seqused_k && !table.cache_batch_idx && !table.cache_leftpad) {
-        copy_lengths(table);
+        copy_lengths(table, first, count);
         return true;
       }
     griddepcontrol_wait();
-    let_queries_come();
+    let_values_come();
     return false;
   }
-  MICA_DEVICE void copy_lengths(SequenceTable& table) {
-    for (i32 i = i32(threadIdx.x) % 32; i <= min_of(p.batch, kReadAhead); i += 32) {
-      lengths[i] = load_relaxed(table.cu_seqlens_q + i);
-      if (table.cu_seqlens_k) lengths[kReadAhead + 1 + i] = load_relaxed(table.cu_seqlens_k + i);
+  MICA_DEVICE void copy_lengths(SequenceTable& table, i32 first, i32 count) {
+    for (i32 i = i32(threadIdx.x) % 32; i <= count; i += 32) {
+      lengths[i] = load_relaxed(table.cu_seqlens_q + first + i);
+      if (table.cu_seqlens_k) lengths[kReadAhead + 1 + i] = load_relaxed(table.cu_seqlens_k + first + i);
     }
     __syncwarp();
-    table.cu_seqlens_q = lengths;
-    if (table.cu_seqlens_k) table.cu_seqlens_k = lengths + kReadAhead + 1;
+    table.cu_seqlens_q = lengths - first;
+    if (table.cu_seqlens_k) table.cu_seqlens_k = lengths + kReadAhead + 1 - first;
   }
   // Waits for the kernel before this one; whether what was read is right. If not, the item that was announced has room
   // for no rows: it is computed, and nothing of it is written.
-  MICA_DEVICE bool confirm_lengths(const SequenceTable& table, bool is_announced) {
+  MICA_DEVICE bool confirm_lengths(const SequenceTable& table, i32 first, i32 count, bool is_announced) {
     const SequenceTable& now = p.sequences;
     griddepcontrol_wait();
     bool is_same = true;
-    for (i32 i = i32(threadIdx.x) % 32; i <= min_of(p.batch, kReadAhead); i += 32)
+    for (i32 i = first + i32(threadIdx.x) % 32; i <= first + count; i += 32)
       is_same &= table.cu_seqlens_q[i] == now.cu_seqlens_q[i] &&
                  (!now.cu_seqlens_k || table.cu_seqlens_k[i] == now.cu_seqlens_k[i]);
     is_same = __all_sync(0xffffffffu, is_same);
     if (is_announced && !is_same) work_ring.amend(kPlace + kRoom, Room{0, 0, 0, 0});
-    let_queries_come();
+    let_values_come();
     return is_same;
   }
-  // Once a call: Q comes where the lengths were, and whoever waits for Q sees what became of its item.
-  MICA_DEVICE void let_queries_come() const {
+  // Once a call: V comes where the lengths were, and whoever waits for V sees what became of its item.
+  MICA_DEVICE void let_values_come() const {
     if constexpr (begins_ahead) {
       fence_for_wgmma();
       barrier_arrive(kLengthsBarrier, 64);
