@@ -69,12 +69,16 @@ inline bool heads_as_rows(const Problem& p, Problem& joined, i32& lse_heads) {
   return true;
 }
 
+// Whether a box of query rows holds whole groups of heads, or a group whole boxes.
+inline bool fits_boxes(i32 group) {
+  constexpr i32 kBoxRows = 64;  // of q; those of o have 16
+  return group < kBoxRows ? kBoxRows % max_of(group, 1) == 0 : group % kBoxRows == 0;
+}
+
 // The same by boxes of some heads times some rows, which the copy engine takes from tensors of any strides: under a
 // band, too, and where the rows of several key heads' groups alternate.
 inline bool heads_in_boxes(const Problem& p, Problem& joined) {
-  constexpr i32 kBoxRows = 64;  // of q; those of o have 16
-  const bool fits = p.group < kBoxRows ? kBoxRows % p.group == 0 : p.group % kBoxRows == 0;
-  if (p.pass != MICA_FORWARD || !treats_rows_alike(p) || p.group == 1 || !fits) return false;
+  if (p.pass != MICA_FORWARD || !treats_rows_alike(p) || p.group == 1 || !fits_boxes(p.group)) return false;
   joined = p;
   count_joined_rows(p, joined);
   joined.joined_heads = p.group;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/few_rows.h"
 
+#include "core/heads_as_rows.h"
+
 namespace mica {
 namespace {
 
@@ -53,9 +55,10 @@ bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms) {
 }
 
 // Tiles of 128 rows take twice the time of those of 64, but read keys half as often, which tells where L2 does not hold
-// them.
+// them. Groups that fit boxes do better as joined heads, single heads by forward.
 bool is_worth_its_height(const KernelRow& row, const Problem& p, const Device& device) {
   if (row.role != Role::DECODE || row.tile_q <= kTile) return true;
+  if (fits_boxes(p.group)) return false;
   const i32 tiles = decode_tiles(row.tile_q, p), more_tiles = decode_tiles(row.tile_q / 2, p);
   if (more_tiles > kMostTiles) return true;
   if (p.batch_invariant || p.softcap > 0) return false;
@@ -116,7 +119,7 @@ i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& devic
   const i32 ranges = choose_fastest_splits(blocks, ceil_div(max_of(seen_keys(p), 1), row.tile_k), device.num_sms,
                                            kLeastTiles, kMostRanges, kOverheadTiles);
   // Decode's tiles are half as large: of little work it makes more blocks.
-  return is_decode && 4 * blocks * ranges < device.num_sms ? 0 : ranges;
+  return is_decode && 2 * blocks * ranges < device.num_sms ? 0 : ranges;
 }
 
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks) {
