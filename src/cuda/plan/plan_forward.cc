@@ -82,8 +82,8 @@ bool is_spread(const Problem& p, const KernelRow& row, const Device& device, i64
          2 * blocks > i64(row.blocks) * device.num_sms && p.hint_len_k > kMostSteps * row.tile_k;
 }
 
-// Whether the next kernel's blocks may come before this one works: where all places are taken, they come in the order
-// in which these end, and tensors that L2 does not hold are read sooner.
+// Whether the next kernel's blocks may come before this one works: where all places are taken and L2 does not hold the
+// tensors, as it was before. No call was found that is faster for it (docs/design/tuning.md).
 bool lets_next_come_early(const Problem& p, const Device& device, bool draws) {
   const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k : i64(p.batch) * p.hint_len_k;
   const i64 rows = is_packed_q(p) ? p.total_q : i64(p.batch) * p.max_len_q;
