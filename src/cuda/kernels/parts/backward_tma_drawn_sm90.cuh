@@ -274,7 +274,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       step += count;
     }
     const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;
-    if (kHoldsValues && count == 0) mbarrier_arrive(values_empty(group));
+    if (count == 0) pass_item(group, taken & 1);
     work_ring.place = Base::place_of(taken);
     find_owner();
     work_ring.release();
@@ -293,6 +293,12 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       Base::settle_rows();
       mbarrier_arrive(values_empty(group));  // by every thread that read rows of it: racecheck follows those alone
     }
+  }
+  // A key tile without a step: the phases that `pass_keys` ends are waited for like any other.
+  MICA_DEVICE void pass_item(i32 group, u32 parity) const {
+    mbarrier_wait(keys_full, parity);
+    mbarrier_wait(values_full(group), parity);
+    if constexpr (kHoldsValues) mbarrier_arrive(values_empty(group));
   }
   // The last dQ; then K is done with.
   MICA_DEVICE void finish(i32 step, i32 count, i32 group, i32 warp) const {
