@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From arrays and options to mica_attention. Knows no array library: an array is (dtype, shape, stride, alignment)."""
 
+import ctypes
+import struct
 from functools import lru_cache
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from . import _abi
 from .errors import InvalidArgument, NotDense
@@ -95,6 +97,8 @@ def rounded_hint(length: int) -> int:
 def lift(name: str, side: str, shape: Tuple[int, ...], stride: Tuple[int, ...]) -> Tuple[Tuple[int, ...], ...]:
     """Shape and stride with four axes."""
     missing = 4 - len(shape)
+    if missing == 0:
+        return shape, stride
     if missing < 0:
         raise InvalidArgument(f"{CALLED.get(name, name)} has {len(shape)} axes, want at most 4")
     left = {"left": missing, "right": 0, "rows": max(0, missing - 1), "heads": max(0, missing - 2)}[side]
@@ -109,10 +113,23 @@ def check_axes(name: str, axes: int, is_packed: bool) -> None:
                               f"{name} has {axes} axes, want (batch, rows, heads, dim)")
 
 
-def fill_tensor(target: _abi.Tensor, name: str, side: str, view: View) -> None:
+def _offset_of(path: str) -> int:
+    """Of a field of mica_attention, as in mask.boolean."""
+    a = field = _abi.Attention()
+    for part in path.split("."):
+        field = getattr(field, part)
+    return ctypes.addressof(field) - ctypes.addressof(a)
+
+
+# A mica_tensor, written at once: field by field it would take four times as long.
+_TENSOR = struct.Struct("<ii4q4q")
+_PLACES = {name: (_offset_of(path), side) for name, (path, side) in TENSORS.items()}
+
+
+def fill_tensor(description: _abi.Attention, name: str, view: View) -> None:
+    offset, side = _PLACES[name]
     shape, stride = lift(name, side, view.shape, view.stride)
-    target.dtype, target.alignment = view.dtype, view.alignment
-    target.shape[:], target.stride[:] = shape, stride
+    _TENSOR.pack_into(description, offset, view.dtype, view.alignment, *shape, *stride)
 
 
 def batch_of(views: Dict[str, View]) -> int:
@@ -144,32 +161,36 @@ def fill_vectors(sequences: _abi.Sequences, views: Dict[str, View], batch: int) 
         sequences.vectors |= bit
 
 
-def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) -> _abi.Attention:
-    """The description of a call that binds these arrays. rng_state is (int64, (2,)) and stands for rng_from_memory."""
+@lru_cache(maxsize=1024)
+def _without_tensors(given: Options, device: Tuple[int, int]) -> _abi.Attention:
+    """What a description says of the numbers of a call."""
     a = _abi.Attention()
     a.device.backend, a.device.ordinal = device
-    batch = batch_of(views)
-    for name, view in views.items():
-        where = TENSORS.get(name)
-        if where is None:
-            continue
-        target: Any = a
-        for part in where[0].split("."):
-            target = getattr(target, part)
-        fill_tensor(target, name, where[1], view)
-    fill_vectors(a.sequences, views, batch)
-    a.sequences.batch = batch
     a.sequences.max_seqlen_q, a.sequences.max_seqlen_k = given.max_seqlen_q, given.max_seqlen_k
     a.mask.causal, a.mask.diagonal = given.causal, given.diagonal
     a.mask.window_left, a.mask.window_right = given.window_left, given.window_right
     a.attention_chunk, a.mask_last_keys = given.chunk, given.mask_last_keys
     a.score.scale, a.score.softcap = given.scale, given.softcap
     a.append.rotary_interleaved = given.rotary_interleaved
-    a.dropout.probability, a.dropout.rng_from_memory = given.dropout, "rng_state" in views
+    a.dropout.probability = given.dropout
     a.control.num_splits, a.control.deterministic = given.num_splits, given.deterministic
     a.control.batch_invariant, a.control.pieces = given.batch_invariant, given.pieces
     a.place = _abi.Place(*given.place)
     a.quantisation.per_page = given.descale_per_page
+    return a
+
+
+def describe(views: Dict[str, View], given: Options, device: Tuple[int, int]) -> _abi.Attention:
+    """The description of a call that binds these arrays. rng_state is (int64, (2,)) and stands for rng_from_memory."""
+    a = _abi.Attention.from_buffer_copy(_without_tensors(given, device))
+    batch = batch_of(views)
+    for name, view in views.items():
+        if name in TENSORS:
+            fill_tensor(a, name, view)
+    fill_vectors(a.sequences, views, batch)
+    a.sequences.batch = batch
+    if "rng_state" in views:
+        a.dropout.rng_from_memory = 1
     return a
 
 

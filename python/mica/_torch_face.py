@@ -19,7 +19,7 @@ from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
 from ._describe import Options
 from ._dlpack import native, refuse_masked
-from ._recent import Recent, recent_calls, remember
+from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
 from ._prefix import attend_with_prefix, check_prefix, evenly_spaced, refuse_with_prefix, turn
@@ -202,16 +202,25 @@ def _plain_call(key: Optional[Key], options: Options, q: Tensor, k: Tensor, v: T
 
 
 def _again(key: Key, q: Tensor, k: Tensor, v: Tensor) -> Any:
-    """What a plain call gives that repeats an earlier one; None where it does not, or something looks on."""
+    """What a plain call gives that repeats an earlier one, or does but for the shapes; None where it does not, or something
+    looks on."""
     try:
         call = recent_calls[key]
         if q.is_nested or k.is_nested or v.is_nested:  # torch's guard ends the process where it meets one
             return None
     except (KeyError, TypeError, AttributeError):  # what is no number and no tensor is for those who come next
         return None
-    if (call.is_same(q, k, v) and forward_ad._current_level < 0 and
+    is_same = call.is_same(q, k, v)
+    if ((is_same or call.is_alike(q, k, v)) and forward_ad._current_level < 0 and
             not profiler._is_profiler_enabled and
             not (_python_dispatch._is_in_torch_dispatch_mode and dispatch_modes())):  # the flag stays in PyTorch 2.4
+        if is_same:
+            call.is_used = True
+        else:
+            try:
+                call = with_other_shapes(key, call, q, k, v)
+            except NotDense:
+                return None
         return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
     return None
 

@@ -5,7 +5,6 @@ from typing import Optional, Tuple, Union
 
 import mica
 import torch
-from mica._torch_face import attention_again
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -155,12 +154,6 @@ def attention(
 ) -> Union[Tensor, Tuple[Tensor, Tensor, Tensor]]:
     """What the six public functions do. (a, b, c) is (q, k, v), (q, kv, None) or (qkv, None, None)."""
     head_dim = a.shape[-1]
-    if (c is not None and type(window_size) is tuple and window_size == (-1, -1) and cu_seqlens_q is None and
-            alibi_slopes is None and not (return_attn_probs or deterministic or dropout_p or softcap or head_dim % 8)):
-        scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-        made = attention_again(a, b, c, bool(causal), scale or 1e-30, 0.0)  # as _plain asks for it
-        if made is not None:
-            return made
     softmax_scale = head_dim**-0.5 if softmax_scale is None else number("softmax_scale", softmax_scale)
     softcap, dropout_p = number("softcap", softcap), number("dropout_p", dropout_p)
     if softcap > 0.0 and dropout_p > 0.0:

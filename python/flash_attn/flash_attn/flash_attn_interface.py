@@ -12,6 +12,8 @@ Beyond upstream: fp32, CPU tensors, every head dimension up to 576, other head d
 import inspect
 from typing import Any
 
+from mica._torch_face import attention_again
+
 from . import _native as flash_attn_gpu  # noqa: F401  upstream's name for the compiled module
 from ._autograd import attention
 from ._kvcache import flash_attn_with_kvcache  # noqa: F401
@@ -88,6 +90,15 @@ def flash_attn_func(
     return_attn_probs=False,
 ):
     """q: (batch, seqlen_q, heads, dim), k and v: (batch, seqlen_k, heads_k, dim) -> (batch, seqlen_q, heads, dim)."""
+    # Models call it so for every layer and token, and most calls repeat an earlier one: asked for before all else.
+    if (alibi_slopes is None and type(window_size) is tuple and window_size == (-1, -1) and
+            not (dropout_p or softcap or deterministic or return_attn_probs)):
+        head_dim = q.shape[-1]
+        if not head_dim % 8:
+            scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+            made = attention_again(q, k, v, bool(causal), scale or 1e-30, 0.0)  # as attention() asks for it
+            if made is not None:
+                return made
     return attention(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )

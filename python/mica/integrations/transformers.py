@@ -221,17 +221,19 @@ def _length(value: Any) -> Optional[int]:
 def _wants_weights(module: torch.nn.Module, kwargs: Dict[str, Any]) -> bool:
     if kwargs.get("output_attentions"):
         return True
-    if _is_tracing():
+    if torch.compiler.is_compiling():
         return False
     if _active_collector is None:  # before 5 the module's forward is replaced by one that keeps what is asked for
         forward = vars(module).get("forward")
         names = forward.__code__.co_freevars if inspect.isfunction(forward) else ()
-        return "key" in names and "attentions" in str(forward.__closure__[names.index("key")].cell_contents)
-    try:
-        collected = _active_collector.get()
-    except LookupError:
-        return False
-    return bool(collected) and any(name.endswith("attentions") for name in collected)
+        wants = "key" in names and "attentions" in str(forward.__closure__[names.index("key")].cell_contents)
+    else:
+        try:
+            collected = _active_collector.get()
+        except LookupError:
+            return False
+        wants = bool(collected) and any(name.endswith("attentions") for name in collected)
+    return wants and not _is_tracing()
 
 
 def _refuse_unknown(module: torch.nn.Module, kwargs: Dict[str, Any]) -> None:
@@ -281,8 +283,15 @@ def attention(
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if q.dtype != k.dtype or v.dtype != k.dtype:
         q, k = q.to(v.dtype), k.to(v.dtype)
-    options: Dict[str, Any] = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if attention_mask is None and (cu_seq_lens_q is None or query.shape[0] != 1):
+        # mask() leaves out a causal one alone. Where that cannot be it, the model has no mask and means every key, whatever
+        # it says of a window, as eager has it (DiffusionGemma's canvas).
+        causal = causal and (rows == keys or rows == 1)
+        window = (sliding_window - 1, None) if causal and sliding_window is not None else None
+        return mica.attention(q, k, v, causal=causal, window=window, scale=scaling, softcap=softcap, sinks=s_aux,
+                              dropout=dropout, bias=position_bias), None
+    options: Dict[str, Any] = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
     if attention_mask is not None and attention_mask.dtype == _PADDING and attention_mask.dim() == 4:
         causal = True  # mask() makes such of causal masks alone, whatever the module says of itself
     side = None if sliding_window is None else sliding_window - 1
@@ -318,17 +327,11 @@ def attention(
             attention_mask = attention_mask[..., :keys] & same
         else:
             attention_mask = attention_mask[..., :keys].masked_fill(~same, float("-inf"))
-    elif attention_mask is None:
-        # mask() leaves out a causal one alone. Where that cannot be it, the model has no mask and means every key, whatever
-        # it says of a window, as eager has it (DiffusionGemma's canvas).
-        if causal and (rows == keys or rows == 1):
-            options.update(native)
     elif is_padding:
         options.update(native)
     if position_bias is not None:
         options["bias"] = position_bias
-    if attention_mask is None:
-        return mica.attention(q, k, v, **options), None
+    assert attention_mask is not None  # there is one, or one was made of the packed lengths
     attention_mask = attention_mask[..., :keys]
     if attention_mask.is_floating_point():
         attention_mask = finite_bias(attention_mask)

@@ -146,6 +146,65 @@ def test_a_mode_within_itself_does_not_bar_the_short_way(monkeypatch):
     assert bool(looked_up) != _recent._guard_is_right()
 
 
+def grown(tensors, keys):
+    """q as it was, and so many keys."""
+    q, k, v = tensors
+    return q, *(torch.randn(2, keys, *t.shape[2:], device=q.device, dtype=q.dtype).requires_grad_(t.requires_grad) for t in (k, v))
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_a_cache_that_grows_skips_the_questions(device, monkeypatch, needs_gradient):
+    from mica import _torch_face
+    tensors = [t.requires_grad_(needs_gradient) for t in qkv(device, rows=2)]
+    settle(tensors, causal=True)
+    looked_up = []
+    plain_call = _torch_face._plain_call
+    monkeypatch.setattr(_torch_face, "_plain_call", lambda *given: looked_up.append(1) or plain_call(*given))
+    for keys in (7, 8, 9, 8, 3):
+        for _ in range(3):
+            tensors = grown(tensors, keys)
+            o = mica.attention(*tensors, causal=True)
+            close(o, tensors, causal=True)
+            assert o.requires_grad == needs_gradient
+            (call,) = _recent.recent_calls.values()
+            assert call.is_same(*tensors) == _recent._guard_is_right()  # the shapes before came again: so will these
+    assert bool(looked_up) != _recent._guard_is_right()
+    if needs_gradient:
+        got = torch.autograd.grad(mica.attention(*tensors, causal=True).sin().sum(), tensors)
+        want = torch.autograd.grad(reference.attention(*tensors, causal=True)[0].sin().sum(), tensors)
+        for one, other in zip(got, want):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_shapes_that_never_come_again_get_no_guard():
+    tensors = qkv()
+    settle(tensors)
+    mica.attention(*grown(tensors, 6))  # taken to come again, as the shapes before did
+    for keys in range(7, 12):
+        mica.attention(*grown(tensors, keys))
+        (call,) = _recent.recent_calls.values()
+        assert call.guards_made == 0
+
+
+def test_keys_that_grow_and_differ_otherwise(device):
+    q, k, v = qkv(device)
+    settle((q, k, v))
+    longer = torch.randn(2, 9, 4, 32, device=device)
+    shifted = torch.randn(longer.numel() + 1, device=device)[1:].view(2, 9, 4, 32)
+    sparse = torch.randn(2, 9, 4, 64, device=device)[..., ::2]
+    swapped = torch.randn(2, 4, 9, 32, device=device).transpose(1, 2)
+    wider = torch.randn(2, 9, 4, 16, device=device)
+    for keys, values in ((longer, shifted), (shifted, longer), (sparse, longer), (longer, sparse), (swapped, longer),
+                         (longer, swapped), (longer, wider), (longer[:, :, :2], longer[:, :, 2:]), (longer[:, :0], longer[:, :0]),
+                         (longer[:1].expand(2, 9, 4, 32), longer)):
+        for _ in range(2):
+            close(mica.attention(q, keys, values), (q, keys, values))
+        mica.attention(q, k, v)
+    with pytest.raises(mica.InvalidArgument, match="want"):
+        mica.attention(q, longer, longer[:, :8].clone())
+    close(mica.attention(q[:, :2], longer, swapped), (q[:, :2], longer, swapped))
+
+
 def test_options_and_window_are_part_of_it(device):
     tensors = qkv(device, rows=9)
     settle(tensors, window=(3, 0))
