@@ -19,7 +19,7 @@ struct BlockEntries {
   // The largest pieces of which none lies in two pages.
   MICA_DEVICE void find_pieces(const SequenceTable& t, const Sequence& s) {
     const i32 most = min_of(t.page_size, tile_k);
-    const bool is_whole = (t.page_size % tile_k == 0 || tile_k % most == 0) && s.leftpad % most == 0;
+    const bool is_whole = max_of(t.page_size, tile_k) % most == 0 && s.leftpad % most == 0;
     shift = is_whole ? __ffs(most) - 1 : 0;
   }
   MICA_DEVICE i32 pieces() const { return tile_k >> shift; }
