@@ -335,12 +335,8 @@ void add_aligned_cases(CaseTable& table) {
     add("_decode", {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 300, .used_k = {300, 17, 0}});
     // Also pages that are no whole number of decode's tiles of 16 or 32 keys.
     for (const int64_t page_size : {16, 24, 48})
-      add("_decode_pages_" + std::to_string(page_size), {.batch = 3,
-                                                         .heads_q = 8,
-                                                         .len_q = 1,
-                                                         .len_k = 336,
-                                                         .used_k = {300, 17, 0},
-                                                         .page_size = page_size});
+      add("_decode_pages_" + std::to_string(page_size),
+          {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 336, .used_k = {300, 17, 0}, .page_size = page_size});
     // More rows of a key head than one tile of the smallest decode kernel.
     add("_decode_24_heads",
         {.batch = 2, .heads_q = 48, .len_q = 1, .len_k = 300, .used_k = {300, 17}, .has_batch_idx = true});
