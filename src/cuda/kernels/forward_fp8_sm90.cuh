@@ -46,8 +46,11 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
   // P V is made in slices of columns, in the registers of the scores, which are done with by then: so many consumers
-  // fit, or an O of 256 columns.
-  static constexpr int kSlice = 64, kSlices = dim_v / kSlice;
+  // fit, or an O of 256 columns. Of four slices every other one is narrow, the first too: the sooner it is added, the
+  // sooner the third begins. (Each has the registers of the one before the last, and so its width.)
+  static constexpr int kSlices = dim_v / 64;
+  static constexpr int columns_of(int slice) { return kSlices < 4 ? 64 : slice % 2 == 0 ? 48 : 80; }
+  static constexpr int first_column(int slice) { return slice / 2 * 128 + slice % 2 * columns_of(0); }
   static constexpr i32 kTurnBarrier = 1;  // the first of kConsumers named barriers
   // Whether all of P and its sums is made before the turn. Three consumers lose by it.
   static constexpr bool kFinishesFirst = kConsumers != 3;
@@ -294,10 +297,10 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       const Factors factors = softmax(probabilities, scores, state, are_positive, row_begin, step);
       vt_ring.wait_full(vt_place);
       take_turn(kFinishesFirst ? group + done(probabilities, state) : group);
-      float part[2][kSlice / 8][4];
-      gemm_pv(part[0], probabilities, 0);
-      if constexpr (kSlices > 1) gemm_pv(part[1], probabilities, 1);
-      slices<0, kSlices>(out, part, probabilities, factors);
+      float even[columns_of(0) / 8][4], odd[columns_of(1) / 8][4];
+      gemm_pv(even, probabilities, first_column(0));
+      if constexpr (kSlices > 1) gemm_pv(odd, probabilities, first_column(1));
+      slices<0>(out, even, odd, probabilities, factors);
       release_v();
       if (++step == last) break;
       find_scores(scores, group);
@@ -327,15 +330,16 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
 #pragma unroll
       for (int e = 0; e < 4; ++e) scores[0][n][e] = products[0][n][e];
   }
-  template <int slice, int end>
-  MICA_DEVICE void slices(float (&out)[dim_v / 8][4], float (&part)[2][kSlice / 8][4],
+  // Adds the slices from `slice` on, whose sum is in `part`, that of the next one in `next`.
+  template <int slice, int n, int m>
+  MICA_DEVICE void slices(float (&out)[dim_v / 8][4], float (&part)[n][4], float (&next)[m][4],
                           const u32 (&probabilities)[tile_k / 32][4], const Factors& factors) const {
-    if constexpr (slice < end) {
-      wgmma_wait<(slice + 1 < end ? 1 : 0)>();
-      wgmma_hold(part[slice % 2]);
-      add<slice>(out, part[slice % 2], factors);
-      if constexpr (slice + 2 < end) gemm_pv(part[slice % 2], probabilities, slice + 2);
-      slices<slice + 1, end>(out, part, probabilities, factors);
+    if constexpr (slice < kSlices) {
+      wgmma_wait<(slice + 1 < kSlices ? 1 : 0)>();
+      wgmma_hold(part);
+      add<first_column(slice)>(out, part, factors);
+      if constexpr (slice + 2 < kSlices) gemm_pv(part, probabilities, first_column(slice + 2));
+      slices<slice + 1>(out, next, part, probabilities, factors);
     }
   }
 
@@ -422,10 +426,10 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     begin_scores<E4m3, QTile, KTile, dim_qk>(scores, q, k);
   }
 
-  // part = P V of one key tile, begun: 8 n columns from 8 n * slice on.
+  // part = P V of one key tile, begun: 8 n columns from `column` on.
   template <int n>
-  MICA_DEVICE void gemm_pv(float (&part)[n][4], const u32 (&probabilities)[tile_k / 32][4], int slice) const {
-    const u64 v = advance(matrix_descriptor(smem_vt, 16, 1024), vt_place.stage * VtTile::kBytes + slice * n * 8 * 128);
+  MICA_DEVICE void gemm_pv(float (&part)[n][4], const u32 (&probabilities)[tile_k / 32][4], int column) const {
+    const u64 v = advance(matrix_descriptor(smem_vt, 16, 1024), vt_place.stage * VtTile::kBytes + column * 128);
     wgmma_hold(part);
     wgmma_fence();
 #pragma unroll
@@ -488,14 +492,17 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       state[half].sum += (sum[half][0] + sum[half][1]) + (sum[half][2] + sum[half][3]);
   }
 
-  // out = out * factors + part, of the columns of a slice.
-  template <int slice, int n>
+  // out = out * factors + part, of 8 n columns. One row after the other: its factor is then fetched once,
+  // and the tensor cores, which use the same registers' ports, wait less.
+  template <int column, int n>
   static MICA_DEVICE void add(float (&out)[dim_v / 8][4], const float (&part)[n][4], const Factors& factors) {
 #pragma unroll
-    for (int i = 0; i < n; ++i)
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        out[slice * n + i][e] = fmaf(out[slice * n + i][e], factors.of_row[e / 2], part[i][e]);
+      for (int i = 0; i < n; ++i)
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e)
+          out[column / 8 + i][e] = fmaf(out[column / 8 + i][e], factors.of_row[half], part[i][e]);
   }
 };
 
