@@ -79,8 +79,8 @@ void draw_sequences(Random& r, Options& o) {
   if (r.chance(0.3)) o.packed_q = room_q = draw_lengths(r, o.batch, o.len_q);
   const bool has_cache = r.chance(0.4);
   if (has_cache) {
-    const int64_t page_sizes[] = {0, 1, 3, 16, 32, 64};
-    o.page_size = page_sizes[r.integer(0, 6)];
+    const int64_t page_sizes[] = {0, 1, 3, 16, 24, 32, 40, 64};
+    o.page_size = page_sizes[r.integer(0, 8)];
     o.has_batch_idx = o.page_size == 0 && r.chance(0.4);
     if (r.chance(0.4)) o.len_new = std::min<int64_t>(r.integer(1, 9), o.len_k);
     if (o.layout_k == Layout::kSharedHead || o.layout_k == Layout::kSharedBatch) o.layout_k = Layout::kHeadsFirst;
