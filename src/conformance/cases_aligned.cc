@@ -357,8 +357,14 @@ void add_aligned_cases(CaseTable& table) {
                                  .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                                  .used_k = {700, 17},
                                  .page_size = 16});
-    add("_decode_24_rows_of_12",
-        {.batch = 2, .heads_q = 24, .len_q = 24, .len_k = 1000, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    for (const int rows : {12, 24})
+      add("_decode_" + std::to_string(rows) + "_rows_of_12",
+          {.batch = 2, .heads_q = 24, .len_q = rows, .len_k = 1000, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+    // Boxes of 21 queries' heads, and of a fifth of a query's.
+    add("_decode_50_rows_of_3",
+        {.batch = 2, .heads_q = 6, .len_q = 50, .len_k = 700, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .window_left = 300});
+    add("_decode_3_rows_of_80",
+        {.batch = 2, .heads_q = 160, .len_q = 3, .len_k = 700, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
     // Rows enough for a tile of forward, with heads as rows: of one query, and of several.
     add("_decode_128_heads", {.batch = 2,
                               .heads_q = 128,

@@ -3,6 +3,8 @@
 // forward kernel then reads keys and values once for all of them.
 #pragma once
 
+#include <numeric>
+
 #include "core/mask.h"
 
 namespace mica {
@@ -69,22 +71,40 @@ inline bool heads_as_rows(const Problem& p, Problem& joined, i32& lse_heads) {
   return true;
 }
 
-// Whether a box of query rows holds whole groups of heads, or a group whole boxes.
-inline bool fits_boxes(i32 group) {
-  constexpr i32 kBoxRows = 64;  // of q; those of o have 16
-  return group < kBoxRows ? kBoxRows % max_of(group, 1) == 0 : group % kBoxRows == 0;
+// How joined rows come by the copy engine, 64 at a time or fewer: in boxes of whole groups of heads, or of an equal
+// part of one. Boxes of less than eight rows would not begin where the swizzle does.
+struct JoinedBoxes {
+  i32 rows, rows_of_box;
+};
+constexpr i32 kBoxRows = 64;
+inline JoinedBoxes joined_boxes(i32 group) {
+  constexpr i32 kLeastRows = 8;
+  if (group <= 0) return {};
+  const i32 common = std::gcd(group, kBoxRows);
+  if (common == group || common == kBoxRows) return {kBoxRows, kBoxRows};
+  if (common >= kLeastRows) return {kBoxRows, common};
+  i32 rows = group < kBoxRows ? kBoxRows / group * group : kBoxRows;
+  while (group > kBoxRows && group % rows != 0) --rows;
+  return {rows, rows};
 }
 
 // The same by boxes of some heads times some rows, which the copy engine takes from tensors of any strides: under a
 // band, too, and where the rows of several key heads' groups alternate.
 inline bool heads_in_boxes(const Problem& p, Problem& joined) {
-  if (p.pass != MICA_FORWARD || !treats_rows_alike(p) || p.group == 1 || !fits_boxes(p.group)) return false;
+  const i32 rows = joined_boxes(p.group).rows;
+  if (p.pass != MICA_FORWARD || !treats_rows_alike(p) || p.group == 1 || 2 * rows < kBoxRows) return false;
   joined = p;
   count_joined_rows(p, joined);
   joined.joined_heads = p.group;
+  joined.joined_rows = rows;
   // The last of all rows stands where the last query did.
   if (p.bottom_right) joined.shift += joined.max_len_q - p.max_len_q;
   return true;
+}
+
+// Rows of a tile of tile_q, which boxes need not fill.
+inline i32 joined_tile(i32 tile_q, const Problem& p) {
+  return p.joined_heads > 0 ? tile_q / kBoxRows * p.joined_rows : tile_q;
 }
 
 }  // namespace mica

@@ -53,8 +53,8 @@ struct Problem {
   Divisor by_chunk;
   i32 chunk_phase;  // how far into its chunk key 0 lies
   // Above 0: row r of head h is row r / joined_heads of head h * joined_heads + r % joined_heads of q, o and lse, whose
-  // shapes are as they were, and so are the rows of the band.
-  i32 joined_heads;
+  // shapes are as they were, and so are the rows of the band. joined_rows of them are fetched at once.
+  i32 joined_heads, joined_rows;
   float scale;    // resolved, never 0
   float softcap;  // 0: none
   float dropout;  // probability of dropping

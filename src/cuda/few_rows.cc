@@ -55,10 +55,11 @@ bool is_decode(const KernelRow& row, const Problem& p, i32 num_sms) {
 }
 
 // Tiles of 128 rows take twice the time of those of 64, but read keys half as often, which tells where L2 does not hold
-// them. Groups that fit boxes do better as joined heads, single heads by forward.
+// them. What can be joined heads does better so, single heads by forward.
 bool is_worth_its_height(const KernelRow& row, const Problem& p, const Device& device) {
   if (row.role != Role::DECODE || row.tile_q <= kTile) return true;
-  if (fits_boxes(p.group)) return false;
+  Problem joined;
+  if (joined_boxes(p.group).rows_of_box == kBoxRows || heads_in_boxes(p, joined)) return false;
   const i32 tiles = decode_tiles(row.tile_q, p), more_tiles = decode_tiles(row.tile_q / 2, p);
   if (more_tiles > kMostTiles) return true;
   if (p.batch_invariant || p.softcap > 0) return false;
@@ -91,8 +92,9 @@ bool is_better_in_one_tile(const Problem& p, i32 num_sms) {
 
 bool wastes_tiles(const KernelRow& row, const Problem& p) {
   constexpr i32 kMostRows = 64;
-  return row.traits.persistent && p.dtype != MICA_FP8_E4M3 && p.group > 1 && p.hint_len_q <= kMostRows &&
-         3 * round_up(p.hint_len_q * p.group, row.tile_q) <= 2 * round_up(p.hint_len_q, row.tile_q) * p.group;
+  if (!row.traits.persistent || p.dtype == MICA_FP8_E4M3 || p.group == 1 || p.hint_len_q > kMostRows) return false;
+  const i32 joined_rows = row.tile_q / kBoxRows * joined_boxes(p.group).rows;
+  return 3 * ceil_div(p.hint_len_q * p.group, joined_rows) <= 2 * ceil_div(p.hint_len_q, row.tile_q) * p.group;
 }
 
 // Halves of lines cost time where they come from memory. (Batch-invariant: by what does not depend on the batch.)
@@ -115,7 +117,7 @@ i32 blocks_of_sm(const KernelRow& row, i64 blocks, const Device& device) {
 i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode) {
   constexpr i32 kLeastTiles = 2, kOverheadTiles = 4;
   if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
-  const i64 blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, row.tile_q);
+  const i64 blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, joined_tile(row.tile_q, p));
   const i32 ranges = choose_fastest_splits(blocks, ceil_div(max_of(seen_keys(p), 1), row.tile_k), device.num_sms,
                                            kLeastTiles, kMostRanges, kOverheadTiles);
   // Decode's tiles are half as large: of little work it makes more blocks.

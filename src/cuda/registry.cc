@@ -327,9 +327,19 @@ bool prefers_tall(const Problem& p, i32 num_sms) {
   return short_cost(kNarrowCosts[1], p, num_sms) <= short_cost(kNarrowCosts[0], p, num_sms);
 }
 
+// Whether tiles of 192 joined rows are the better ones for heads of few columns: they read keys less often, unless more
+// of their rows are not there than of 128.
+bool is_for_tall_joined(const Problem& p) {
+  const auto rows_of_tiles = [&](i32 consumers) { return round_up(p.max_len_q, consumers * p.joined_rows); };
+  return p.page_size == 0 && max_of(p.dim_qk, p.dim_v) <= kNarrow && p.max_len_q > 2 * p.joined_rows &&
+         rows_of_tiles(3) <= rows_of_tiles(2);
+}
+
 bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
   constexpr i32 kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
-  if (p.joined_heads > 0) return true;  // few rows serve them
+  const bool is_tall_joined = row.served == serves::JOINED;
+  if (p.joined_heads > 0) return row.role != Role::FORWARD || is_tall_joined == is_for_tall_joined(p);
+  if (is_tall_joined) return false;
   const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
   switch (row.traits.lengths) {
     case Lengths::ANY: return true;

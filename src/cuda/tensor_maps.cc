@@ -125,7 +125,10 @@ mica_status encode_joined_map(const RowsShape& s, i32 joined_heads, i32 box_rows
       .slots = s.slots,
       .strides = {nullptr, s.strides.stride_batch, s.strides.stride_head, s.strides.stride_row}};
   const i32 box_heads = min_of(joined_heads, box_rows);
-  return encode(heads_first, kBoxBytes / element_bytes(s.dtype), box_heads, box_rows / box_heads, true, mapped, lines);
+  const mica_status status =
+      encode(heads_first, kBoxBytes / element_bytes(s.dtype), box_heads, box_rows / box_heads, true, mapped, lines);
+  mapped.box_rows = box_rows;
+  return status;
 }
 
 const char* why_no_block_map(const RowsShape& s) {

@@ -32,7 +32,7 @@ mica_status encode_map(const RowsShape& shape, i32 box_rows, i32 box_columns, bo
 // that do not.
 mica_status encode_cut_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped, Lines lines = Lines::TWO);
 
-// The same of rows of joined heads (Problem::joined_heads), in any order of memory: boxes of 64 or 16 of them.
+// The same of rows of joined heads (Problem::joined_heads), in any order of memory.
 const char* why_no_joined_map(const RowsShape& shape);
 mica_status encode_joined_map(const RowsShape& shape, i32 joined_heads, i32 box_rows, MappedRows& mapped,
                               Lines lines = Lines::TWO);

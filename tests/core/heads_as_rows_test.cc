@@ -84,7 +84,7 @@ TEST(HeadsAsRows, FindsTheLseOfEveryRow) {
 
 // The keys of every joined row are those of its query.
 TEST(HeadsInBoxes, KeepsTheBandOfEveryRow) {
-  for (const i32 heads : {2, 16, 64, 128})
+  for (const i32 heads : {2, 3, 12, 16, 64, 80, 128})
     for (const bool bottom_right : {false, true})
       for (const i32 window_left : {kUnlimited, 30}) {
         Problem joined, p = decode(7, 3 * heads, 3, false);
@@ -106,12 +106,20 @@ TEST(HeadsInBoxes, KeepsTheBandOfEveryRow) {
       }
 }
 
-TEST(HeadsInBoxes, TakesGroupsThatFillBoxes) {
+TEST(HeadsInBoxes, HaveWholeGroupsOrPartsOfOne) {
+  const struct {
+    i32 heads, rows;
+  } boxes[] = {{2, 64},  {3, 63},  {4, 64},  {5, 60},  {7, 63},  {12, 60}, {20, 60},  {28, 56},
+               {33, 33}, {48, 64}, {64, 64}, {70, 35}, {80, 64}, {96, 64}, {128, 64}, {192, 64}};
   Problem joined;
-  for (const i32 heads : {2, 4, 8, 16, 32, 64, 128, 192})
-    EXPECT_TRUE(heads_in_boxes(decode(5, heads, 1, true), joined)) << heads;
-  for (const i32 heads : {1, 3, 5, 7, 12, 48, 70, 96})
-    EXPECT_FALSE(heads_in_boxes(decode(5, heads, 1, true), joined)) << heads;
+  for (const auto& [heads, rows] : boxes) {
+    ASSERT_TRUE(heads_in_boxes(decode(5, heads, 1, true), joined)) << heads;
+    EXPECT_EQ(joined.joined_rows, rows) << heads;
+    const i32 box = joined_boxes(heads).rows_of_box;
+    EXPECT_EQ(rows % box, 0) << heads;
+    EXPECT_TRUE(heads % box == 0 || box % heads == 0) << heads;
+  }
+  for (const i32 heads : {1, 67, 93}) EXPECT_FALSE(heads_in_boxes(decode(5, heads, 1, true), joined)) << heads;
   Problem p = decode(5, 16, 1, false);
   p.sinks.dtype = MICA_FP32;
   EXPECT_FALSE(heads_in_boxes(p, joined));

@@ -34,7 +34,7 @@ Problem problem_of(const KernelRow& row) {
   const bool is_one_tile = row.traits.lengths == Lengths::ONE_TILE;
   p.batch = is_short ? 64 : row.traits.least_tiles_of_few_rows ? 8 * row.traits.least_tiles_of_few_rows : 2;
   const bool is_tall = row.role == Role::DECODE && row.tile_q > 64;  // for more rows than four tiles of 64 have
-  p.group = is_tall ? 3 : 1;                                         // and for groups that no box fits
+  p.group = is_tall ? 3 : 1;                                         // and for groups that are not joined heads
   p.heads_k = 4;
   p.heads_q = p.heads_k * p.group;
   p.dim_qk = dim_qk;
@@ -44,6 +44,7 @@ Problem problem_of(const KernelRow& row) {
                                       : is_short                                   ? 256
                                       : is_one_tile                                ? 128
                                       : row.traits.lengths == Lengths::FEW_QUERIES ? 256
+                                      : row.served == serves::JOINED               ? 189
                                                                                    : 1000,
                                       row.traits.least_queries);
   p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70
@@ -58,6 +59,11 @@ Problem problem_of(const KernelRow& row) {
   p.window_left = p.window_right = MICA_MAX_SEQLEN;
   if (row.traits.lengths == Lengths::MIDDLE) p.window_right = 0;
   p.scale = 0.125f;
+  if (is_tall) p.sinks.dtype = MICA_FP32;
+  if (row.served == serves::JOINED) {
+    p.joined_heads = 3;
+    p.joined_rows = 63;
+  }
   if (row.traits.wants_pages) p.page_size = 64;
   const i32 keys_dtype = row.keys == MICA_NONE ? dtype : row.keys;
   const auto tensor = [&](i32 rows, i32 dim, i32 dtype, i32 heads = 4) {

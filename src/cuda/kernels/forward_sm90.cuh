@@ -150,6 +150,7 @@ struct ForwardSm90
         tma_prefetch(maps.v.map);
       }
     }
+    clear_ends_of_boxes();
     __syncthreads();
     if (lets_next_come_early()) griddepcontrol_launch_dependents();
     if (threadIdx.x < 128) {
@@ -170,6 +171,17 @@ struct ForwardSm90
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
     }
+  }
+
+  // Rows of Q that no box fills: their products are as any others, but nothing large.
+  MICA_DEVICE void clear_ends_of_boxes() const {
+    if (!this->joins_heads() || p.joined_rows == 64) return;
+    constexpr float kZeros[4] = {};
+    const i32 pieces = (64 - p.joined_rows) * 8;
+#pragma unroll 1
+    for (i32 i = threadIdx.x; i < kQStages * QTile::kPanels * pieces; i += 32 * warps)
+      store_shared_floats(smem_q + i / pieces * QTile::kPanelBytes + (p.joined_rows * 8 + i % pieces) * 16, kZeros);
+    fence_for_wgmma();
   }
 
   // Where a row of the tile's head is in q and o. Joined heads are boxes of some heads times some rows: their maps have
@@ -220,14 +232,21 @@ struct ForwardSm90
           await_kernel_before();
           is_first = false;
         }
-        const i32 row = tile_row + group * 64;
+        const i32 row = tile_row + group * this->consumer_rows();
         if (threadIdx.x % 32 == 0) {
           if (row < sequence.len_q) {
-            mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes);
-            ask_for<QTile>(
-                smem_q + stage * QTile::kBytes, maps.q,
-                cuts ? cut_place(maps.q, i32(sequence.q_begin) + row, sequence.len_q - row, head) : query_place(row),
-                q_ring.full(stage));
+            mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes / 64 * this->consumer_rows());
+            const u32 to = smem_q + stage * QTile::kBytes, full = q_ring.full(stage);
+            if constexpr (cuts) {
+              ask_for<QTile>(to, maps.q, cut_place(maps.q, i32(sequence.q_begin) + row, sequence.len_q - row, head),
+                             full);
+            } else {
+              ask_for<QTile>(to, maps.q, query_place(row), full);
+              if (this->joins_heads())
+#pragma unroll 1
+                for (i32 box = maps.q.box_rows; box < p.joined_rows; box += maps.q.box_rows)
+                  ask_for<QTile>(to + box * 128, maps.q, query_place(row + box), full);
+            }
           } else {
             mbarrier_arrive(q_ring.full(stage));  // there are none
           }
@@ -476,7 +495,7 @@ struct ForwardSm90
     if (threadIdx.x % 32 == 0) bulk_wait_read();  // O may still be on its way, but no longer in the block's memory
   }
   MICA_DEVICE void consume_tile(i32 group) {
-    const i32 tile_warp_row = group * 64 + uniform_warp() % 4 * kWarpRows;
+    const i32 tile_warp_row = group * this->consumer_rows() + uniform_warp() % 4 * kWarpRows;
     const i32 row_begin = tile_row + tile_warp_row;
     const i32 count = tiles.end - tiles.begin;
     own = uniform(work_ring.template load<TileRange>(kOwn + group * sizeof(TileRange)));
@@ -485,7 +504,7 @@ struct ForwardSm90
     const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
     SoftmaxState<FloatMath> state[1][2];
     float out[1][dim_v / 8][4], scale[1][2];
-    const Result result = {state, out, tile_warp_row, 0};
+    const Result result = {state, out, tile_warp_row, 0, (group + 1) * this->consumer_rows()};
     state[0][0] = state[0][1] = empty_state<FloatMath>();
     if (count > 0) {
       mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
@@ -578,7 +597,7 @@ struct ForwardSm90
     SoftmaxState<FloatMath> state[1][2] = {{r.state[0][0], r.state[0][1]}};
 #pragma unroll
     for (int half = 0; half < 2; ++half) state[0][half].sum = quad_sum(state[0][half].sum);
-    Base::finish_statistics(Result{state, r.out, r.first_row, 0}, tile_lse_first, scale);
+    Base::finish_statistics(Result{state, r.out, r.first_row, 0, r.row_end}, tile_lse_first, scale);
     if (!is_bounded()) return;
       // Relative to a row's own maximum a single key has the probability 1, which is exact. Relative to nothing it is
       // any number: O is the key's value only if it is divided by what was rounded.

@@ -83,13 +83,15 @@ constexpr u32 DROPOUT = kFeatureDropout;
 constexpr u32 LARGE_PAGES = kFeaturePaged;
 constexpr u32 PAGED = kFeaturePaged | kFeatureSmallPages;
 constexpr u32 CHUNK = kFeatureChunk;
+constexpr u32 JOINED = kFeatureJoinedHeads;
 constexpr u32 FULL = ~u32(kFeatureJoinedHeads);  // which are for the copy engine
 }  // namespace serves
 
 // What a row of forward_sm90 has beside what it says: O in fp32, as for the parts of a split; joined heads, where tiles
 // are of the size that few rows take, or keys in pages, and no option goes by the head or the row.
 MICA_HD constexpr u32 forward_sm90_serves(u32 served, i32 tile_q, i32 blocks) {
-  const bool joins_heads = (served & ~serves::PAGED) == 0 && (served != 0 || (tile_q == 128 && blocks == 1));
+  const bool joins_heads =
+      served == serves::JOINED || ((served & ~serves::PAGED) == 0 && (served != 0 || (tile_q == 128 && blocks == 1)));
   return served | kFeatureFp32Output | (joins_heads ? u32(kFeatureJoinedHeads) : 0u);
 }
 
@@ -111,6 +113,7 @@ struct ForwardParams {
   i32 dim_qk, dim_v;
   i32 tiles_q;        // per head: ceil(max_len_q / tile_q), or packed_tile_count
   i32 work_items;     // query tiles in all; forward_sm90 may have fewer blocks
+  i32 joined_rows;    // see Problem; 64 where heads are not joined
   u64* work_counter;  // from which blocks draw further query tiles (device/work_ring_sm90.cuh); null: none is left
   u64 work_epoch;
   // (batch, query head) pairs whose tiles are dealt out together: their K and V stay in L2; decode_sm80: key heads that

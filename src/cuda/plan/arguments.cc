@@ -4,6 +4,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "core/heads_as_rows.h"
 #include "cuda/argument_parts.h"
 #include "cuda/kernels/parts/page_blocks_sm90.h"
 #include "cuda/tensor_maps.h"
@@ -28,6 +29,7 @@ ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits)
   a.lse_stride_head = p.lse.stride[1];
   a.lse_stride_row = p.lse.stride[2];
   a.joined_heads = p.joined_heads;
+  a.joined_rows = p.joined_heads > 0 ? p.joined_rows : kBoxRows;
   a.by_joined_heads = divisor_of(max_of(p.joined_heads, 1));
   a.features = features_of(p);
   a.band = BandArg{p.bottom_right, p.shift, p.window_left, p.window_right, p.chunk, p.by_chunk, p.chunk_phase};
@@ -102,7 +104,8 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   };
   // Sequences of one length that is a multiple of a box end with one anyway.
   const bool is_whole_q = p.total_q == i64(p.batch) * p.hint_len_q && p.hint_len_q % 64 == 0;
-  mica_status status = encode_queries(row.traits.cuts_boxes && !is_whole_q, q, 64, params.q, lines);
+  const i32 box_rows_q = p.joined_heads > 0 ? joined_boxes(p.joined_heads).rows_of_box : kBoxRows;
+  mica_status status = encode_queries(row.traits.cuts_boxes && !is_whole_q, q, box_rows_q, params.q, lines);
   if (!fetches_rows(p, row)) {
     const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
     const bool is_whole = p.total_k == i64(p.batch) * p.hint_len_k && p.hint_len_k % row.tile_k == 0;
@@ -115,9 +118,11 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
     if (status == MICA_OK) status = encode(p.k, row.dim_qk, params.k);
     if (status == MICA_OK) status = encode(p.v, row.dim_v, params.v);
   }
-  // O of another type, and what is neither aligned nor small enough for a map, leaves from the registers.
+  // O of another type, what is neither aligned nor small enough for a map, and joined rows that no box of a warp's fits
+  // leave from the registers.
   RowsShape o = rows_shape(p.o);
-  if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0])
+  if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0] && forward.joined_rows == kBoxRows &&
+      box_rows_q % kWarpRows == 0)
     status = encode_queries(row.traits.cuts_boxes, o, kWarpRows, params.o, Lines::TWO);
   return status;
 }

@@ -2,6 +2,7 @@
 // Forward: append and rotary, attention, the joining of splits, probs; whichever of them the problem needs.
 #include "cuda/plan/plan_forward.h"
 
+#include "core/heads_as_rows.h"
 #include "cuda/argument_parts.h"
 #include "cuda/few_rows.h"
 #include "cuda/kernels/packed/packed_sm90.h"
@@ -57,7 +58,7 @@ void let_overlap(Plan& plan, const KernelChoice& choice, i32 index) {
 
 // Queries of a tile, and blocks of all tiles, of a kernel's grid.
 i32 queries_of_tile(const KernelRow& row, const Problem& p) {
-  return row.traits.packs_heads ? decode_queries(row.tile_q, p.group) : row.tile_q;
+  return row.traits.packs_heads ? decode_queries(row.tile_q, p.group) : joined_tile(row.tile_q, p);
 }
 i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& params) {
   const i32 head_tiles =

@@ -51,11 +51,11 @@ struct ForwardBlock {
       tile = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited);
     }
     sequence = sequence_of(p.sequences, batch_index);
-    tile_row = tile * tile_q;
+    tile_row = tile * tile_rows();
     if (tile_row >= sequence.slot_len_q) return false;
     band = served_band<served>(p.band, sequence.len_q, sequence.len_k);
     tiles = TileRange{0, 0, 0, 0};
-    const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
+    const i32 row_end = min_of(tile_row + tile_rows(), sequence.len_q);
     if (tile_row < row_end) tiles = tiles_of(tile_row, row_end);
     if (p.partial_o) {
       // What is touched is dealt out: a window keeps every split busy.
@@ -66,6 +66,9 @@ struct ForwardBlock {
     return true;
   }
   MICA_DEVICE bool joins_heads() const { return kJoinsHeads && p.joined_heads > 0; }
+  // Rows of a consumer, which has 64 (Hopper's kernels), and of a tile. Boxes of joined heads may have fewer.
+  MICA_DEVICE i32 consumer_rows() const { return kJoinsHeads ? p.joined_rows : 64; }
+  MICA_DEVICE i32 tile_rows() const { return kJoinsHeads ? tile_q / 64 * p.joined_rows : tile_q; }
   // The row of the band that a row of the tile's head is.
   MICA_DEVICE i32 query_of(i32 row) const { return joins_heads() ? divided(row, p.by_joined_heads) : row; }
   // The key tiles of rows [row_begin, row_end), which are some.
@@ -123,6 +126,7 @@ struct ForwardBlock {
     const SoftmaxState<FloatMath> (&state)[m_blocks][2];
     const float (&out)[m_blocks][n_blocks][4];
     i32 first_row, first_column;
+    i32 row_end = kUnlimited;  // from here on they are another's
 
     MICA_DEVICE i32 row(int m, int half) const { return first_row + m * 16 + half * 8 + i32(threadIdx.x) % 32 / 4; }
     MICA_DEVICE i32 column(int n) const { return first_column + n * 8 + i32(threadIdx.x) % 4 * 2; }
@@ -205,6 +209,12 @@ struct ForwardBlock {
     return query * stride_row + (tile_row + row - query * p.joined_heads) * stride_head;
   }
 
+  // Whether a row of the tile is to be written.
+  template <class Result>
+  MICA_DEVICE bool is_there(const Result& r, i32 row) const {
+    return tile_row + row < sequence.slot_len_q && (!kJoinsHeads || row < r.row_end);
+  }
+
   // The tile's first row among the partial results of its split and head.
   MICA_DEVICE i64 partial_row() const {
     return (i64(split) * p.heads_q + head) * p.partial_rows + sequence.q_slot * i64(p.sequences.slot_len_q) +
@@ -220,7 +230,7 @@ struct ForwardBlock {
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        if (tile_row + r.row(m, half) < sequence.slot_len_q)
+        if (is_there(r, r.row(m, half)))
           first[row_offset(r.row(m, half), stride_row, stride_head)] = lse[m][half] * unit;
   }
 
@@ -269,7 +279,7 @@ struct ForwardBlock {
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const bool inside = tile_row + r.row(m, half) < sequence.slot_len_q;
+        const bool inside = is_there(r, r.row(m, half));
         u16* const row = o + row_offset(r.row(m, half), p.o.stride_row, p.o.stride_head);
 #pragma unroll
         for (int n = 0; n < n_blocks; n += 4) {
@@ -327,7 +337,7 @@ struct ForwardBlock {
     for (int m = 0; m < m_blocks; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const bool inside = tile_row + r.row(m, half) < sequence.slot_len_q;
+        const bool inside = is_there(r, r.row(m, half));
         float* to = first + row_offset(r.row(m, half), stride_row, p.o.stride_head);
         if constexpr (kVectorisedBy4)
           store_row_by_4(to, inside, r.out[m], scale[m][half], half, r.first_column);

@@ -265,7 +265,7 @@ struct ForwardWorkSm90 : Block {
     work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
 #pragma unroll 1
     for (i32 group = 0; group < kConsumers; ++group)
-      work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * 64));
+      work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * this->consumer_rows()));
     work_ring.announce();
   }
   MICA_DEVICE void announce_end() {
@@ -284,9 +284,9 @@ struct ForwardWorkSm90 : Block {
     if (is_long() && step == tiles.end - tiles.begin - 1 - kDrawnAhead) arrive_as_warp(nearly_done);
   }
   MICA_DEVICE bool is_long() const { return tiles.end - tiles.begin > kDrawnAhead; }
-  // Of the block's key tiles those that the 64 queries from `row` on see; none: an empty range at their end.
+  // Of the block's key tiles those that a consumer's queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE TileRange own_tiles(i32 row) const {
-    const i32 row_end = min_of(row + 64, band.len_q);
+    const i32 row_end = min_of(row + this->consumer_rows(), band.len_q);
     TileRange range = row < row_end ? this->tiles_of(row, row_end) : TileRange{0, 0, 0, 0};
     range.begin = clamp_to(range.begin, tiles.begin, tiles.end);
     range.end = clamp_to(range.end, range.begin, tiles.end);
