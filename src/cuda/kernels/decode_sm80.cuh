@@ -46,8 +46,9 @@ struct DecodeSm80 {
   static_assert(32 % KTile::kChunks == 0 && 32 % VTile::kChunks == 0);
 
   using Scores = float[tile_k / 8][4];
-  static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && !Operands::kIsE4m3;  // lengths
-  static constexpr bool kByLanes = kGuesses && dim_qk <= 128;  // entries of the block table, where there are registers
+  // Lengths, and entries of the block table by lanes, where there are registers.
+  static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && (!Operands::kIsE4m3 || dim_qk <= 128);
+  static constexpr bool kByLanes = kGuesses && !Operands::kIsE4m3 && dim_qk <= 128;
 
   const ForwardParams& p;
   Tile rows;
@@ -191,6 +192,10 @@ struct DecodeSm80 {
       KeyFactors::fetch(shared + lane * 4, p.k_descale, page, rows.head_k);
       KeyFactors::fetch(shared + (tile_k + lane) * 4, p.v_descale, page, rows.head_k);
     }
+  }
+
+  MICA_DEVICE void find_factors() {
+    factors = KeyFactors::find(p, rows.sequence, rows.batch_index, rows.head_k, rows.has(kFeaturePageFactors));
   }
 
   // Two neighbouring elements of a query row.
@@ -337,6 +342,7 @@ struct DecodeSm80 {
     if (rows.has(kFeaturePaged) && first < own.end) begin_pages(first);
 #pragma unroll 1
     for (int s = 0; s < stages - 1; ++s) load(first + s * step, s, own.end);
+    if constexpr (Operands::kIsE4m3 && kGuesses) find_factors();  // while the first keys are on their way
     load_q();
     i32 stage = 0;
     for (i32 tile = first; tile < own.end; tile += step) {
@@ -375,10 +381,12 @@ struct DecodeSm80 {
   MICA_DEVICE void run(u8* smem) {
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     ring = shared_address(smem) + warp * kAt.ring_bytes;
+    const i32 heads_of_block = kPairsHeads ? p.section_heads : 1;
     if constexpr (kGuesses) {
-      if (!rows.guess_and_wait(tile_q, [&] { prepare(); })) return;
+      const auto prepares = [&] { prepare(); };
+      if (!rows.guess_and_wait(tile_q, prepares, heads_of_block, own_head())) return;
     } else {
-      if (!rows.locate_and_wait(tile_q, kPairsHeads ? p.section_heads : 1, own_head())) return;
+      if (!rows.locate_and_wait(tile_q, heads_of_block, own_head())) return;
       prepare();
     }
     k_base = rows.key_base(Operands::in_words(p.k));
@@ -386,8 +394,7 @@ struct DecodeSm80 {
     k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     v_lane = ring + kAt.stage_v + VTile::offset(lane % 16, lane / 16);
     factors_lane = ring + kAt.stage_factors + lane % 4 * 8;
-    if constexpr (Operands::kIsE4m3)
-      factors = KeyFactors::find(p, rows.sequence, rows.batch_index, rows.head_k, rows.has(kFeaturePageFactors));
+    if constexpr (Operands::kIsE4m3 && !kGuesses) find_factors();
     state[0] = state[1] = empty_state<FloatMath>();
     zero(out);
     attend();

@@ -90,10 +90,10 @@ struct PackedRows {
   // reads nothing that one may write. Lengths that it may write are taken to be there already; where they are not, all
   // is done again.
   template <class Prepare>
-  MICA_DEVICE bool guess_and_wait(i32 tile_q, Prepare prepare) {
+  MICA_DEVICE bool guess_and_wait(i32 tile_q, Prepare prepare, i32 heads_of_block = 1, i32 own = 0) {
     const SequenceTable& t = p.sequences;
     if (p.packed_q) griddepcontrol_wait();
-    const QueryTile tile = place(tile_q);
+    const QueryTile tile = place(tile_q, heads_of_block, own);
     Sequence s = guessed_sequence(t, tile.batch);
 #pragma unroll 1
     for (bool waited = false;; waited = true) {
