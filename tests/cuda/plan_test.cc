@@ -157,6 +157,22 @@ TEST_F(PlanTest, KeysOfHalfALineAreTakenForTwoHeads) {
   }
 }
 
+// On 100 SMs 200 blocks of e4m3 keys run at once. 20 more would make a second round that is nearly empty: their keys
+// are cut in four, which are five rounds of a quarter.
+TEST_F(PlanTest, KeysOfE4m3AreCutWhereARoundIsNearlyEmpty) {
+  for (const int64_t dim : {128, 256})
+    for (const int64_t batch : {50, 55}) {
+      constexpr int64_t kKeys = 6144, kHeads = 4;
+      mica_attention a = MICA_ATTENTION_INIT;
+      a.device = {MICA_CUDA, device};
+      a.q = a.o = {MICA_BF16, 16, {batch, 1, 16, dim}, {16 * dim, 16 * dim, dim, 1}};
+      a.k = a.v = {MICA_FP8_E4M3, 16, {batch, kKeys, kHeads, dim}, {kKeys * kHeads * dim, kHeads * dim, dim, 1}};
+      const Plan plan(a);
+      if (plan.status != MICA_OK) GTEST_SKIP() << mica_last_error();
+      EXPECT_EQ(mica_plan_splits(plan.plan), batch == 50 ? 1 : 4) << mica_plan_kernel(plan.plan);
+    }
+}
+
 // 64 query heads of a key head with four rows each are 256 rows of one head: two tiles of 128 for each of 24 sequences,
 // which are half of the 100 SMs, so that the keys are cut in two; a single sequence is decode's. Under a causal mask
 // and where the heads of two key heads alternate likewise.
