@@ -7,8 +7,8 @@ addresses into a mica_bindings of its own (bytes: nothing that another thread or
 executes on the current stream. It is straight code, since a loop over names, a dictionary of tensors or a ctypes field
 would each cost more than what it replaces.
 
-call.find(options, *tensors) gives the plan alone, call.again(entry, *tensors) executes a plan that was found before. Of q, k
-and v alone, find may be given the entry of a call with tensors of the same kind, like which a new one is made sooner.
+call.find(options, *tensors) gives the plan alone, call.again(entry, *tensors) executes a plan that was found before. Of plain
+calls, dense and packed, find may be given the entry of one with tensors of the same kind, like which a new one is made sooner.
 What was generated can be read: `python -m mica.source`, inspect.getsource, a debugger, a traceback's lines.
 """
 
@@ -147,10 +147,13 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
     return Entry(plan, options, device, makers, description, views["q"])
 
 
-def make_entry_like(which: int, like: Entry, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Optional[Entry]:
+def make_entry_like(which: int, like: Entry, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+                    *lengths: torch.Tensor) -> Optional[Entry]:
     """An entry of another number of keys, with all else (classes, types, devices, axes) as it was: a third of the time of
-    making one anew. None where there is more to it than that."""
+    making one anew. None where there is more to it than that. lengths: cumulative ones, of rows and keys."""
     was = like.of_q
+    if any(t.shape[0] != like.description.sequences.batch + 1 or not t.is_contiguous() for t in lengths):
+        return None
     if (q.shape != was.shape or q.stride() != was.stride or was.alignment != ROW_ALIGNMENT or
             v.shape[-1] != like.description.v.shape[3] or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % ROW_ALIGNMENT):
         return None

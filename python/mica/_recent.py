@@ -76,8 +76,8 @@ class Recent:
         self.entry, self.call, self.again = entry, call, call.again
         self.needs_gradient, self.return_lse = needs_gradient, return_lse
 
-    def guard(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self.is_same = _guard(q, k, v)
+    def guard(self, *tensors: Tensor) -> None:
+        self.is_same = _guard(*tensors)
         self.guards_made += 1
 
 
@@ -85,29 +85,29 @@ class Recent:
 recent_calls: Dict[Key, Recent] = kept_with_plans()
 
 
-def remember(key: Key, call: Recent, q: Tensor, k: Tensor, v: Tensor) -> None:
+def remember(key: Key, call: Recent, *tensors: Tensor) -> None:
     """Notes what the plain arguments of the key led to with these tensors. The second time in succession it gets
     guards: where shapes change at every call, each one would be made in vain."""
     last = recent_calls.get(key)
     if last is not None and last.entry is call.entry:
         call.guards_made = last.guards_made
-        if call.guards_made < MOST_GUARDS and _guard_is_right() and q is not k and q is not v and k is not v:
-            call.guard(q, k, v)
-            call.is_alike = _guard_of_kind(q, k, v)
+        if call.guards_made < MOST_GUARDS and _guard_is_right() and len(set(map(id, tensors))) == len(tensors):
+            call.guard(*tensors)
+            call.is_alike = _guard_of_kind(*tensors)
     elif len(recent_calls) >= KEPT:
         recent_calls.clear()
     recent_calls[key] = call
 
 
-def with_other_shapes(key: Key, last: Recent, q: Tensor, k: Tensor, v: Tensor) -> Recent:
+def with_other_shapes(key: Key, last: Recent, *tensors: Tensor) -> Recent:
     """The call of a key with tensors of the same kind as its last ones. Where those came again, these are taken to: the
     layers of a model follow one another with the same shapes. May raise as a plain call does."""
-    entry = last.call.find(last.entry.options, q, k, v, last.entry)
+    entry = last.call.find(last.entry.options, *tensors, last.entry)
     call = Recent(entry, last.call, last.needs_gradient, last.return_lse)
     call.is_alike = last.is_alike
     if entry is last.entry:
         call.guards_made = last.guards_made
     if (last.is_used or entry is last.entry) and call.guards_made < MOST_GUARDS:
-        call.guard(q, k, v)
+        call.guard(*tensors)
     recent_calls[key] = call
     return call

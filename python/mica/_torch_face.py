@@ -17,7 +17,7 @@ from . import _abi, _tensors, functions
 from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
-from ._describe import Options
+from ._describe import Options, rounded_hint
 from ._dlpack import native, refuse_masked
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._packed import clear_outside
@@ -188,6 +188,7 @@ _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_i
 _PREFIX = ("k_prefix", "v_prefix")
 _plain = caller(_abi.FORWARD, ("q", "k", "v", "o"), ("o",))
 _plain_lse = caller(_abi.FORWARD, ("q", "k", "v", "o", "lse"), ("o", "lse"))
+_packed = caller(_abi.FORWARD, ("q", "k", "v", "o", "cu_seqlens_q", "cu_seqlens_k"), ("o",))
 
 
 def _plain_call(key: Optional[Key], options: Options, q: Tensor, k: Tensor, v: Tensor, return_lse: bool) -> Any:
@@ -201,27 +202,28 @@ def _plain_call(key: Optional[Key], options: Options, q: Tensor, k: Tensor, v: T
     return attend_plain(q, k, v, made) if needs_gradient else call.again(entry, q, k, v)
 
 
-def _again(key: Key, q: Tensor, k: Tensor, v: Tensor) -> Any:
+def _again(key: Key, q: Tensor, k: Tensor, v: Tensor, *lengths: Tensor) -> Any:
     """What a plain call gives that repeats an earlier one, or does but for the shapes; None where it does not, or something
-    looks on."""
+    looks on. lengths: the cumulative ones of a packed call."""
     try:
         call = recent_calls[key]
-        if q.is_nested or k.is_nested or v.is_nested:  # torch's guard ends the process where it meets one
+        # torch's guard ends the process where it meets a nested tensor.
+        if q.is_nested or k.is_nested or v.is_nested or lengths and any(t.is_nested for t in lengths):
             return None
     except (KeyError, TypeError, AttributeError):  # what is no number and no tensor is for those who come next
         return None
-    is_same = call.is_same(q, k, v)
-    if ((is_same or call.is_alike(q, k, v)) and forward_ad._current_level < 0 and
+    is_same = call.is_same(q, k, v, *lengths)
+    if ((is_same or call.is_alike(q, k, v, *lengths)) and forward_ad._current_level < 0 and
             not profiler._is_profiler_enabled and
             not (_python_dispatch._is_in_torch_dispatch_mode and dispatch_modes())):  # the flag stays in PyTorch 2.4
         if is_same:
             call.is_used = True
         else:
             try:
-                call = with_other_shapes(key, call, q, k, v)
+                call = with_other_shapes(key, call, q, k, v, *lengths)
             except NotDense:
                 return None
-        return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v)
+        return attend_plain(q, k, v, call) if call.needs_gradient else call.again(call.entry, q, k, v, *lengths)
     return None
 
 
@@ -231,6 +233,15 @@ def attention_again(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float,
     if is_dynamo_tracing():
         return None
     return _again((causal, None, 0, scale, softcap, None, 0, False, False, is_grad_enabled(), get_num_threads()), q, k, v)
+
+
+def attention_varlen_again(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: Any,
+                           max_seqlen_k: Any, causal: bool, scale: float, softcap: float) -> Any:
+    """attention_varlen likewise."""
+    if is_dynamo_tracing() or type(max_seqlen_q) is not int or type(max_seqlen_k) is not int:
+        return None
+    return _again((causal, None, 0, scale, softcap, None, 0, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k),
+                          is_grad_enabled(), get_num_threads()), q, k, v, cu_seqlens_q, cu_seqlens_k)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: Any, mask: Optional[Tensor],
@@ -285,6 +296,15 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
                      block_table: Optional[Tensor]) -> Any:
     if window is not None:
         window = window_of(window)
+    is_plain = (mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout and
+                seqused_q is None and seqused_k is None and block_table is None and return_lse is False)
+    key: Optional[Key] = None
+    if is_plain and type(max_seqlen_q) is int and type(max_seqlen_k) is int and not is_dynamo_tracing():
+        key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant, rounded_hint(max_seqlen_q),
+               rounded_hint(max_seqlen_k), is_grad_enabled(), get_num_threads())
+        made = _again(key, q, k, v, cu_seqlens_q, cu_seqlens_k)
+        if made is not None:
+            return made
     cu_seqlens_q = lengths_of("cu_seqlens_q", cu_seqlens_q, q)
     cu_seqlens_k = lengths_of("cu_seqlens_k", cu_seqlens_k, q)
     seqused_q, seqused_k = lengths_of("seqused_q", seqused_q, q), lengths_of("seqused_k", seqused_k, q)
@@ -302,9 +322,21 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     if mask is not None or bias is not None:
         check_pairs_of(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
                      (None if block_table is not None else cu_seqlens_k, seqused_k, 0))
+    options = numbers(*arguments)
     if _any_autocast():
         q, k, v = autocast(q, k, v)
-    return _general(_PACKED, numbers(*arguments), q, k, v,
+    elif key is not None and not (is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
+        try:
+            tensors = q, k, v, cu_seqlens_q, cu_seqlens_k
+            entry = _packed.find(options, *tensors)
+            remember(key, Recent(entry, _packed, False, False), *tensors)
+            return _packed.again(entry, *tensors)
+        except NotDense:
+            pass  # copies: below
+        except AttributeError:  # arrays of another library: below
+            if _are_tensors(q, k, v):
+                raise
+    return _general(_PACKED, options, q, k, v,
                     (mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table,
                      _tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
 

@@ -34,7 +34,7 @@ class IndexPutFirstAxis(_Apply):
     def compute(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
         """The inverse: (n, ...), (n,) -> (first_axis_dim, ...), zero where no index points."""
         rows = values.new_zeros((first_axis_dim,) + tuple(values.shape[1:]))
-        return rows.index_copy(0, indices.to(torch.long), values)
+        return rows.index_copy_(0, indices.to(torch.long), values)
 
 
 class IndexFirstAxisResidual(_Apply):

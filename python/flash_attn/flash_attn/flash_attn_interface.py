@@ -12,7 +12,7 @@ Beyond upstream: fp32, CPU tensors, every head dimension up to 576, other head d
 import inspect
 from typing import Any
 
-from mica._torch_face import attention_again
+from mica._torch_face import attention_again, attention_varlen_again
 
 from . import _native as flash_attn_gpu  # noqa: F401  upstream's name for the compiled module
 from ._autograd import attention
@@ -168,6 +168,15 @@ def flash_attn_varlen_func(
     """q: (total_q, heads, dim), k and v: (total_k, heads_k, dim) or, with block_table int32 (batch, blocks), pages
     (num_blocks, page_block_size, heads_k, dim) -> (total_q, heads, dim); the LSE is (heads, total_q). max_seqlen_q and
     max_seqlen_k are hints."""
+    if (block_table is None and alibi_slopes is None and type(window_size) is tuple and window_size == (-1, -1) and
+            not (dropout_p or softcap or deterministic or return_attn_probs)):
+        head_dim = q.shape[-1]
+        if not head_dim % 8:
+            scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+            made = attention_varlen_again(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, bool(causal),
+                                          scale or 1e-30, 0.0)
+            if made is not None:
+                return made
     return attention(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
         cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, block_table,

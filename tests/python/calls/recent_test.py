@@ -205,6 +205,65 @@ def test_keys_that_grow_and_differ_otherwise(device):
     close(mica.attention(q[:, :2], longer, swapped), (q[:, :2], longer, swapped))
 
 
+def packed(device, lengths, rows=1, **kinds):
+    """q, k, v, cu_seqlens_q and cu_seqlens_k of sequences with so many rows each and these numbers of keys."""
+    q, k, v = (torch.randn(count, 4, 32, device=device, **kinds) for count in (rows * len(lengths), sum(lengths), sum(lengths)))
+    cu = [torch.tensor([0, *each], device=device).cumsum(0).to(torch.int32) for each in ([rows] * len(lengths), lengths)]
+    return q, k, v, *cu
+
+
+def one_by_one(tensors, **options):
+    q, k, v, cu_q, cu_k = tensors
+    q, k, v = (t.tensor_split(cu[1:-1].tolist()) for t, cu in ((q, cu_q), (k, cu_k), (v, cu_k)))
+    return torch.cat([reference.attention(*(t[None] for t in one), **options)[0][0] for one in zip(q, k, v)])
+
+
+def test_packed_sequences_that_grow_skip_the_questions(device, monkeypatch):
+    from mica import _torch_face
+    questions = []
+    lengths_of = _torch_face.lengths_of
+    monkeypatch.setattr(_torch_face, "lengths_of", lambda *given: questions.append(1) or lengths_of(*given))
+    for step, lengths in enumerate([[5, 9], [6, 10], [7, 11], [6, 10], [0, 12], [3, 3, 3], [4, 4, 4]]):
+        for layer in range(3):
+            tensors = packed(device, lengths)
+            questions.clear()
+            o = mica.attention_varlen(*tensors, max_seqlen_q=1, max_seqlen_k=max(lengths), causal=True)
+            torch.testing.assert_close(o.double(), one_by_one(tensors, causal=True), rtol=1e-4, atol=1e-4)
+            if _recent._guard_is_right() and (step in (1, 2, 3) or step and layer == 2):
+                assert not questions or max(lengths) in (9, 12)  # a longest length beyond a power of two is another call
+
+
+def test_packed_sequences_that_differ(device):
+    def check(tensors, **options):
+        o = mica.attention_varlen(*tensors, max_seqlen_q=2, max_seqlen_k=16, **options)
+        torch.testing.assert_close(o.double(), one_by_one(tensors, **options), rtol=1e-4, atol=1e-4)
+        return o
+
+    settled = packed(device, [5, 9], 2)
+    for _ in range(3):
+        check(settled)
+    q, k, v, cu_q, cu_k = settled
+    wide = torch.randn(14, 4, 64, device=device)
+    check((q, wide[..., ::2], v, cu_q, cu_k))
+    check((q, k, torch.randn(14 * 128 + 1, device=device)[1:].view(14, 4, 32), cu_q, cu_k))
+    check((q, k, v, cu_q.long(), cu_k))
+    check((q, k, v, torch.stack([cu_q, cu_q], 1)[:, 0].contiguous(), cu_k))
+    check((k, k, v, cu_k, cu_k), causal=True)
+    check(packed(device, [4, 4, 6], 2))
+    leaf = q.clone().requires_grad_()
+    assert check((leaf, k, v, cu_q, cu_k)).requires_grad and not check(settled).requires_grad
+    with torch.no_grad():
+        assert not check((leaf, k, v, cu_q, cu_k)).requires_grad
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert mica.attention_varlen(*settled, max_seqlen_q=2, max_seqlen_k=16).dtype == torch.bfloat16
+    unused = torch.cat([q, q])  # rows of no sequence
+    for _ in range(3):
+        assert not mica.attention_varlen(unused, k, v, cu_q, cu_k, max_seqlen_q=2, max_seqlen_k=16)[4:].any()
+    with pytest.raises(mica.InvalidArgument):
+        mica.attention_varlen(q, k, v, cu_q, cu_k[:2], max_seqlen_q=2, max_seqlen_k=16)
+    check(settled)
+
+
 def test_options_and_window_are_part_of_it(device):
     tensors = qkv(device, rows=9)
     settle(tensors, window=(3, 0))
