@@ -137,6 +137,11 @@ std::vector<Row> rows() {
          d.k_prefix = mica::layout(mica_dtype(d.q.dtype), {1, 300, d.k.shape[2], s.dim});
          d.v_prefix = mica::layout(mica_dtype(d.q.dtype), {1, 300, d.v.shape[2], d.v.shape[3]});
        })}},
+      {"second query", "qv: q.k + qv.v; any dimensions up to 576 in all", {description([](const S&, D& d) {
+         d.qv = d.q;
+         for (int axis = 0; axis < 3; ++axis) d.qv.stride[axis] = d.q.stride[axis] / d.q.shape[3] * d.v.shape[3];
+         d.qv.shape[3] = d.v.shape[3];
+       })}},
       {"append", "new keys and values written in place", {spec([](S& s) { s.append = 4; })}},
       {"rotary", "with append; interleaved or half", {rotary(0), rotary(1)}},
       {"dropout",

@@ -61,9 +61,9 @@ typedef struct mica_mask {
   mica_tensor boolean;  /* MICA_BOOL (batch, hq, sq, sk), true where visible; 1 broadcasts */
 } mica_mask;
 
-/* score = softcap * tanh(scale * q.k / softcap) - alibi * |i + shift - j| + bias */
+/* score = softcap * tanh(scale * q.k / softcap) - alibi * |i + shift - j| + bias; with qv, q.k + qv.v for q.k */
 typedef struct mica_score {
-  float scale;       /* 0: 1 / sqrt(head dimension of q) */
+  float scale;       /* 0: 1 / sqrt(head dimension of q; of q and qv together) */
   float softcap;     /* 0: none */
   mica_tensor alibi; /* fp32 slopes (batch, hq, 1, 1); batch 1 broadcasts */
   mica_tensor bias;  /* fp32, fp16 or bf16 (batch, hq, sq, sk); 1 broadcasts */
@@ -182,6 +182,11 @@ typedef struct mica_attention {
    * and the two results are joined by their LSE. Forward of dense q whose rows are evenly spaced over the batch;
    * without window, chunks, ALiBi, bias, dropout, rotary, probs, e4m3, seqused_q and batch_invariant. */
   mica_tensor k_prefix, v_prefix;
+  /* A second query for the values, (batch, sq, hq, dim_v) in q's type, laid out as q is: the product is
+   * q.k + qv.v, and score.scale 0 means 1 / sqrt(dim + dim_v). MLA's absorbed form, with its rotary part in q and k and
+   * its latent in qv and v. dim + dim_v is at most MICA_MAX_DIM_QK; rotary turns q and k alone. Forward; without
+   * dropout, probs, e4m3 and prefix. */
+  mica_tensor qv;
 } mica_attention;
 
 /* mica_attention a = MICA_ATTENTION_INIT;  no mask, unlimited window, scale 1/sqrt(dim), CPU. */
@@ -236,6 +241,7 @@ typedef struct mica_bindings {
   const float* v_descale;
   const void* k_prefix;
   const void* v_prefix;
+  const void* qv;
 } mica_bindings;
 
 #define MICA_BINDINGS_INIT \

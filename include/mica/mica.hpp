@@ -272,6 +272,8 @@ class Attention {
     bind(description.k_prefix, bindings.k_prefix, k);
     return bind(description.v_prefix, bindings.v_prefix, v);
   }
+  // A second query for the values, (batch, rows, heads, dim_v): its products with v are added to those of q with k.
+  Attention& query_of_values(ConstTensor qv) { return bind(description.qv, bindings.qv, qv); }
 
   // From product to score.
   Attention& scale(float scale) {

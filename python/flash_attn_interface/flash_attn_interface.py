@@ -12,12 +12,17 @@ from flash_attn_3._combine import combine
 from flash_attn_3._fp8 import factors_of, factors_of_beta, forward_only
 from flash_attn_3._native import Deterministic, forward, joined, scale_of
 from mica import fp8
+from mica._tracing import is_traced
 from torch import Tensor
 
 
 def _window(window_size: Any) -> Tuple[Optional[int], Optional[int]]:
     left, right = window_of(window_size)
     return (None if left < 0 else left, None if right < 0 else right)
+
+
+def _has_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def _deterministic(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window_size: Any, softcap: float,
@@ -60,6 +65,11 @@ def flash_attn_func(
         return forward_only(
             fp8.attention, q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk,
             scale=softmax_scale, softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs, **factors,
+        )
+    if qv is not None and not _has_gradient(q, k, v, qv):
+        return mica.attention_with_cache(
+            q, k, v, qv=qv, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
+            softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs,
         )
     scale = scale_of(q, qv, softmax_scale)
     q, k = joined(q, k, v, qv)
@@ -135,6 +145,12 @@ def flash_attn_varlen_func(
             window=_window(window_size), chunk=attention_chunk, scale=softmax_scale, softcap=softcap,
             num_splits=num_splits, return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, **factors,
         )
+    if qv is not None and not _has_gradient(q, k, v, qv) and not is_traced(q, k, v):
+        made = forward(q, k, v, qv=qv, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
+                       seqused_k=seqused_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale,
+                       causal=bool(causal), window=window_of(window_size), attention_chunk=attention_chunk, softcap=softcap,
+                       num_splits=num_splits)
+        return made if return_attn_probs else made[0]
     scale = scale_of(q, qv, softmax_scale)
     q, k = joined(q, k, v, qv)
     if deterministic:
@@ -183,9 +199,8 @@ def flash_attn_with_kvcache(
 ):
     """As flash_attn.flash_attn_with_kvcache; page_table is its block_table. q may be packed, (total_q, heads, dim),
     with cu_seqlens_q, and new keys, (total_new, heads_k, dim), with cu_seqlens_k_new. rotary_seqlens: int32 (batch,), where
-    rotary counts from instead of cache_seqlens. qv: (..., heads, dim_v), whose product with v_cache is added to the scores:
-    without a copy of the caches where they lie side by side in memory. With return_softmax_lse: (out, lse, None, None);
-    upstream's last two are its partial results. A call by the names of upstream's beta (gqa_parallel, max_seqlen_k_hint,
+    rotary counts from instead of cache_seqlens. qv: (..., heads, dim_v), whose product with v_cache is added to the scores.
+    With return_softmax_lse: (out, lse, None, None); upstream's last two are its partial results. A call by the names of upstream's beta (gqa_parallel, max_seqlen_k_hint,
     descale_q, descale_k, descale_v) gets that one's (out, lse)."""
     if older:
         q_descale, k_descale, v_descale = factors_of_beta(older, q, k_cache, (q_descale, k_descale, v_descale))
@@ -196,7 +211,7 @@ def flash_attn_with_kvcache(
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
     is_turned_apart = rotary_cos is not None and rotary_seqlens is not None and rotary_seqlens is not cache_seqlens
     with torch.no_grad():  # as upstream: the result has no gradient
-        is_plain = cu_seqlens_q is None and cu_seqlens_k_new is None and qv is None and not is_turned_apart
+        is_plain = cu_seqlens_q is None and cu_seqlens_k_new is None and not is_turned_apart
         if is_plain and factors is None:
             if page_table is not None and cache_batch_idx is not None:  # rows of the table, as slots of a cache
                 page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
@@ -204,8 +219,8 @@ def flash_attn_with_kvcache(
                 q, k_cache, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
                 cache_leftpad=cache_leftpad, block_table=page_table, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
                 rotary_interleaved=rotary_interleaved, causal=bool(causal), window=_window(window_size),
-                chunk=attention_chunk, scale=scale_of(q, None, softmax_scale), softcap=softcap, num_splits=num_splits,
-                return_lse=bool(return_softmax_lse),
+                chunk=attention_chunk, scale=scale_of(q, qv, softmax_scale), softcap=softcap, num_splits=num_splits,
+                return_lse=bool(return_softmax_lse), qv=qv,
             )
             return (*made, None, None) if return_softmax_lse and not older else made
         out, lse = forward(

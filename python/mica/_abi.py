@@ -75,7 +75,7 @@ class Attention(Structure):
                 ("mask", Mask), ("score", Score), ("sequences", Sequences), ("append", Append), ("dropout", Dropout),
                 ("control", Control), ("gradients", Gradients), ("place", Place),
                 ("quantisation", Quantisation), ("attention_chunk", c_int64), ("mask_last_keys", c_int64),
-                ("k_prefix", Tensor), ("v_prefix", Tensor)]
+                ("k_prefix", Tensor), ("v_prefix", Tensor), ("qv", Tensor)]
 
     def __init__(self) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(Attention), abi_version=ABI_VERSION)
@@ -93,7 +93,7 @@ class Bindings(Structure):
                 *((name, c_void_p) for name in
                   ("rng_state", "d_o", "d_lse", "dq", "dk", "dv", "d_bias", "d_sinks", "workspace")),
                 ("workspace_bytes", c_size_t), ("stream", c_void_p),
-                *((name, c_void_p) for name in ("q_descale", "k_descale", "v_descale", "k_prefix", "v_prefix"))]
+                *((name, c_void_p) for name in ("q_descale", "k_descale", "v_descale", "k_prefix", "v_prefix", "qv"))]
 
     def __init__(self) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(Bindings), abi_version=ABI_VERSION)

@@ -191,7 +191,7 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                          rotary_interleaved: bool, causal: Any, window: Any, chunk: Any, mask: Any, bias: Any,
                          scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, return_lse: Any,
                          out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
-                         max_seqlen_k: Optional[int], tree: Any, k_prefix: Any, v_prefix: Any) -> Any:
+                         max_seqlen_k: Optional[int], tree: Any, k_prefix: Any, v_prefix: Any, qv: Any) -> Any:
     if k_prefix is not None or v_prefix is not None:
         raise InvalidArgument("k_prefix is given, want torch tensors: other arrays have no shared prefix")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
@@ -213,6 +213,8 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
                     rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    if qv is not None:
+        optional.update(qv=_dense(qv))
     if k is not None or v is not None:
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             if is_numpy(cache) and not cache.flags.writeable:

@@ -165,7 +165,8 @@ def make_entry_like(which: int, like: Entry, q: torch.Tensor, k: torch.Tensor, v
 
 
 # What may be negative by a flag alone; such a tensor's memory holds the opposite.
-SIGNED = frozenset(("q", "k", "v", "bias", "alibi", "sinks", "k_new", "v_new", "d_o", "d_lse", "o", "k_prefix", "v_prefix"))
+SIGNED = frozenset(("q", "k", "v", "bias", "alibi", "sinks", "k_new", "v_new", "d_o", "d_lse", "o", "k_prefix", "v_prefix",
+                    "qv"))
 
 
 def _in_order(names: Sequence[str]) -> List[str]:

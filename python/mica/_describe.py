@@ -69,6 +69,7 @@ TENSORS: Dict[str, Tuple[str, str]] = {
     "dv": ("gradients.dv", "left"), "d_bias": ("gradients.d_bias", "left"), "d_sinks": ("gradients.d_sinks", "right"),
     "q_descale": ("quantisation.q_descale", "right"), "k_descale": ("quantisation.k_descale", "right"),
     "v_descale": ("quantisation.v_descale", "right"), "k_prefix": ("k_prefix", "left"), "v_prefix": ("v_prefix", "left"),
+    "qv": ("qv", "left"),
 }
 # int32 vectors: bit, and how many elements more than the batch.
 VECTORS: Dict[str, Tuple[int, int]] = {
@@ -79,7 +80,7 @@ VECTORS: Dict[str, Tuple[int, int]] = {
 # Every name that a call may bind, in the order of mica_bindings.
 BINDINGS = tuple(name for name, *_ in _abi.Bindings._fields_[2:] if not name.startswith(("workspace", "stream")))
 # Kernels read and write the rows of these in pieces of 16 bytes, where all of them promise it.
-ROWS = frozenset(("q", "k", "v", "o", "k_new", "v_new", "d_o", "dq", "dk", "dv", "k_prefix", "v_prefix"))
+ROWS = frozenset(("q", "k", "v", "o", "k_new", "v_new", "d_o", "dq", "dk", "dv", "k_prefix", "v_prefix", "qv"))
 ROW_ALIGNMENT = 16
 CALLED = {"boolean_mask": "mask", "o": "out"}  # bindings that callers know by another name
 ONE_DTYPE = {"boolean_mask": "bool", "alibi": "float32"}  # what may have only this

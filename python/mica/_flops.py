@@ -16,8 +16,10 @@ def _pairs(q: Tensor, k: Tensor, cu_seqlens_q: Optional[Tensor], cu_seqlens_k: O
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any, alibi: Any, sinks: Any, cu_q: Optional[Tensor],
-             cu_k: Optional[Tensor], *rest: Any, **kwargs: Any) -> int:
-    flops: int = 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+             cu_k: Optional[Tensor], used_q: Any, used_k: Any, rng_state: Any, leftpad: Any, batch_idx: Any, block_table: Any,
+             qv: Optional[Tensor], *rest: Any, **kwargs: Any) -> int:
+    columns = q.shape[-1] + v.shape[-1] + (0 if qv is None else qv.shape[-1])
+    flops: int = 2 * _pairs(q, k, cu_q, cu_k) * q.shape[-2] * columns
     return flops
 
 

@@ -26,8 +26,9 @@ BACKWARD_OPTIONAL = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "
                      "seqused_k", "cache_leftpad")
 GRADIENTS = ("d_lse", "dq", "dk", "dv", "d_bias", "d_sinks")
 # Seed and offset by value; rng_state takes their place where it is given.
-_forward = caller(_abi.FORWARD, ("q", "k", "v", "o", *FORWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state",
-                                 *FACTORS), (), (*FORWARD_OPTIONAL, "rng_state", *FACTORS))
+FORWARD_BOUND = ("q", "k", "v", "o", *FORWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state", *FACTORS)
+_forward = caller(_abi.FORWARD, FORWARD_BOUND, (), (*FORWARD_OPTIONAL, "rng_state", *FACTORS))
+_forward_qv = caller(_abi.FORWARD, (*FORWARD_BOUND, "qv"), (), (*FORWARD_OPTIONAL, "rng_state", *FACTORS))
 BACKWARD_BOUND = ("q", "k", "v", "o", "lse", *BACKWARD_OPTIONAL, "dropout_seed", "dropout_offset", "rng_state", "d_o",
                   *GRADIENTS)
 _backward = caller(_abi.BACKWARD, BACKWARD_BOUND, (), (*BACKWARD_OPTIONAL, "rng_state", *GRADIENTS))
@@ -99,13 +100,13 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
             num_splits: int = 0, deterministic: bool = False, batch_invariant: bool = False,
             rotary_interleaved: bool = False, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
             place: Tuple[int, ...] = (), q_descale: Optional[Tensor] = None, k_descale: Optional[Tensor] = None,
-            v_descale: Optional[Tensor] = None,
-            descale_per_page: bool = False) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+            v_descale: Optional[Tensor] = None, descale_per_page: bool = False,
+            qv: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """Computes o, and lse and probs (for tests) where they are True or a tensor to write.
 
     k and v are written where k_new is given. dropout takes rng_state, an int64 {seed, offset} in the tensors' device
     memory, or else seed and offset by value. probs=True is for dense tensors. place: the fields of mica_place. The
-    descales are those of mica_quantisation. Returns (o, lse or None, probs or None)."""
+    descales are those of mica_quantisation, qv is a second query for v. Returns (o, lse or None, probs or None)."""
     shape, dtype = q.shape[:-1] + v.shape[-1:], output_dtype(q)
     o = out if out is not None else q.new_zeros(shape, dtype=dtype) if cu_seqlens_q is not None else q.new_empty(
         shape, dtype=dtype)
@@ -116,12 +117,16 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
     if probs is True:
         probs = q.new_empty((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32)
     lse, probs = None if lse is False else lse, None if probs is False else probs
-    _forward(options(causal, diagonal, window_left, window_right, chunk, mask_last_keys, scale, softcap, dropout, num_splits, deterministic,
+    bound = (options(causal, diagonal, window_left, window_right, chunk, mask_last_keys, scale, softcap, dropout, num_splits, deterministic,
                      batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k),
                      place, descale_per_page),
              q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
              cache_batch_idx, cache_leftpad, block_table, k_new, v_new, rotary_cos, rotary_sin, seed & _64_BITS,
              offset & _64_BITS, rng_state if dropout else None, q_descale, k_descale, v_descale)
+    if qv is None:
+        _forward(*bound)
+    else:
+        _forward_qv(*bound, qv)
     if out is not None:
         clear_outside(out, cu_seqlens_q)
         bump_version(out)

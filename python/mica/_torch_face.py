@@ -186,6 +186,7 @@ _PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens
 _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
            "k_new", "v_new", "rotary_cos", "rotary_sin")
 _PREFIX = ("k_prefix", "v_prefix")
+_SECOND = ("qv",)
 _plain = caller(_abi.FORWARD, ("q", "k", "v", "o"), ("o",))
 _plain_lse = caller(_abi.FORWARD, ("q", "k", "v", "o", "lse"), ("o", "lse"))
 _packed = caller(_abi.FORWARD, ("q", "k", "v", "o", "cu_seqlens_q", "cu_seqlens_k"), ("o",))
@@ -349,9 +350,11 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          softcap: Optional[float], alibi: Optional[Tensor], sinks: Optional[Tensor],
                          return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
                          batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor],
-                         k_prefix: Optional[Tensor], v_prefix: Optional[Tensor]) -> Any:
+                         k_prefix: Optional[Tensor], v_prefix: Optional[Tensor], qv: Optional[Tensor]) -> Any:
     cache_seqlens = cache_lengths_of(cache_seqlens, q)
-    prefix: Tuple[Any, ...] = ()
+    beside: Tuple[Any, ...] = () if qv is None else (qv,)  # of the cache, or of q
+    if qv is not None and (k_prefix is not None or v_prefix is not None):
+        raise InvalidArgument("k_prefix is given with qv, want None")
     if k_prefix is not None or v_prefix is not None:
         refuse_with_prefix(causal, window=window, chunk=chunk, mask=mask, bias=bias, alibi=alibi,
                            batch_invariant=batch_invariant)
@@ -362,12 +365,12 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                 return attention_with_cache(
                     q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
                     rotary_sin, rotary_interleaved, causal, None, 0, None, None, scale, softcap, None, sinks, True, out,
-                    diagonal, num_splits, False, max_seqlen_k, tree, None, None)
+                    diagonal, num_splits, False, max_seqlen_k, tree, None, None, None)
 
             def turned(q: Tensor) -> Tensor:
                 return q if rotary_cos is None else turn(q, rotary_cos, rotary_sin, cache_seqlens, causal, rotary_interleaved)
             return attend_with_prefix(q, k_prefix, v_prefix, scale, softcap, functions.attention, own, turned, return_lse, out)
-        prefix = k_prefix, v_prefix
+        beside = k_prefix, v_prefix
         q = evenly_spaced(q)
     if window is not None:
         window = window_of(window)
@@ -378,16 +381,16 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         arguments = (*arguments, mask.shape[-1])
     if is_grad_enabled():
         refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
-                        rotary_cos=rotary_cos, rotary_sin=rotary_sin, k_prefix=k_prefix, v_prefix=v_prefix)
+                        rotary_cos=rotary_cos, rotary_sin=rotary_sin, k_prefix=k_prefix, v_prefix=v_prefix, qv=qv)
     _refuse_flag(return_lse)
     if has_forward_mode():
-        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi, *prefix)
+        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi, *beside)
     if is_traced(q, k_cache, v_cache):
         _refuse_nested(q=q, k_cache=k_cache, v_cache=v_cache)
         return traced(q, k_cache, v_cache,
                       dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
-                           k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin), normalise(*arguments),
+                           k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, qv=qv), normalise(*arguments),
                       return_lse, out, None)
     _refuse_layouts(q=q, k_cache=k_cache, v_cache=v_cache)
     if (mask is not None and tree is None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
@@ -397,13 +400,13 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     if _any_autocast():
         if k_cache.element_size() > 1:  # beside a cache of e4m3 they stay what they are
             q, k, v = (None if t is None else _tensors.autocast_to(k_cache.dtype, t) for t in (q, k, v))
-            prefix = tuple(_tensors.autocast_to(k_cache.dtype, t) for t in prefix)
+            beside = tuple(_tensors.autocast_to(k_cache.dtype, t) for t in beside)
     options = numbers(*arguments)
-    names = (*_CACHED, *_PREFIX) if prefix else _CACHED
+    names = (*_CACHED, *(_PREFIX if qv is None else _SECOND)) if beside else _CACHED
     try:
         made = run_forward(names, options, q, k_cache, v_cache,
                            (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v,
-                            rotary_cos, rotary_sin, *prefix), return_lse, out)
+                            rotary_cos, rotary_sin, *beside), return_lse, out)
         if k is not None:
             _tensors.bump_version(k_cache)
             _tensors.bump_version(v_cache)
@@ -412,12 +415,12 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         pass  # copies
     except AttributeError:  # arrays of another library
         if _are_tensors(q, k_cache, v_cache, mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                        k, v, rotary_cos, rotary_sin):
+                        k, v, rotary_cos, rotary_sin, *beside):
             raise
     k, v = (None if new is None else _tensors.dense(as_tensor(name, new, q)) for name, new in (("k", k), ("v", v)))
-    prefix = tuple(map(_tensors.dense, prefix))
+    beside = tuple(_tensors.dense(as_tensor(name, t, q)) for name, t in zip(names[len(_CACHED):], beside))
     values = _convert(names, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                              k, v, rotary_cos, rotary_sin, *prefix), q)
+                              k, v, rotary_cos, rotary_sin, *beside), q)
     k_cache, v_cache = as_tensor("k_cache", k_cache, q), as_tensor("v_cache", v_cache, q)
     made = run_forward(names, options, _tensors.dense(q), k_cache, v_cache, values, return_lse, out)
     if k is not None:

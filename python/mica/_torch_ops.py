@@ -20,7 +20,7 @@ AVAILABLE = hasattr(torch.library, "register_fake") and hasattr(torch.library, "
 
 # Optional tensors, and the numbers of Options, in the order of the ops' arguments.
 TENSORS = ("mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "rng_state",
-           "cache_leftpad", "cache_batch_idx", "block_table")
+           "cache_leftpad", "cache_batch_idx", "block_table", "qv")
 BACKWARD_TENSORS = TENSORS[:10]
 APPEND_TENSORS = ("k_new", "v_new", "rotary_cos", "rotary_sin")
 NUMBERS = (("int", "causal"), ("int", "diagonal"), ("int", "window_left"), ("int", "window_right"), ("int", "chunk"), ("int", "mask_last_keys"),
@@ -39,7 +39,9 @@ def _named(tensors: Sequence[str], rest: Sequence[Any]) -> Dict[str, Any]:
 
 
 def _resolved(named: Dict[str, Any]) -> Dict[str, Any]:
-    """With the values of what is negative only by a flag."""
+    """With the values of what is negative only by a flag, and a second query whose last dimension is dense."""
+    if named.get("qv") is not None:
+        named["qv"] = _tensors.dense(named["qv"])
     return {name: value.resolve_neg() if isinstance(value, Tensor) and value.is_neg() else value
             for name, value in named.items()}
 
@@ -126,6 +128,8 @@ def differentiate(ctx: Any, d_o: Optional[Tensor], d_lse: Optional[Tensor], back
     """The gradients of attention's arguments, by attention_backward or what stands for it."""
     q, k, v, o, lse, *rest = ctx.saved_tensors
     named = dict(zip(TENSORS, rest))
+    if named["qv"] is not None:
+        raise Unsupported("qv is given, but it is for inference and has no gradient")
     if named["block_table"] is not None or named["cache_batch_idx"] is not None:
         raise Unsupported("block_table or cache_batch_idx is given: two sequences may share keys there, so no gradient "
                           "is defined")

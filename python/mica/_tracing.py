@@ -144,6 +144,8 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
         if dtype.itemsize > 1:
             q, k, v = (_tensors.autocast_to(dtype, t) for t in (q, k, v))
+            if optional.get("qv") is not None:
+                tensors[-1] = _tensors.autocast_to(dtype, tensors[-1])
     if out is not None:
         _check_out(out, q, k, v)
     if is_cached and optional["k_new"] is not None:

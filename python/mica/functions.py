@@ -107,7 +107,8 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
                          sinks: Optional[Array] = None, return_lse: bool = False, out: Optional[Array] = None,
                          diagonal: Optional[str] = None, num_splits: int = 0, batch_invariant: bool = False,
                          max_seqlen_k: Optional[int] = None, tree: Optional[Array] = None,
-                         k_prefix: Optional[Array] = None, v_prefix: Optional[Array] = None) -> Any:
+                         k_prefix: Optional[Array] = None, v_prefix: Optional[Array] = None,
+                         qv: Optional[Array] = None) -> Any:
     """attention to a cache of keys and values, which may take up new ones first. For inference: it has no gradient.
 
     q is (batch, rows, heads, dim). k_cache and v_cache are (slots, capacity, key heads, dim); with block_table, int32
@@ -127,6 +128,9 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
     k_prefix, v_prefix: (prefix keys, key heads, dim), torch tensors: keys that all sequences share, ahead of their own; they
         are read once for the whole batch. Every row sees them all, so that there is no window, chunk, mask, bias or alibi
         with them. Rotary counts from a sequence's own cache: hand over tables that begin at the prefix's end.
+    qv: (batch, rows, heads, dim_v): a second query, for the values: scores are of q.k + qv.v, and scale None means
+        1/sqrt(dim + dim_v). MLA in its absorbed form, rotary part in q and k_cache, latent in qv and v_cache. dim + dim_v is at
+        most 576.
 
     The other arguments are those of attention; the diagonal counts the keys in use, new ones included.
     """
@@ -134,7 +138,7 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optiona
         return (_faces.get(type(q)) or _face_of(q)).attention_with_cache(
             q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos,
             rotary_sin, rotary_interleaved, causal, window, chunk, mask, bias, scale, softcap, alibi, sinks, return_lse, out,
-            diagonal, num_splits, batch_invariant, max_seqlen_k, tree, k_prefix, v_prefix)
+            diagonal, num_splits, batch_invariant, max_seqlen_k, tree, k_prefix, v_prefix, qv)
     except InvalidArgument as error:
         from ._messages import of_a_cache
         raise type(error)(of_a_cache(str(error), tree is not None)) from None

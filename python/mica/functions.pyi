@@ -74,7 +74,7 @@ def attention_with_cache(
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[False] = ..., out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
     max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ..., k_prefix:
-    Optional[Array] = ..., v_prefix: Optional[Array] = ...,
+    Optional[Array] = ..., v_prefix: Optional[Array] = ..., qv: Optional[Array] = ...,
 ) -> A: ...
 @overload
 def attention_with_cache(
@@ -86,7 +86,7 @@ def attention_with_cache(
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Literal[True], out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ...,
     max_seqlen_k: Optional[int] = ..., tree: Optional[Array] = ..., k_prefix:
-    Optional[Array] = ..., v_prefix: Optional[Array] = ...,
+    Optional[Array] = ..., v_prefix: Optional[Array] = ..., qv: Optional[Array] = ...,
 ) -> Tuple[A, A]: ...
 @overload
 def attention_with_cache(
@@ -98,5 +98,5 @@ def attention_with_cache(
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., return_lse: Any, out: Optional[Array] =
     ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., max_seqlen_k:
     Optional[int] = ..., tree: Optional[Array] = ..., k_prefix:
-    Optional[Array] = ..., v_prefix: Optional[Array] = ...,
+    Optional[Array] = ..., v_prefix: Optional[Array] = ..., qv: Optional[Array] = ...,
 ) -> Any: ...

@@ -156,6 +156,7 @@ struct Validation {
   mica_status place();
   mica_status quantisation();
   mica_status prefix();
+  mica_status second_query();
   mica_status gradients();
   mica_status same_as_q(const char* name, const mica_tensor& t, Tensor& out, i64 dim, const char* dim_meaning);
   mica_status rows_by_heads(const char* name, const mica_tensor& t, Tensor& out);
@@ -192,7 +193,7 @@ mica_status Validation::qkv() {
       return invalid("v.shape[%d] is %lld, want %lld (= k.shape[%d])", axis, (long long)p.v.shape[axis],
                      (long long)p.k.shape[axis], axis);
   p.dtype = p.q.dtype;
-  p.dim_qk = i32(dim);
+  p.dim_qk = i32(dim + (present(a.qv) ? dim_v : 0));
   p.dim_v = i32(dim_v);
   p.heads_q = i32(heads_q);
   p.heads_k = i32(heads_k);
@@ -451,9 +452,9 @@ mica_status Validation::append() {
   if (p.v_new.dtype != p.dtype)
     return invalid("append.v_new.dtype is %s, want %s (= q.dtype)", dtype_name(p.v_new.dtype), dtype_name(p.dtype));
   const i64 rows = p.k_new.shape[1];
-  MICA_RETURN_IF_FAILED(
-      check_shape("append.k_new", p.k_new,
-                  {{p.batch, "the batch"}, {rows, "any"}, {p.heads_k, "= k.shape[2]"}, {p.dim_qk, "= k.shape[3]"}}));
+  MICA_RETURN_IF_FAILED(check_shape(
+      "append.k_new", p.k_new,
+      {{p.batch, "the batch"}, {rows, "any"}, {p.heads_k, "= k.shape[2]"}, {p.k.shape[3], "= k.shape[3]"}}));
   MICA_RETURN_IF_FAILED(check_shape("append.v_new", p.v_new,
                                     {{p.batch, "the batch"},
                                      {rows, "= append.k_new.shape[1]"},
@@ -479,10 +480,10 @@ mica_status Validation::append() {
     return invalid("append.rotary_sin.dtype is %s, want %s (= append.rotary_cos.dtype)", dtype_name(p.rotary_sin.dtype),
                    dtype_name(p.rotary_cos.dtype));
   const i64 positions = p.rotary_cos.shape[0], half = p.rotary_cos.shape[1];
-  if (half < 1 || 2 * half > p.dim_qk)
+  if (half < 1 || 2 * half > p.q.shape[3])
     return invalid(
-        "append.rotary_cos.shape[1] is %lld, want 1 to %d (half the rotary dimension, at most q.shape[3] / 2)",
-        (long long)half, p.dim_qk / 2);
+        "append.rotary_cos.shape[1] is %lld, want 1 to %lld (half the rotary dimension, at most q.shape[3] / 2)",
+        (long long)half, (long long)(p.q.shape[3] / 2));
   // A query row may stand past the last key when fewer keys are new than queries; positions are clamped there.
   if (positions < p.max_len_k || positions > 2147483647)
     return invalid("append.rotary_cos.shape[0] is %lld, want at least %d (the capacity of the cache)",
@@ -622,9 +623,11 @@ mica_status Validation::prefix() {
   MICA_RETURN_IF_FAILED(check_dense_last("k_prefix", a.k_prefix));
   MICA_RETURN_IF_FAILED(check_dense_last("v_prefix", a.v_prefix));
   const i64 keys = p.k_prefix.shape[1];
-  MICA_RETURN_IF_FAILED(check_shape(
-      "k_prefix", p.k_prefix,
-      {{1, "every sequence has the same"}, {keys, "any"}, {p.heads_k, "= k.shape[2]"}, {p.dim_qk, "= q.shape[3]"}}));
+  MICA_RETURN_IF_FAILED(check_shape("k_prefix", p.k_prefix,
+                                    {{1, "every sequence has the same"},
+                                     {keys, "any"},
+                                     {p.heads_k, "= k.shape[2]"},
+                                     {p.k.shape[3], "= q.shape[3]"}}));
   MICA_RETURN_IF_FAILED(check_shape("v_prefix", p.v_prefix,
                                     {{1, "every sequence has the same"},
                                      {keys, "= k_prefix.shape[1]"},
@@ -661,6 +664,34 @@ mica_status Validation::prefix() {
   if (p.batch > 1 && p.max_len_q > 1 && p.q.stride[0] != p.q.stride[1] * p.max_len_q)
     return invalid("q.stride[0] is %lld, want %lld with k_prefix (= q.shape[1] * q.stride[1]: all rows evenly spaced)",
                    (long long)p.q.stride[0], (long long)(p.q.stride[1] * p.max_len_q));
+  return MICA_OK;
+}
+
+// q.k + qv.v: a row of q goes on with its row of qv, a row of k with its row of v.
+mica_status Validation::second_query() {
+  if (!present(a.qv)) return MICA_OK;
+  if (p.pass == MICA_BACKWARD)
+    return fail(MICA_ERROR_UNSUPPORTED, "qv is given, but it is for inference and has no gradient");
+  MICA_RETURN_IF_FAILED(check_tensor("qv", a.qv, p.qv));
+  MICA_RETURN_IF_FAILED(check_dense_last("qv", a.qv));
+  if (p.k.dtype == MICA_FP8_E4M3) return invalid("qv is given and k.dtype is e4m3, want fp32, fp16 or bf16");
+  if (p.qv.dtype != p.dtype)
+    return invalid("qv.dtype is %s, want %s (= q.dtype)", dtype_name(p.qv.dtype), dtype_name(p.dtype));
+  MICA_RETURN_IF_FAILED(check_shape("qv", p.qv,
+                                    {{p.q.shape[0], "= q.shape[0]"},
+                                     {p.q.shape[1], "= q.shape[1]"},
+                                     {p.q.shape[2], "= q.shape[2]"},
+                                     {p.dim_v, "= v.shape[3]"}}));
+  if (p.dim_qk > MICA_MAX_DIM_QK)
+    return invalid("qv.shape[3] is %d, want at most %d (with q.shape[3] %d in all)", p.dim_v,
+                   MICA_MAX_DIM_QK - i32(p.q.shape[3]), MICA_MAX_DIM_QK);
+  const struct {
+    const char* name;
+    bool given;
+  } unwanted[] = {
+      {"dropout.probability", p.dropout > 0}, {"probs", present(a.probs)}, {"k_prefix", present(a.k_prefix)}};
+  for (const auto& u : unwanted)
+    if (u.given) return invalid("%s is given with qv, want it absent", u.name);
   return MICA_OK;
 }
 
@@ -785,6 +816,7 @@ mica_status validate(const mica_attention& given, mica_pass pass, Problem& p) {
   MICA_RETURN_IF_FAILED(v.place());
   MICA_RETURN_IF_FAILED(v.quantisation());
   MICA_RETURN_IF_FAILED(v.prefix());
+  MICA_RETURN_IF_FAILED(v.second_query());
   return v.gradients();
 }
 

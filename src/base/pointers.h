@@ -65,7 +65,8 @@ inline constexpr TensorPlace kTensorPlaces[] = {MICA_PLACE(q, q),
                                                 MICA_PLACE(k_descale, k_descale),
                                                 MICA_PLACE(v_descale, v_descale),
                                                 MICA_PLACE(k_prefix, k_prefix),
-                                                MICA_PLACE(v_prefix, v_prefix)};
+                                                MICA_PLACE(v_prefix, v_prefix),
+                                                MICA_PLACE(qv, qv)};
 #undef MICA_PLACE
 
 inline const Tensor& tensor_at(const Problem& p, const TensorPlace& place) {

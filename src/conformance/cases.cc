@@ -14,7 +14,7 @@ void CaseTable::add_one(const std::string& name, Options options) {
 void CaseTable::add_typed(const std::string& name, Options o, int32_t dtype) {
   o.dtype = dtype;
   if (o.gradients == kNoGradients && has_gradients(o)) o.gradients = kGradQkv;
-  if (dtype == MICA_FP32 && o.num_splits <= 1 && o.len_prefix == 0) o.want_probs = true;
+  if (dtype == MICA_FP32 && o.num_splits <= 1 && o.len_prefix == 0 && !o.has_qv) o.want_probs = true;
   add_one(name + "_" + dtype_name(dtype), o);
 }
 
@@ -29,7 +29,8 @@ void CaseTable::add_16_bit(const std::string& name, const Options& options) {
 }
 
 bool has_gradients(const Options& o) {
-  return o.page_size == 0 && !o.has_batch_idx && o.len_new == 0 && o.mask_last_keys == 0 && o.len_prefix == 0;
+  return o.page_size == 0 && !o.has_batch_idx && o.len_new == 0 && o.mask_last_keys == 0 && o.len_prefix == 0 &&
+         !o.has_qv;
 }
 
 void add_shape_cases(CaseTable& table) {
@@ -260,6 +261,7 @@ std::vector<Options> named_options() {
   add_append_cases(table);
   add_fp8_cases(table);
   add_latent_cases(table);
+  add_second_query_cases(table);
   add_dropout_cases(table);
   add_place_cases(table);
   add_control_cases(table);

@@ -23,8 +23,8 @@ class CaseTable {
   std::vector<Options> options_;
 };
 
-// What the library defines no gradient for: keys that sequences may share or do, append, and masks of the last
-// keys.
+// What the library defines no gradient for: keys that sequences may share or do, append, masks of the last keys, and a
+// second query.
 bool has_gradients(const Options& options);
 
 // Every named case.
@@ -43,6 +43,7 @@ void add_cache_cases(CaseTable& table);
 void add_append_cases(CaseTable& table);
 void add_fp8_cases(CaseTable& table);
 void add_latent_cases(CaseTable& table);
+void add_second_query_cases(CaseTable& table);
 void add_dropout_cases(CaseTable& table);
 void add_place_cases(CaseTable& table);
 void add_control_cases(CaseTable& table);

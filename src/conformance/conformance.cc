@@ -182,6 +182,7 @@ class Run {
     x.v_descale = static_cast<const float*>(bind("v_descale", i.v_descale));
     x.k_prefix = bind("k_prefix", i.k_prefix);
     x.v_prefix = bind("v_prefix", i.v_prefix);
+    x.qv = bind("qv", i.qv);
     x.d_o = bind("d_o", i.d_o);
     x.d_lse = static_cast<const float*>(bind("d_lse", i.d_lse));
     x.dq = bind("dq", i.dq, &dq_);
@@ -346,6 +347,7 @@ std::vector<std::string> tags_of(const Options& o) {
   tag(o.has_mask, "mask");
   tag(o.mask_last_keys > 0, "tree");
   tag(o.len_prefix > 0, "prefix");
+  tag(o.has_qv, "qv");
   tag(o.bias_dtype != MICA_NONE, "bias");
   tag(o.has_alibi, "alibi");
   tag(o.softcap != 0, "softcap");
@@ -378,7 +380,7 @@ const std::vector<CaseInfo>& cases() {
     std::vector<CaseInfo> all;
     for (const Options& o : all_options()) {
       const double pairs = double(o.batch) * double(o.heads_q) * double(o.len_q) * double(o.len_k);
-      const double forward = pairs * double(o.dim + o.value_dim());
+      const double forward = pairs * double(o.product_dim() + o.value_dim());
       all.push_back({o.name, tags_of(o), forward * (o.is_backward() ? 3.5 : 1.0)});
     }
     return all;

@@ -91,6 +91,7 @@ void make_query_side(Inputs& x, Random& random) {
   const int32_t o_dtype = o.o_fp32 ? MICA_FP32 : o.dtype, grad = o.gradients_fp32 ? MICA_FP32 : o.dtype;
   x.q = make_tensor(o.q_dtype(), {slots, rows, o.heads_q, o.dim}, o.layout_q, o.alignment);
   x.o = make_tensor(o_dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_o, o.alignment);
+  if (o.has_qv) x.qv = make_tensor(o.dtype, {slots, rows, o.heads_q, o.value_dim()}, o.layout_q, o.alignment);
   if (o.want_lse) x.lse = make_tensor(MICA_FP32, {slots, o.heads_q, rows, 1}, o.layout_rows, 0);
   if (o.is_backward()) {
     x.d_o =
@@ -103,6 +104,8 @@ void make_query_side(Inputs& x, Random& random) {
     for (int64_t i = 0; i < s.len_q; ++i)
       for (int64_t h = 0; h < o.heads_q; ++h) {
         for (int64_t d = 0; d < o.dim; ++d) x.q.set(s.q_slot, s.q_first + i, h, d, o.amplitude * random.normal());
+        for (int64_t d = 0; d < (o.has_qv ? o.value_dim() : 0); ++d)
+          x.qv.set(s.q_slot, s.q_first + i, h, d, o.amplitude * random.normal());
         if (!o.is_backward()) continue;
         for (int64_t d = 0; d < o.value_dim(); ++d) x.d_o.set(s.q_slot, s.q_first + i, h, d, random.normal());
         if (o.has_d_lse) x.d_lse.set(s.q_slot, h, s.q_first + i, 0, random.normal());
@@ -278,6 +281,7 @@ void describe(Inputs& x) {
   a.quantisation = {x.q_descale.description, x.k_descale.description, x.v_descale.description,
                     o.factors == Factors::kPage ? 1 : 0, 0};
   a.k_prefix = x.k_prefix.description, a.v_prefix = x.v_prefix.description;
+  a.qv = x.qv.description;
   a.dropout = {o.dropout, o.rng_from_memory ? 1 : 0};
   a.control = {o.num_splits, o.deterministic, o.batch_invariant, 0};
 }

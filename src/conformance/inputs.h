@@ -43,7 +43,7 @@ struct Inputs {
   mica_attention forward = MICA_ATTENTION_INIT;
   HostTensor q, k, v, o, lse, probs, mask, bias, alibi, sinks, k_new, v_new, rotary_cos, rotary_sin, block_table;
   HostTensor q_descale, k_descale, v_descale;
-  HostTensor k_prefix, v_prefix;
+  HostTensor k_prefix, v_prefix, qv;
   HostTensor d_o, d_lse, dq, dk, dv, d_bias, d_sinks;
   std::vector<int32_t> cu_seqlens_q, cu_seqlens_k, batch_idx;
   std::vector<int64_t> rng_state;

@@ -59,6 +59,7 @@ struct Options {
   int64_t dim = 32, dim_v = 0;     // dim_v 0: as dim
   PlaceOfV place_of_v = PlaceOfV::kApart;
   int64_t v_column = 0;  // kInK: v's first column in k
+  bool has_qv = false;   // a second query, for the values
 
   Layout layout_q = Layout::kRowsFirst, layout_k = Layout::kRowsFirst, layout_v = Layout::kRowsFirst;
   Layout layout_o = Layout::kRowsFirst, layout_gradients = Layout::kRowsFirst;
@@ -124,6 +125,7 @@ struct Options {
   // Whether a row's position hides keys from it.
   bool has_band() const { return causal || window_left != MICA_UNLIMITED || window_right != MICA_UNLIMITED || chunk; }
   int64_t value_dim() const { return dim_v ? dim_v : dim; }
+  int64_t product_dim() const { return dim + (has_qv ? value_dim() : 0); }
   bool is_backward() const { return gradients != kNoGradients; }
 };
 

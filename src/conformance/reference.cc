@@ -103,7 +103,7 @@ class Attention {
   // One sequence: keys and values (head, key, dim) and their gradients.
   Matrix k_, v_, dk_, dv_;
   // One head of it: (row, dim), (row, key), (row).
-  Matrix q_, score_, cap_slope_, p_, p_sink_;
+  Matrix q_, qv_, score_, cap_slope_, p_, p_sink_;
   std::vector<bool> kept_, empty_;
   Matrix d_bias_, d_sinks_;
   // Squares of the magnitudes of what is summed up over the rows, for Expected::terms.
@@ -215,6 +215,11 @@ void Attention<T>::load_queries(int64_t b, int64_t h) {
     for (int64_t d = 0; d < o_.dim; ++d) q[d] = T(x_.q.get(s.q_slot, s.q_first + i, h, d) * factor);
     if (o_.rotary_dim) rotate(q, s.used_k + (o_.has_band() ? i : 0));
   }
+  if (!o_.has_qv) return;
+  qv_.assign(size_t(s.len_q * o_.value_dim()), T(0));
+  for (int64_t i = 0; i < s.len_q; ++i)
+    for (int64_t d = 0; d < o_.value_dim(); ++d)
+      qv_[size_t(i * o_.value_dim() + d)] = T(x_.qv.get(s.q_slot, s.q_first + i, h, d));
 }
 
 // Fills score_, cap_slope_ (d score / d product), p_, p_sink_, empty_ and the LSE.
@@ -222,8 +227,9 @@ template <class T>
 void Attention<T>::scores(int64_t b, int64_t h) {
   const SequenceView& s = x_.sequences[size_t(b)];
   const int64_t keys = o_.len_prefix + s.len_k;
-  const T* k = k_.data() + h / (o_.heads_q / o_.heads_k) * keys * o_.dim;
-  const T scale = T(o_.scale != 0 ? double(o_.scale) : 1.0 / std::sqrt(double(o_.dim))), cap = T(o_.softcap);
+  const int64_t dim_v = o_.value_dim(), head_k = h / (o_.heads_q / o_.heads_k);
+  const T *k = k_.data() + head_k * keys * o_.dim, *v = v_.data() + head_k * keys * dim_v;
+  const T scale = T(o_.scale != 0 ? double(o_.scale) : 1.0 / std::sqrt(double(o_.product_dim()))), cap = T(o_.softcap);
   const T slope = x_.alibi.present() ? T(x_.alibi.get(o_.alibi_per_batch ? b : 0, h, 0, 0)) : T(0);
   const T sink = x_.sinks.present() ? T(x_.sinks.get(h, 0, 0, 0)) : T(-kInfinity);
   const int64_t diagonal = shift(o_.causal ? o_.causal : o_.diagonal, s);
@@ -237,7 +243,8 @@ void Attention<T>::scores(int64_t b, int64_t h) {
     Matrix precise(size_t(keys), T(-kInfinity));
     for (int64_t j = 0; j < keys; ++j) {
       if (!is_visible(b, h, i, j)) continue;
-      const T product = dot(&q_[size_t(i * o_.dim)], k + j * o_.dim, o_.dim);
+      T product = dot(&q_[size_t(i * o_.dim)], k + j * o_.dim, o_.dim);
+      if (o_.has_qv) product += dot(&qv_[size_t(i * dim_v)], v + j * dim_v, dim_v);
       double added = 0;
       if (x_.bias.present()) read_pair(x_.bias, b, h, i, j, added);
       const T offset = T(added) - slope * T(std::abs(i + diagonal - j));

@@ -27,8 +27,8 @@ struct Problem {
   i32 dtype;  // of q; k and v have the same, or e4m3
   i32 batch;  // sequences
   i32 heads_q, heads_k;
-  i32 group;  // heads_q / heads_k: query heads that share a key head
-  i32 dim_qk, dim_v;
+  i32 group;          // heads_q / heads_k: query heads that share a key head
+  i32 dim_qk, dim_v;  // dim_qk: columns of q and k; with qv, whose products are added, those of qv and v as well
 
   // The longest a sequence can be by the shapes: correctness rests on these.
   i32 max_len_q, max_len_k;
@@ -77,6 +77,9 @@ struct Problem {
   // (1, keys, heads_k, dim): seen by every row of every sequence beside its own keys. No backend knows of them: such a
   // problem is computed as two that have none (api/prefix.h).
   Tensor k_prefix, v_prefix;
+
+  // (batch, rows, heads_q, dim_v): a row of q is followed by its row of qv, and a row of k by its row of v.
+  Tensor qv;
 };
 
 }  // namespace mica

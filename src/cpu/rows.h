@@ -44,16 +44,21 @@ struct RowPlace {
   i32 b, head, i;
 };
 
-// A query row as floats, rotated where there is rotary.
+// A query row as floats, rotated where there is rotary, and behind it its row of qv, where there is one.
 inline void load_query(const CpuCall& call, const Sequence& s, const RowPlace& at, float* row) {
   const Problem& p = *call.problem;
-  const i64 offset = query_row_offset(s, at.i, p.q.stride[0], p.q.stride[1]) + at.head * p.q.stride[2];
-  const char* from = static_cast<const char*>(call.x->q) + offset * dtype_bytes(p.dtype);
+  const auto row_of = [&](const void* base, const Tensor& t) {
+    const i64 offset = query_row_offset(s, at.i, t.stride[0], t.stride[1]) + at.head * t.stride[2];
+    return static_cast<const char*>(base) + offset * dtype_bytes(p.dtype);
+  };
+  const char* from = row_of(call.x->q, p.q);
+  const i32 dim = i32(p.q.shape[3]);
   if (p.dtype == MICA_FP8_E4M3)
-    load_row_e4m3(row, from, descale_at(descale_of(p.q_descale, call.x->q_descale), at.b, at.head / p.group), p.dim_qk);
+    load_row_e4m3(row, from, descale_at(descale_of(p.q_descale, call.x->q_descale), at.b, at.head / p.group), dim);
   else
-    load_row(row, from, p.dtype, p.dim_qk);
+    load_row(row, from, p.dtype, dim);
   if (p.rotary_dim > 0) rotate_row(call, row, query_position(p, s, at.i));
+  if (p.qv.dtype != MICA_NONE) load_row(row + dim, row_of(call.x->qv, p.qv), p.dtype, p.dim_v);
 }
 
 // Rows of k or v of one sequence and head, counted from key j_begin.
@@ -89,7 +94,11 @@ HWY_API float key_descale(const CpuCall& call, const Descale& d, const Sequence&
   return descale_at(d, slot, head_k);
 }
 
-// Rows of e4m3 keys or values as floats that stand one after another.
+// Whether keys and values are not multiplied where they lie but as floats of their own: e4m3, and keys that go on with
+// their values.
+HWY_API bool expands_keys(const Problem& p) { return p.k.dtype == MICA_FP8_E4M3 || p.qv.dtype != MICA_NONE; }
+
+// Rows of keys or values as floats that stand one after another.
 struct ExpandedRows {
   float* rows;
   i32 dim;
@@ -101,7 +110,26 @@ struct ExpandedRows {
       load_row_e4m3(rows + i64(j) * dim, from(j),
                     key_descale(call, d, *from.sequence, from.b, from.head, from.j_begin + j), dim);
   }
+  // Columns from first_column on, of rows that are no e4m3.
+  void fill_columns(const KeyRows& from, i32 first_column, i32 count) const {
+    for (i32 j = 0; j < count; ++j)
+      load_row(rows + i64(j) * dim + first_column, from(j), from.tensor->dtype, i32(from.tensor->shape[3]));
+  }
 };
+
+// Keys and values of a tile, expanded.
+inline void expand_keys(const CpuCall& call, const KeyRows& k, const KeyRows& v, const ExpandedRows& wide_k,
+                        const ExpandedRows& wide_v, i32 count) {
+  const Problem& p = *call.problem;
+  if (p.qv.dtype != MICA_NONE) {
+    wide_k.fill_columns(k, 0, count);
+    wide_k.fill_columns(v, i32(p.k.shape[3]), count);
+    wide_v.fill_columns(v, 0, count);
+    return;
+  }
+  wide_k.fill(call, k, descale_of(p.k_descale, call.x->k_descale), count);
+  wide_v.fill(call, v, descale_of(p.v_descale, call.x->v_descale), count);
+}
 
 // dst = src / factor in e4m3.
 inline void store_row_e4m3(char* dst, const float* src, float factor, i32 count) {
@@ -137,7 +165,7 @@ inline void append_row(const CpuCall& call, i32 b, i32 t) {
   const Problem& p = *call.problem;
   const mica_bindings& x = *call.x;
   const Sequence s = sequence_of(*call.sequences, b);
-  const i32 bytes = dtype_bytes(p.dtype), cache_bytes = dtype_bytes(p.k.dtype);
+  const i32 bytes = dtype_bytes(p.dtype), cache_bytes = dtype_bytes(p.k.dtype), dim = i32(p.k.shape[3]);
   const bool quantises = p.k.dtype != p.dtype;
   const Descale k_descale = descale_of(p.k_descale, x.k_descale), v_descale = descale_of(p.v_descale, x.v_descale);
   const i32 j = s.append_begin + t;
@@ -154,18 +182,18 @@ inline void append_row(const CpuCall& call, i32 b, i32 t) {
     if (quantises) {
       load_row(row, new_v, p.dtype, p.dim_v);
       store_row_e4m3(v, row, key_descale(call, v_descale, s, b, h, j), p.dim_v);
-      load_row(row, new_k, p.dtype, p.dim_qk);
+      load_row(row, new_k, p.dtype, dim);
       if (p.rotary_dim > 0) rotate_row(call, row, append_position(s) + t);
-      store_row_e4m3(k, row, key_descale(call, k_descale, s, b, h, j), p.dim_qk);
+      store_row_e4m3(k, row, key_descale(call, k_descale, s, b, h, j), dim);
       continue;
     }
     copy_bytes(v, new_v, i64(p.dim_v) * bytes);
     if (p.rotary_dim == 0) {
-      copy_bytes(k, new_k, i64(p.dim_qk) * bytes);
+      copy_bytes(k, new_k, i64(dim) * bytes);
     } else {
-      load_row(row, new_k, p.dtype, p.dim_qk);
+      load_row(row, new_k, p.dtype, dim);
       rotate_row(call, row, append_position(s) + t);
-      store_row_scaled(k, row, 1.0f, p.dtype, p.dim_qk);
+      store_row_scaled(k, row, 1.0f, p.dtype, dim);
     }
   }
 }

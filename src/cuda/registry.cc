@@ -80,7 +80,8 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
 }
 constexpr KernelTraits traits_of_mla_sm90(const KernelRow& r) {
   KernelTraits traits = {mla_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, true};
-  traits.v_in_k = true;
+  traits.v_in_k = !r.qv;
+  traits.latent = true;
   traits.overhead_tiles = 4;
   traits.waits = true;
   return traits;
@@ -398,6 +399,10 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device&
                row.keys == MICA_NONE ? "q's type" : dtype_word(row.keys), dtype_word(p.k.dtype)) &&
          q.ask(row.dim_qk == 0 || p.dim_qk <= row.dim_qk, "q.shape[3] is %d, want at most %d", p.dim_qk, row.dim_qk) &&
          q.ask(row.dim_v == 0 || p.dim_v <= row.dim_v, "v.shape[3] is %d, want at most %d", p.dim_v, row.dim_v) &&
+         q.ask(!is_principal(row.role, p.pass) || (row.qv != 0) == (p.qv.dtype != MICA_NONE), "%s",
+               row.qv ? "it wants qv" : "it does without qv") &&
+         q.ask(!row.traits.latent || !row.qv || p.q.shape[3] <= row.dim_qk - row.dim_v,
+               "q.shape[3] is %lld beside qv, want at most %d", (long long)p.q.shape[3], row.dim_qk - row.dim_v) &&
          q.ask(row.role != Role::DECODE || is_decode(row, p, num_sms),
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
          q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.traits.least_queries,
@@ -493,7 +498,7 @@ bool has_small_pages(const Problem& p) {
   return p.page_size > 0 && (p.page_size % kLeastBox != 0 || (p.vectors & MICA_CACHE_LEFTPAD));
 }
 }  // namespace
-bool fetches_rows(const Problem& p, const KernelRow& row) { return has_small_pages(p) && !row.traits.v_in_k; }
+bool fetches_rows(const Problem& p, const KernelRow& row) { return has_small_pages(p) && !row.traits.latent; }
 
 bool v_can_lie_in_k(const Problem& p) {
   bool same = p.dim_v < p.dim_qk;
@@ -523,7 +528,7 @@ u32 features_of(const Problem& p) {
   if (forward && p.o.dtype == MICA_FP32 && p.dtype != MICA_FP32) features |= kFeatureFp32Output;
   // A dO of another type is read from the workspace.
   const Tensor* rows = forward ? &p.o : p.d_o.dtype == p.dtype ? &p.d_o : &p.q;
-  for (const Tensor* t : {&p.q, &p.k, &p.v, rows, &p.dk, &p.dv})
+  for (const Tensor* t : {&p.q, &p.qv, &p.k, &p.v, rows, &p.dk, &p.dv})
     if (t->dtype && !rows_are_aligned(*t)) features |= kFeatureUnaligned;
   return features;
 }

@@ -50,6 +50,7 @@ struct KernelTraits {
   i32 least_tiles_of_sm = 0, least_tiles_of_few_rows = 0;
   Lengths lengths = Lengths::ANY;
   bool v_in_k = false;  // reads V out of K: where they turn out to lie apart, another kernel must run
+  bool latent = false;  // MLA's: a block fills an SM, its boxes are key tiles, and it fetches others by itself
   // What a block costs beside its key tiles, in key tiles; 0: splits fill one wave and no more, and a persistent kernel
   // is cut into splits only where the caller says so.
   i32 overhead_tiles = 0;
@@ -77,6 +78,7 @@ struct KernelRow {
   i32 tile_q = 0, tile_k = 0;
   i32 warps = 0, stages = 0, blocks = 0;
   Course course = Course::ONE_TILE;
+  i32 qv = 0;
   const char* why_spill = "";
   KernelTraits traits = {};
 };

@@ -90,7 +90,7 @@ EXPECT_OFFSET(mica_quantisation, v_descale, 144);
 EXPECT_OFFSET(mica_quantisation, per_page, 216);
 EXPECT_OFFSET(mica_quantisation, reserved, 220);
 
-static_assert(sizeof(mica_attention) == 2144);
+static_assert(sizeof(mica_attention) == 2216);
 EXPECT_OFFSET(mica_attention, struct_bytes, 0);
 EXPECT_OFFSET(mica_attention, abi_version, 4);
 EXPECT_OFFSET(mica_attention, device, 8);
@@ -113,8 +113,9 @@ EXPECT_OFFSET(mica_attention, attention_chunk, 1984);
 EXPECT_OFFSET(mica_attention, mask_last_keys, 1992);
 EXPECT_OFFSET(mica_attention, k_prefix, 2000);
 EXPECT_OFFSET(mica_attention, v_prefix, 2072);
+EXPECT_OFFSET(mica_attention, qv, 2144);
 
-static_assert(sizeof(void*) == 8 && sizeof(mica_bindings) == 320);
+static_assert(sizeof(void*) == 8 && sizeof(mica_bindings) == 328);
 EXPECT_OFFSET(mica_bindings, struct_bytes, 0);
 EXPECT_OFFSET(mica_bindings, abi_version, 4);
 EXPECT_OFFSET(mica_bindings, q, 8);
@@ -156,6 +157,7 @@ EXPECT_OFFSET(mica_bindings, k_descale, 288);
 EXPECT_OFFSET(mica_bindings, v_descale, 296);
 EXPECT_OFFSET(mica_bindings, k_prefix, 304);
 EXPECT_OFFSET(mica_bindings, v_prefix, 312);
+EXPECT_OFFSET(mica_bindings, qv, 320);
 
 static_assert(MICA_OK == 0 && MICA_ERROR_INVALID == 1 && MICA_ERROR_UNSUPPORTED == 2 && MICA_ERROR_NO_DEVICE == 3);
 static_assert(MICA_ERROR_OUT_OF_MEMORY == 4 && MICA_ERROR_DEVICE == 5 && MICA_ERROR_INTERNAL == 6);

@@ -25,7 +25,7 @@ struct Everything {
     x.cache_batch_idx = batch_idx, x.cache_leftpad = leftpad, x.block_table = table;
     x.k_new = m, x.v_new = m, x.rotary_cos = m, x.rotary_sin = m, x.rng_state = rng;
     x.q_descale = m, x.k_descale = m, x.v_descale = m;
-    x.k_prefix = m, x.v_prefix = m;
+    x.k_prefix = m, x.v_prefix = m, x.qv = m;
     x.d_o = m, x.d_lse = m, x.dq = m + 600, x.dk = m + 700, x.dv = m + 800, x.d_bias = m + 900, x.d_sinks = m + 1000;
     x.workspace = nullptr, x.workspace_bytes = 0;
   }
@@ -93,6 +93,12 @@ mica_attention describe_prefix() {
   return a;
 }
 
+mica_attention describe_second_query() {
+  mica_attention a = MICA_ATTENTION_INIT;
+  a.q = a.k = a.v = a.o = a.qv = dense(MICA_FP32, {2, 3, 1, 4});
+  return a;
+}
+
 struct BadBindings {
   const char* name;
   const char* message;
@@ -110,11 +116,11 @@ constexpr mica_pass kForward = MICA_FORWARD, kBackward = MICA_BACKWARD;
 
 // clang-format off
 const BadBindings kBad[] = {
-  {"struct_bytes", "bindings.struct_bytes is 4, want 320 (sizeof(mica_bindings); use MICA_BINDINGS_INIT)", describe_cache,
+  {"struct_bytes", "bindings.struct_bytes is 4, want 328 (sizeof(mica_bindings); use MICA_BINDINGS_INIT)", describe_cache,
    kForward, [](Everything& e) { e.x.struct_bytes = 4; }},
   {"struct_bytes_of_a_later_header",
-   "bindings.struct_bytes is 328, want at most 320: the program was compiled with the header of a later Mica", describe_cache,
-   kForward, [](Everything& e) { e.x.struct_bytes = 328; }},
+   "bindings.struct_bytes is 336, want at most 328: the program was compiled with the header of a later Mica", describe_cache,
+   kForward, [](Everything& e) { e.x.struct_bytes = 336; }},
   {"abi_version", "bindings.abi_version is 2, want 1 (use MICA_BINDINGS_INIT)", describe_cache, kForward,
    [](Everything& e) { e.x.abi_version = 2; }},
   {"o_over_q", "bindings.o overlaps bindings.q, want memory of its own", describe_slots, kForward,
@@ -133,6 +139,9 @@ const BadBindings kBad[] = {
   NULL_BINDING(v_descale, "v_descale", describe_fp8, kForward),
   NULL_BINDING(k_prefix, "k_prefix", describe_prefix, kForward),
   NULL_BINDING(v_prefix, "v_prefix", describe_prefix, kForward),
+  NULL_BINDING(qv, "qv", describe_second_query, kForward),
+  {"o_over_qv", "bindings.o overlaps bindings.qv, want memory of its own", describe_second_query, kForward,
+   [](Everything& e) { e.x.o = e.memory + 500, e.x.qv = e.memory + 500; }},
   NULL_BINDING(q, "q", describe_cache, kForward), NULL_BINDING(k, "k", describe_cache, kForward),
   NULL_BINDING(v, "v", describe_cache, kForward), NULL_BINDING(o, "o", describe_cache, kForward),
   NULL_BINDING(lse, "lse", describe_cache, kForward), NULL_BINDING(probs, "probs", describe_cache, kForward),

@@ -62,12 +62,15 @@ void share(mica_attention& a) {
   a.v_prefix = dense(MICA_FP32, {1, 9, 2, 6});
 }
 
+// A query of the values' own.
+void ask_values(mica_attention& a) { a.qv = dense(MICA_FP32, {2, 5, 4, 6}); }
+
 // clang-format off
 const BadCall kBadCalls[] = {
-  {"struct_bytes", "struct_bytes is 8, want 2144 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
+  {"struct_bytes", "struct_bytes is 8, want 2216 (sizeof(mica_attention); use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.struct_bytes = 8; }},
-  {"struct_bytes_of_a_later_header", "struct_bytes is 2152, want at most 2144: the program was compiled with the header of a later Mica",
-   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 2152; }},
+  {"struct_bytes_of_a_later_header", "struct_bytes is 2224, want at most 2216: the program was compiled with the header of a later Mica",
+   kInvalid, kForward, [](mica_attention& a) { a.struct_bytes = 2224; }},
   {"abi_version", "abi_version is 9, want 1 (use MICA_ATTENTION_INIT)", kInvalid, kForward,
    [](mica_attention& a) { a.abi_version = 9; }},
 
@@ -270,6 +273,37 @@ const BadCall kBadCalls[] = {
      share(a);
      for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o, &a.lse}) t->shape[0] = 107374183;
    }},
+  {"qv_dim", "qv.shape[3] is 8, want 6 (= v.shape[3])", kInvalid, kForward,
+   [](mica_attention& a) { a.qv = dense(MICA_FP32, {2, 5, 4, 8}); }},
+  {"qv_rows", "qv.shape[1] is 4, want 5 (= q.shape[1])", kInvalid, kForward,
+   [](mica_attention& a) { a.qv = dense(MICA_FP32, {2, 4, 4, 6}); }},
+  {"qv_batch", "qv.shape[0] is 1, want 2 (= q.shape[0])", kInvalid, kForward,
+   [](mica_attention& a) { a.qv = dense(MICA_FP32, {1, 5, 4, 6}); }},
+  {"qv_heads", "qv.shape[2] is 2, want 4 (= q.shape[2])", kInvalid, kForward,
+   [](mica_attention& a) { a.qv = dense(MICA_FP32, {2, 5, 2, 6}); }},
+  {"qv_dtype", "qv.dtype is bf16, want fp32 (= q.dtype)", kInvalid, kForward,
+   [](mica_attention& a) { ask_values(a); a.qv.dtype = MICA_BF16; }},
+  {"qv_alignment", "qv.alignment is 3, want 0 or a power of two from 4 to 4096", kInvalid, kForward,
+   [](mica_attention& a) { ask_values(a); a.qv.alignment = 3; }},
+  {"qv_not_dense", "qv.stride[3] is 2, want 1 (the last dimension must be dense)", kInvalid, kForward,
+   [](mica_attention& a) { ask_values(a); a.qv.stride[3] = 2; }},
+  {"qv_fp8", "qv is given and k.dtype is e4m3, want fp32, fp16 or bf16", kInvalid, kForward,
+   [](mica_attention& a) { ask_values(a); quantise(a, false); }},
+  {"qv_too_wide", "qv.shape[3] is 512, want at most 476 (with q.shape[3] 576 in all)", kInvalid, kForward,
+   [](mica_attention& a) {
+     a.q = dense(MICA_FP32, {2, 5, 4, 100}), a.k = dense(MICA_FP32, {2, 7, 2, 100}), a.v = dense(MICA_FP32, {2, 7, 2, 512});
+     a.o = a.qv = dense(MICA_FP32, {2, 5, 4, 512});
+   }},
+  {"qv_dropout", "dropout.probability is given with qv, want it absent", kInvalid, kForward,
+   [](mica_attention& a) { ask_values(a); a.dropout.probability = 0.5f; }},
+  {"qv_probs", "probs is given with qv, want it absent", kInvalid, kForward,
+   [](mica_attention& a) { ask_values(a); a.probs = dense(MICA_FP32, {2, 4, 5, 7}); }},
+  {"qv_prefix", "k_prefix is given with qv, want it absent", kInvalid, kForward,
+   [](mica_attention& a) { ask_values(a); share(a); a.k_prefix = dense(MICA_FP32, {1, 9, 2, 8}); }},
+  {"qv_rotary", "append.rotary_cos.shape[1] is 5, want 1 to 4 (half the rotary dimension, at most q.shape[3] / 2)", kInvalid,
+   kForward, [](mica_attention& a) { ask_values(a); rotate(a, 7, 5); }},
+  {"qv_backward", "qv is given, but it is for inference and has no gradient", kUnsupported, kBackward,
+   [](mica_attention& a) { ask_values(a); }},
   {"prefix_backward", "k_prefix is given, but it is for inference and has no gradient", kUnsupported, kBackward,
    [](mica_attention& a) { share(a); }},
   {"chunk_negative", "attention_chunk is -1, want 0 (no chunks) to 536870912", kInvalid, kForward,

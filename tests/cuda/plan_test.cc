@@ -71,6 +71,35 @@ class PlanTest : public ::testing::Test {
   int32_t device = 0;
 };
 
+TEST_F(PlanTest, ASecondQueryHasKernelsOfItsOwn) {
+  mica_attention a = describe(16, 1, 100);
+  a.k = {MICA_BF16, 16, {2, 100, 1, 64}, {6400, 64, 64, 1}};
+  a.v = {MICA_BF16, 16, {2, 100, 1, 512}, {51200, 512, 512, 1}};
+  a.o = a.qv = {MICA_BF16, 16, {2, 1, 16, 512}, {8192, 8192, 512, 1}};
+  const Plan plan(a);
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+  const std::string kernel = mica_plan_kernel(plan.plan);
+  const bool is_mapped = kernel == "cuda/mla_tma_sm90_bf16_qv";
+  EXPECT_TRUE(is_mapped || kernel == "cuda/forward_wide_sm80_bf16_qv") << kernel;
+  mica_bindings x = bind(plan);
+  x.qv = reinterpret_cast<void*>(0x70000000);
+  fake.params_bytes = is_mapped ? sizeof(QvMapsParams) : sizeof(QvParams);
+  ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+  QvParams plain;
+  QvMapsParams mapped;
+  if (is_mapped)
+    std::memcpy(&mapped, fake.last_launch.params, sizeof mapped);
+  else
+    std::memcpy(&plain, fake.last_launch.params, sizeof plain);
+  const RowsArg& qv = is_mapped ? mapped.qv : plain.qv;
+  EXPECT_EQ(qv.data, x.qv);
+  EXPECT_EQ(qv.stride_head, 512);
+  EXPECT_EQ(launched().dim_qk, 576);
+
+  a.score.softcap = 30;
+  EXPECT_EQ(std::string(mica_plan_kernel(Plan(a).plan)), "cuda/forward_wide_sm80_bf16_qv");
+}
+
 TEST_F(PlanTest, ForwardIsOneLaunchOnTheCallersStream) {
   mica_attention a = describe(4, 300);
   a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;

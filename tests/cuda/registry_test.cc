@@ -69,8 +69,10 @@ Problem problem_of(const KernelRow& row) {
   const auto tensor = [&](i32 rows, i32 dim, i32 dtype, i32 heads = 4) {
     return Tensor{dtype, 16, {p.batch, rows, heads, dim}, {i64(rows) * heads * dim, heads * dim, dim, 1}};
   };
-  p.q = tensor(p.max_len_q, dim_qk, dtype, p.heads_q);
-  p.k = tensor(p.max_len_k, dim_qk, keys_dtype);
+  const i32 dim_k = row.qv ? dim_qk - dim_v : dim_qk;
+  p.q = tensor(p.max_len_q, dim_k, dtype, p.heads_q);
+  if (row.qv) p.qv = tensor(p.max_len_q, dim_v, dtype, p.heads_q);
+  p.k = tensor(p.max_len_k, dim_k, keys_dtype);
   p.v = tensor(p.max_len_k, row.traits.v_in_k ? dim_qk : dim_v, keys_dtype);
   p.v.shape[3] = dim_v;
   p.o = tensor(p.max_len_q, dim_v, dtype, p.heads_q);
@@ -175,6 +177,16 @@ TEST(KernelTable, SaysWhyNot) {
     if (!((row.served | row.traits.also_serves) & kFeatureSoftcap)) {
       p.softcap = 30;
       EXPECT_NE(reason(i, p, 90).find("without softcap"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
+    if (is_principal(row.role, p.pass)) {
+      p.qv = row.qv ? Tensor{} : p.q;
+      EXPECT_NE(reason(i, p, 90).find(row.qv ? "it wants qv" : "it does without qv"), std::string::npos) << row.name;
+    }
+    p = fits;
+    if (row.qv && row.traits.latent) {
+      p.q.shape[3] = 72;
+      EXPECT_NE(reason(i, p, 90).find("q.shape[3] is 72 beside qv, want at most 64"), std::string::npos) << row.name;
     }
     p = fits;
     if (row.traits.wants_pages) {

@@ -103,6 +103,15 @@ TEST(Face, PrefixOfTheBatch) {
     }
 }
 
+TEST(Face, QueryOfValues) {
+  Data data;
+  const std::vector<float> qv = data.q;
+  data.k.assign(kElements, 0.0f);
+  data.attention().query_of_values(mica::tensor(qv, kShape)).scale(1.0f / std::sqrt(float(kDim))).forward();
+  data.k = data.v;  // q.0 + qv.v
+  data.expect_exact(false);
+}
+
 TEST(Face, PlanIsReusedAndMoves) {
   Data data;
   const mica::Attention attention = data.attention();

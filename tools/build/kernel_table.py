@@ -25,6 +25,7 @@ FIELDS = {
     "stages": 0,
     "blocks": 0,
     "course": "ONE_TILE",
+    "qv": 0,
     "why_spill": "",
 }
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3, "FP8_E4M3": 6}  # mica_dtype
@@ -63,6 +64,7 @@ class Row:
             f"-DMICA_FULL={int(self.served == 'FULL')}",
             f"-DMICA_SERVED=mica::serves::{self.served}",
             *([] if self.course == FIELDS["course"] else [f"-DMICA_COURSE={self.course}"]),
+            *([f"-DMICA_QV={self.qv}"] if self.qv else []),
         ]
 
 

@@ -85,7 +85,7 @@ def joined_keys(k: Tensor, v: Tensor) -> Tuple[Tensor, bool]:
 
 
 def joined(q: Tensor, k: Tensor, v: Tensor, qv: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    """q.k + qv.v is one product of the joined features."""
+    """q.k + qv.v as one product of the joined features, which has a gradient."""
     if qv is None:
         return q, k
     keys, v_first = joined_keys(k, v)
@@ -125,7 +125,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_n
     bound: Dict[str, Any] = dict(numbers_of(scale, causal, *window, softcap), chunk=attention_chunk)
     begin = seqused_k if seqlens_rotary is None else vector(seqlens_rotary)
     is_turned_small = rotary_cos is not None and q.dtype is E4M3
-    by_kernel = cu_seqlens_k_new is None and qv is None and begin is seqused_k and not is_turned_small
+    by_kernel = cu_seqlens_k_new is None and begin is seqused_k and not is_turned_small
     if k_new is not None and by_kernel:
         bound.update(k_new=dense_rows(k_new), v_new=dense_rows(v_new), rotary_cos=dense_rows(rotary_cos),
                      rotary_sin=dense_rows(rotary_sin), rotary_interleaved=bool(rotary_interleaved))
@@ -135,10 +135,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_n
             q = turned(q, cu_seqlens_q, rotary_cos, rotary_sin, begin, rotary_interleaved, along)
             k_new = turned(k_new, cu_seqlens_k_new, rotary_cos, rotary_sin, begin, rotary_interleaved, True)
         seqused_k = write_into_cache((k, v), (k_new, v_new), cu_seqlens_k_new, seqused_k, page_table, kv_batch_idx)
-    q, keys = joined(q, k, v, qv)
     o, lse, _ = _tensors.forward(
-        dense_rows(q), keys if k_new is not None else dense_rows(keys), v if k_new is not None else dense_rows(v), out=out,
-        lse=True, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k if page_table is None else None,
+        dense_rows(q), k if k_new is not None else dense_rows(k), v if k_new is not None else dense_rows(v), out=out,
+        lse=True, qv=dense_rows(qv), cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k if page_table is None else None,
         seqused_q=seqused_q, seqused_k=seqused_k, cache_batch_idx=kv_batch_idx, cache_leftpad=leftpad_k,
         block_table=page_table, max_seqlen_q=hint(max_seqlen_q), max_seqlen_k=hint(max_seqlen_k),
         num_splits=int(num_splits), **factors, **bound)

@@ -27,7 +27,7 @@ struct DecodeScratch {
   float *q, *s, *o;
   u16* q_pairs;  // q and probabilities in bf16
   u32* p_pairs;
-  float *k_rows, *v_rows;  // of kDecodeKeys keys in e4m3
+  float *k_rows, *v_rows;  // of kDecodeKeys keys that are expanded
   i64 ld_q, ld_o;
   i64 bytes;
 
@@ -35,7 +35,7 @@ struct DecodeScratch {
     ld_q = leading_dimension(problem.dim_qk, 32);
     ld_o = leading_dimension(problem.dim_v, 32);
     bytes = i64(sizeof(float)) * kDecodeRows * (ld_q + kDecodeKeys + ld_o + ld_q / 2 + kDecodeKeys / 2);
-    const bool expands = problem.k.dtype == MICA_FP8_E4M3;
+    const bool expands = expands_keys(problem);
     const i64 wide_k = expands ? kDecodeKeys * i64(problem.dim_qk) : 0;
     const i64 wide_v = expands ? kDecodeKeys * i64(problem.dim_v) : 0;
     bytes += i64(sizeof(float)) * (wide_k + wide_v);
@@ -65,16 +65,16 @@ class DecodeWorker {
   void run(Range keys) {
     for (i32 r = 0; r < rows_; ++r) {
       load_query(call_, sequence_, place(r), m_.q + r * m_.ld_q);
-      if (kHasPairs && p_.k.dtype == MICA_BF16)
+      if (kHasPairs && multiplied_dtype() == MICA_BF16)
         pack_a_row(m_.q_pairs + r * m_.ld_q, m_.ld_q, m_.q + r * m_.ld_q, p_.dim_qk);
       else
         align_tail(m_.q + r * m_.ld_q);
       state_[r] = empty_state<ScalarMath>();
     }
     __builtin_memset(m_.o, 0, sizeof(float) * size_t(rows_ * m_.ld_o));
-    if (p_.k.dtype == MICA_FP32 || p_.k.dtype == MICA_FP8_E4M3)
+    if (multiplied_dtype() == MICA_FP32)
       attend_keys<MICA_FP32>(keys);
-    else if (p_.k.dtype == MICA_BF16)
+    else if (multiplied_dtype() == MICA_BF16)
       attend_keys<MICA_BF16>(keys);
     else
       attend_keys<MICA_FP16>(keys);
@@ -84,6 +84,7 @@ class DecodeWorker {
   SoftmaxState<ScalarMath> state(i32 r) const { return state_[r]; }
 
  private:
+  i32 multiplied_dtype() const { return expands_keys(p_) ? i32(MICA_FP32) : p_.k.dtype; }
   RowPlace place(i32 r) const {
     return RowPlace{tile_.b, tile_.head_begin + r % tile_.heads, tile_.q_begin + r / tile_.heads};
   }
@@ -116,7 +117,7 @@ class DecodeWorker {
   template <i32 kDtype>
   void attend_keys(Range keys) {
     if constexpr (kReadsInOrder)
-      if (is_one_in_order() && p_.dim_v % kLanes == 0 && p_.k.dtype != MICA_FP8_E4M3 && keys.begin < keys.end)
+      if (is_one_in_order() && p_.dim_v % kLanes == 0 && !expands_keys(p_) && keys.begin < keys.end)
         return attend_in_order<kDtype>(keys);
     for (i32 j = keys.begin; j < keys.end; j += kDecodeKeys) attend<kDtype>(tile_at(keys, j, kDecodeKeys));
   }
@@ -153,11 +154,10 @@ class DecodeWorker {
   void attend(const TileKeys& keys) {
     const KeyRows k = rows_of(call_.x->k, p_.k, keys.begin), v = rows_of(call_.x->v, p_.v, keys.begin);
     const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
-    const bool expands = p_.k.dtype == MICA_FP8_E4M3;
+    const bool expands = expands_keys(p_);
     if (expands) {
       const ExpandedRows wide_k = {m_.k_rows, p_.dim_qk}, wide_v = {m_.v_rows, p_.dim_v};
-      wide_k.fill(call_, k, descale_of(p_.k_descale, call_.x->k_descale), keys.count);
-      wide_v.fill(call_, v, descale_of(p_.v_descale, call_.x->v_descale), keys.count);
+      expand_keys(call_, k, v, wide_k, wide_v, keys.count);
       for (i32 j = 0; j < keys.count; ++j) {
         k_rows[j] = static_cast<const char*>(wide_k(j));
         v_rows[j] = static_cast<const char*>(wide_v(j));

@@ -15,7 +15,7 @@ struct ForwardScratch {
   using Element = typename E::Element;
   Element *q, *k, *v, *p;
   float *s, *o;
-  float *k_rows, *v_rows;  // of a tile of e4m3 keys
+  float *k_rows, *v_rows;  // of a tile of keys that are expanded
   SoftmaxState<ScalarMath>* state;
   i64 ld_q, ld_s, ld_p, ld_o;
   i64 bytes = 0;
@@ -36,7 +36,7 @@ struct ForwardScratch {
     v = take<Element>(base, E::packed_b_elements(plan.tile_k, problem.dim_v));
     o = take<float>(base, rows * ld_o);
     state = take<SoftmaxState<ScalarMath>>(base, rows);
-    const bool expands = problem.k.dtype == MICA_FP8_E4M3;
+    const bool expands = expands_keys(problem);
     k_rows = take<float>(base, expands ? i64(plan.tile_k) * problem.dim_qk : 0);
     v_rows = take<float>(base, expands ? i64(plan.tile_k) * problem.dim_v : 0);
   }
@@ -96,10 +96,9 @@ class ForwardWorker {
     const i32 head_k = tile_.head_begin / p_.group;
     const KeyRows k = {call_.sequences, &sequence_, call_.x->k, &p_.k, tile_.b, head_k, j_begin};
     const KeyRows v = {call_.sequences, &sequence_, call_.x->v, &p_.v, tile_.b, head_k, j_begin};
-    if (p_.k.dtype == MICA_FP8_E4M3) {
+    if (expands_keys(p_)) {
       const ExpandedRows wide_k = {m_.k_rows, p_.dim_qk}, wide_v = {m_.v_rows, p_.dim_v};
-      wide_k.fill(call_, k, descale_of(p_.k_descale, call_.x->k_descale), keys);
-      wide_v.fill(call_, v, descale_of(p_.v_descale, call_.x->v_descale), keys);
+      expand_keys(call_, k, v, wide_k, wide_v, keys);
       E::pack_b_transposed(m_.k, wide_k, MICA_FP32, p_.dim_qk, keys);
       E::pack_b(m_.v, wide_v, MICA_FP32, keys, p_.dim_v);
     } else {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention in fp32 on tensor cores by tf32x3 (device/products.cuh). A warp owns 16 or 32 rows and dim_v / kColumnWarps
 // columns of V; rows are packed as in decode, and one stage of K and V serves every head dimension. Splitting K and V
-// into their tf32 parts costs half as much with 32 rows, so a tile has them where the accumulators fit.
+// into their tf32 parts costs half as much with 32 rows, so a tile has them where the accumulators fit. With a second
+// query (QvParams) a row of Q is q's and then qv's, and a row of K is k's and then v's.
 #pragma once
 
 #include "device/products.cuh"
-#include "kernels/parts/packed_rows.cuh"
+#include "kernels/parts/qv_rows.cuh"
 
 namespace mica {
 
-template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, bool full>
+template <class Params, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, bool full>
 struct ForwardFp32Sm80 {
+  using Joined = JoinedRow<float>;
   // A row of fp32 is swizzled like a row of twice as many 16-bit elements: a chunk is four columns, and ldmatrix hands
   // lane l element l % 4 of a chunk of row l / 4, which is how tf32 operands lie.
   using QTile = SharedTile<2 * dim_qk>;
@@ -26,7 +28,7 @@ struct ForwardFp32Sm80 {
   using Parts = typename Tile::template Parts<1, tile_q, decode_part_stride(dim_v)>;
   using Scores = float[kMBlocks][tile_k / 8][4];
 
-  const ForwardParams& p;
+  const Params& p;
   Tile rows;
   const float* k_base;  // key 0, or page 0
   const float* v_base;
@@ -59,12 +61,38 @@ struct ForwardFp32Sm80 {
       }
     }
   }
+  // The same of rows (JoinedRow) of two tensors, of Q or K.
+  template <int num_rows, class RowAt>
+  MICA_DEVICE void load_joined(u32 shared, RowAt row_at) const {
+#pragma unroll 1
+    for (int r = threadIdx.x / 32; r < num_rows; r += warps) {
+      const Joined from = row_at(r);
+      for (int chunk = threadIdx.x % 32; chunk < dim_qk / 4; chunk += 32) {
+        const u32 to = shared + QTile::offset(r, chunk);
+        if (!rows.has(kFeatureUnaligned)) {
+          const bool inside = from.has(chunk * 4);
+          cp_async_16(to, inside ? from.at(chunk * 4) : static_cast<const float*>(p.q.data), inside ? 16 : 0);
+        } else {
+          u32 words[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) words[e] = from.has(chunk * 4 + e) ? bits_of(*from.at(chunk * 4 + e)) : 0u;
+          store_shared_16(to, words);
+        }
+      }
+    }
+  }
   MICA_DEVICE const float* key_at(const RowsArg& a, const float* base, i32 key) const {
     if (key >= rows.sequence.len_k) return nullptr;
     if (!rows.has(kFeaturePaged)) return base + key * a.stride_row;
     return base + key_row_offset(p.sequences, rows.sequence, rows.batch_index, key, a.stride_batch, a.stride_row);
   }
   MICA_DEVICE void load_q() const {
+    if constexpr (kHasQv<Params>)
+      return load_joined<tile_q>(smem_q, [&](i32 r) {
+        const auto where = rows.row_at(r);
+        const bool used = where.query < rows.sequence.len_q;
+        return Joined{used ? rows.q_row(where) : nullptr, qv_row(rows, p.qv, where), key_columns(p), p.dim_qk};
+      });
     load_rows<dim_qk, tile_q>(
         p.dim_qk,
         [&](i32 r) {
@@ -74,6 +102,11 @@ struct ForwardFp32Sm80 {
         [&](i32 r, i32 chunk) { return smem_q + QTile::offset(r, chunk); });
   }
   MICA_DEVICE void load_k(i32 tile) const {
+    if constexpr (kHasQv<Params>)
+      return load_joined<tile_k>(smem_k, [&](i32 r) {
+        return Joined{key_at(p.k, k_base, tile * tile_k + r), key_at(p.v, v_base, tile * tile_k + r), key_columns(p),
+                      p.dim_qk};
+      });
     load_rows<dim_qk, tile_k>(
         p.dim_qk, [&](i32 r) { return key_at(p.k, k_base, tile * tile_k + r); },
         [&](i32 r, i32 chunk) { return smem_k + QTile::offset(r, chunk); });
@@ -215,10 +248,11 @@ struct ForwardFp32Sm80 {
 }  // namespace mica
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
-    MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
+    MICA_KERNEL_NAME(const __grid_constant__ mica::RowParams<MICA_QV> params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   static_assert(MICA_STAGES == 1);
-  using Kernel = mica::ForwardFp32Sm80<MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_FULL>;
+  using Kernel = mica::ForwardFp32Sm80<mica::RowParams<MICA_QV>, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
+                                       MICA_WARPS, MICA_FULL>;
   Kernel kernel{params, {params}};
   kernel.run(smem);
 }

@@ -3,17 +3,18 @@
 // split V's columns. A warp owns 16 rows, kColumns columns of V and, where the block has warps left, one of kGroups
 // shares of each key tile; the warps of the same rows and keys each compute the scores, which costs less than passing
 // them on. Rows are packed as in decode: it serves prompts (64 rows, one group) and decode (16 rows, several groups and
-// splits).
+// splits). With a second query (QvParams) a row of Q is q's and then qv's, and a row of K is k's and then v's.
 #pragma once
 
 #include "device/shared_tile.cuh"
-#include "kernels/parts/packed_rows.cuh"
+#include "kernels/parts/qv_rows.cuh"
 
 namespace mica {
 
-template <class Element_, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
+template <class Element_, class Params, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool full>
 struct ForwardWideSm80 {
   using Element = Element_;
+  using Joined = JoinedRow<u16>;
   using QTile = SharedTile<dim_qk>;
   using VTile = SharedTile<dim_v>;
   static constexpr int kRowWarps = tile_q / 16;
@@ -29,7 +30,7 @@ struct ForwardWideSm80 {
   using Parts = typename Tile::template Parts<kGroups, tile_q, decode_part_stride(dim_v)>;
   using Scores = float[kGroupKeys / 8][4];
 
-  const ForwardParams& p;
+  const Params& p;
   Tile rows;
   const u16* k_base;  // key 0, or page 0
   const u16* v_base;
@@ -67,6 +68,27 @@ struct ForwardWideSm80 {
       });
     }
   }
+  // The same of rows (JoinedRow) of two tensors.
+  template <int num_rows, class RowAt>
+  MICA_DEVICE void load_joined(u32 shared, RowAt row_at) const {
+#pragma unroll 1
+    for (int r = threadIdx.x / 32; r < num_rows; r += warps) {
+      const Joined from = row_at(r);
+      for_each_chunk<dim_qk>([&](i32 chunk) {
+        const u32 to = shared + QTile::offset(r, chunk);
+        if (!rows.has(kFeatureUnaligned)) {
+          const bool inside = from.has(chunk * 8);
+          cp_async_16(to, inside ? from.at(chunk * 8) : static_cast<const u16*>(p.q.data), inside ? 16 : 0);
+          return;
+        }
+        u32 words[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (from.has(chunk * 8 + e)) words[e / 2] |= u32(*from.at(chunk * 8 + e)) << (e % 2 * 16);
+        store_shared_16(to, words);
+      });
+    }
+  }
   // Calls function(chunk) for this lane's chunks of a row.
   template <int dim, class Function>
   static MICA_DEVICE void for_each_chunk(Function function) {
@@ -83,6 +105,11 @@ struct ForwardWideSm80 {
     return base + key_row_offset(p.sequences, rows.sequence, rows.batch_index, key, a.stride_batch, a.stride_row);
   }
   MICA_DEVICE void load_k(i32 tile, i32 stage) const {
+    if constexpr (kHasQv<Params>)
+      return load_joined<tile_k>(smem_k + stage * kKBytes, [&](i32 r) {
+        return Joined{key_at(p.k, k_base, tile * tile_k + r), key_at(p.v, v_base, tile * tile_k + r), key_columns(p),
+                      p.dim_qk};
+      });
     load_rows<dim_qk, tile_k>(smem_k + stage * kKBytes, p.dim_qk,
                               [&](i32 r) { return key_at(p.k, k_base, tile * tile_k + r); });
   }
@@ -91,6 +118,12 @@ struct ForwardWideSm80 {
                              [&](i32 r) { return key_at(p.v, v_base, tile * tile_k + r); });
   }
   MICA_DEVICE void load_q() const {
+    if constexpr (kHasQv<Params>)
+      return load_joined<tile_q>(smem_q, [&](i32 r) {
+        const auto where = rows.row_at(r);
+        const bool used = where.query < rows.sequence.len_q;
+        return Joined{used ? rows.q_row(where) : nullptr, qv_row(rows, p.qv, where), key_columns(p), p.dim_qk};
+      });
     load_rows<dim_qk, tile_q>(smem_q, p.dim_qk, [&](i32 r) {
       const auto where = rows.row_at(r);
       return where.query < rows.sequence.len_q ? rows.q_row(where) : nullptr;
@@ -231,10 +264,10 @@ struct ForwardWideSm80 {
 }  // namespace mica
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
-    MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
+    MICA_KERNEL_NAME(const __grid_constant__ mica::RowParams<MICA_QV> params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel = mica::ForwardWideSm80<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                       MICA_STAGES, MICA_FULL>;
+  using Kernel = mica::ForwardWideSm80<MICA_ELEMENT, mica::RowParams<MICA_QV>, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q,
+                                       MICA_TILE_K, MICA_WARPS, MICA_STAGES, MICA_FULL>;
   Kernel kernel{params, {params}};
   mica::griddepcontrol_launch_dependents();
   kernel.run(smem);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with V in K (mla_block_sm90), keys fetched by the copy engine.
+// Attention with V in K, or with a second query for V (mla_block_sm90), keys fetched by the copy engine.
 #pragma once
 
 #include "kernels/parts/mla_block_sm90.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
-    MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardMapsParams params) {
+    MICA_KERNEL_NAME(const __grid_constant__ mica::RowMapsParams<MICA_QV> params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel = mica::MlaSm90<MICA_ELEMENT, mica::ForwardMapsParams, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K,
-                               MICA_WARPS, MICA_STAGES>;
+  using Kernel = mica::MlaSm90<MICA_ELEMENT, mica::RowMapsParams<MICA_QV>, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q,
+                               MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
   Kernel kernel(params);
   mica::griddepcontrol_launch_dependents();
   kernel.run(smem);

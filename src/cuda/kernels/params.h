@@ -155,6 +155,15 @@ struct ForwardMapsParams {
   MappedRows q, k, v;
   MappedRows o;  // boxes of a warp's rows; box_rows 0: O does not leave by the copy engine
 };
+// Forward with a second query for the values (Problem::qv): dim_qk counts the columns of q and qv, which meet those of
+// k and then of v.
+struct QvParams : ForwardParams {
+  RowsArg qv;
+};
+struct QvMapsParams {
+  ForwardMapsParams maps;
+  RowsArg qv;
+};
 // Rows of an accumulator that a warp of a warpgroup has.
 constexpr i32 kWarpRows = 16;
 

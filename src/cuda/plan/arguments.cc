@@ -13,7 +13,7 @@ namespace mica {
 
 ForwardParams forward_params(const Problem& p, i32 tile_q, const Splits& splits) {
   ForwardParams a = {};
-  a.q = p.rotary_dim > 0 ? workspace_rows(p, p.dim_qk) : rows_arg(p.q);
+  a.q = p.rotary_dim > 0 ? workspace_rows(p, i32(p.q.shape[3])) : rows_arg(p.q);
   a.k = rows_arg(p.k);
   a.v = rows_arg(p.v);
   a.o = rows_arg(p.o);
@@ -92,7 +92,7 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   q.strides = forward.q;  // rotary: of the workspace
   // Short sequences wait for memory: what lies beside a row is another head's, which another block asks for by itself.
   constexpr i32 kMostShortKeys = 1024;
-  const bool is_short = p.hint_len_k <= kMostShortKeys && p.dtype != MICA_FP8_E4M3 && !row.traits.v_in_k;
+  const bool is_short = p.hint_len_k <= kMostShortKeys && p.dtype != MICA_FP8_E4M3 && !row.traits.latent;
   const Lines lines = is_short ? Lines::ONE : Lines::TWO;
   const auto encode_rows = [](bool cuts, const RowsShape& rows, i32 box_rows, MappedRows& mapped, Lines lines_of_box) {
     return cuts ? encode_cut_map(rows, box_rows, mapped, lines_of_box)
@@ -107,7 +107,7 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   const i32 box_rows_q = p.joined_heads > 0 ? joined_boxes(p.joined_heads).rows_of_box : kBoxRows;
   mica_status status = encode_queries(row.traits.cuts_boxes && !is_whole_q, q, box_rows_q, params.q, lines);
   if (!fetches_rows(p, row)) {
-    const i32 box_rows = p.page_size > 0 && !row.traits.v_in_k ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
+    const i32 box_rows = p.page_size > 0 && !row.traits.latent ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
     const bool is_whole = p.total_k == i64(p.batch) * p.hint_len_k && p.hint_len_k % row.tile_k == 0;
     const bool cuts = row.traits.cuts_boxes && (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 && !is_whole;
     const auto encode = [&](const Tensor& tensor, i32 dim, MappedRows& mapped) {
@@ -138,6 +138,15 @@ mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x,
   if (status == MICA_OK && a.v.box_rows > 0) status = bind_map(a.v, a.forward.v.data);
   if (status == MICA_OK && a.o.box_rows > 0) status = bind_map(a.o, a.forward.o.data);
   return status;
+}
+
+void bind(QvParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  bind(static_cast<ForwardParams&>(a), p, x, layout);
+  a.qv.data = writable(x.qv);
+}
+mica_status bind(QvMapsParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
+  a.qv.data = writable(x.qv);
+  return bind(a.maps, p, x, layout);
 }
 
 CombineParams combine_params(const ForwardParams& forward, const Problem& p, i32 team_warps, i32 lse_heads) {
@@ -202,7 +211,7 @@ AppendParams append_params(const Problem& p) {
   a.k_new = rows_arg(p.k_new);
   a.v_new = rows_arg(p.v_new);
   a.q = rows_arg(p.q);
-  a.q_rotated = workspace_rows(p, p.dim_qk);
+  a.q_rotated = workspace_rows(p, i32(p.q.shape[3]));
   a.cos_stride_position = p.rotary_cos.stride[0];
   a.cos_stride_pair = p.rotary_cos.stride[1];
   a.sin_stride_position = p.rotary_sin.stride[0];
@@ -215,7 +224,7 @@ AppendParams append_params(const Problem& p) {
   a.batch = p.batch;
   a.heads_q = p.heads_q;
   a.heads_k = p.heads_k;
-  a.dim_qk = p.dim_qk;
+  a.dim_qk = i32(p.q.shape[3]);
   a.dim_v = p.dim_v;
   a.dtype = p.dtype;
   a.quantises = p.k.dtype != p.dtype;

@@ -52,6 +52,11 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& pro
 mica_status bind(ForwardMapsParams& params, const Problem& problem, const mica_bindings& bindings,
                  const WorkspaceLayout& layout);
 
+// The same with a second query, whose rows the plan fills in.
+void bind(QvParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
+mica_status bind(QvMapsParams& params, const Problem& problem, const mica_bindings& bindings,
+                 const WorkspaceLayout& layout);
+
 CombineParams combine_params(const ForwardParams& forward, const Problem& problem, i32 team_warps, i32 lse_heads);
 void bind(CombineParams& params, const Problem& problem, const mica_bindings& bindings, const WorkspaceLayout& layout);
 

@@ -124,7 +124,11 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   if (row.traits.uses_maps) {
     ForwardMapsParams mapped = {};
     status = forward_maps_params(params, p, row, mapped);
-    if (status == MICA_OK) status = add_step(plan, StepKind::FORWARD_MAPS, index, grid, mapped);
+    if (status == MICA_OK)
+      status = row.qv ? add_step(plan, StepKind::QV_MAPS, index, grid, QvMapsParams{mapped, rows_arg(p.qv)})
+                      : add_step(plan, StepKind::FORWARD_MAPS, index, grid, mapped);
+  } else if (row.qv) {
+    status = add_step(plan, StepKind::QV, index, grid, QvParams{params, rows_arg(p.qv)});
   } else {
     status = add_step(plan, StepKind::FORWARD, index, grid, params);
   }
@@ -134,8 +138,8 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
     const bool is_roomy = row.traits.pairs_heads ? blocks_of_sm(row, grid, choice.device) < row.blocks
                                                  : is_spread(p, row, choice.device, grid);
     if (is_roomy) step.smem_bytes = u32(row.traits.roomy_smem_bytes);
-    // Blocks with V in K take a whole SM each: several rounds of them, or none that leaves a part, gain nothing by it.
-    if (!row.traits.v_in_k || (splits.num_splits > 1 && grid <= at_once)) let_overlap(plan, choice, index);
+    // MLA's blocks take a whole SM each: several rounds of them, or none that leaves a part, gain nothing by it.
+    if (!row.traits.latent || (splits.num_splits > 1 && grid <= at_once)) let_overlap(plan, choice, index);
   }
   return status;
 }

@@ -15,6 +15,8 @@ namespace mica {
   MICA_STEP_KIND(APPEND, AppendParams)                    \
   MICA_STEP_KIND(FORWARD, ForwardParams)                  \
   MICA_STEP_KIND(FORWARD_MAPS, ForwardMapsParams)         \
+  MICA_STEP_KIND(QV, QvParams)                            \
+  MICA_STEP_KIND(QV_MAPS, QvMapsParams)                   \
   MICA_STEP_KIND(COMBINE, CombineParams)                  \
   MICA_STEP_KIND(JOIN, JoinParams)                        \
   MICA_STEP_KIND(PROBS, ProbsParams)                      \

@@ -197,6 +197,15 @@ def test_ops_obey_torch(device):
 
 
 @needs_ops
+def test_a_second_query_is_traced(device):
+    q, k, v = qkv(device)
+    qv = torch.randn(*q.shape[:-1], v.shape[-1], device=device)
+    call = lambda *t: mica.attention_with_cache(*t[:3], qv=t[3], causal=True)  # noqa: E731
+    given = [t.detach() for t in (q, k, v, qv)]
+    torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(*given), call(*given))
+
+
+@needs_ops
 def test_export_and_fake_tensors(device):
     class Layer(torch.nn.Module):
         def forward(self, q, k, v):

@@ -430,6 +430,49 @@ def test_a_tree_that_is_none(device):
         mica.attention_with_cache(*(t.cpu().numpy() for t in (q, cache, cache)), tree=tree.tolist())
 
 
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("options", [{}, {"causal": True, "sinks": 1, "softcap": 5.0, "scale": 0.2}], ids=str)
+def test_a_second_query_for_the_values(device, options, paged):
+    """q.k + qv.v, new keys included; qv's columns are not dense."""
+    q, k, v = (torch.randn(2, 3, h, d, device=device) for h, d in ((4, 16), (1, 16), (1, 40)))
+    qv = torch.randn(2, 3, 40, 4, device=device).transpose(2, 3)
+    caches = [torch.randn(6, 8, 1, d, device=device) if paged else torch.randn(2, 24, 1, d, device=device) for d in (16, 40)]
+    table = torch.tensor([[5, 0, 1], [2, 3, 4]], dtype=torch.int32, device=device) if paged else None
+    options = dict(options)
+    if "sinks" in options:
+        options["sinks"] = torch.randn(4, device=device)
+    o, lse = mica.attention_with_cache(q, *caches, k=k, v=v, cache_seqlens=[17, 2], block_table=table, qv=qv, return_lse=True,
+                                       **options)
+    for b, n in enumerate((20, 5)):
+        keys, values = (cache[table[b].long()].flatten(0, 1)[None, :n] if paged else cache[b:b + 1, :n] for cache in caches)
+        assert torch.equal(values[0, -3:], v[b])
+        want, want_lse = reference.attention(torch.cat((q, qv), -1)[b:b + 1], torch.cat((keys, values), -1), values, **options)
+        torch.testing.assert_close(o[b:b + 1].double(), want, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(lse[b:b + 1].double(), want_lse, rtol=2e-5, atol=2e-5)
+
+
+def test_a_second_query_of_arrays():
+    q, k, v, qv = (torch.randn(2, n, h, d) for n, h, d in ((3, 4, 16), (9, 2, 16), (9, 2, 24), (3, 4, 24)))
+    want = mica.attention_with_cache(q, k, v, qv=qv, causal=True)
+    torch.testing.assert_close(want.double(), reference.attention(torch.cat((q, qv), -1), torch.cat((k, v), -1), v, causal=True)[0],
+                               rtol=2e-5, atol=2e-5)
+    got = mica.attention_with_cache(*(t.numpy() for t in (q, k, v)), qv=qv.numpy(), causal=True)
+    assert torch.equal(torch.from_numpy(got), want)
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(qv=torch.ones(1, 3, 2, 24)), r"qv.shape\[3\] is 24, want 16 \(= v_cache.shape\[3\]\)"),
+    (dict(qv=torch.ones(1, 3, 2, 16).half()), "qv.dtype is fp16, want fp32"),
+    (dict(qv=torch.ones(1, 3, 2, 16), k_prefix=torch.ones(9, 2, 32), v_prefix=torch.ones(9, 2, 16)),
+     "k_prefix is given with qv, want None"), (dict(qv=3), "qv is a int, want")])
+def test_a_second_query_that_does_not_fit(options, message):
+    q, k, v = torch.ones(1, 3, 2, 32), torch.ones(1, 7, 2, 32), torch.ones(1, 7, 2, 16)
+    with pytest.raises((mica.InvalidArgument, TypeError), match=message):
+        mica.attention_with_cache(q, k, v, **options)
+    with pytest.raises(mica.Unsupported, match="qv requires a gradient"):
+        mica.attention_with_cache(q, k, v, qv=torch.ones(1, 3, 2, 16, requires_grad=True))
+
+
 @pytest.mark.parametrize("options", [{}, {"causal": True, "sinks": 1, "softcap": 5.0, "scale": 0.2}, {"tree": 1}], ids=str)
 def test_a_prefix_that_the_batch_shares(device, options):
     q, cache_k, cache_v = (torch.randn(3, n, h, 32, device=device) for n, h in ((4, 4), (20, 2), (20, 2)))

@@ -50,6 +50,28 @@ def test_qv_adds_a_product_with_the_values(device):
     want, _ = reference.attention(torch.cat((q, qv), -1), torch.cat((k, v), -1), v, causal=True)
     close(fa3.flash_attn_func(q, k, v, qv=qv, causal=True), want)
     close(fa3.flash_attn_with_kvcache(q, k, v, qv=qv, causal=True), want)
+    packed = [t.flatten(0, 1) for t in (q, k, v)]
+    ends = [torch.tensor([0, n], dtype=torch.int32, device=device) for n in (3, 7)]
+    made = fa3.flash_attn_varlen_func(*packed, *ends, 3, 7, qv=qv.flatten(0, 1), causal=True, return_attn_probs=True)
+    close(made[0][None], want)
+
+
+def test_qv_has_a_gradient_and_else_joins_nothing(device, monkeypatch):
+    q, qv = torch.randn(1, 3, 4, 16, device=device), torch.randn(1, 3, 4, 32, device=device)
+    k, v = torch.randn(1, 7, 1, 16, device=device), torch.randn(1, 7, 1, 32, device=device)
+    leaves = [t.double().requires_grad_() for t in (q, k, v, qv)]
+    want, _ = reference.attention(torch.cat((leaves[0], leaves[3]), -1), torch.cat(leaves[1:3], -1), leaves[2])
+    given = [t.detach().clone().requires_grad_() for t in (q, k, v, qv)]
+    out = fa3.flash_attn_func(*given[:3], qv=given[3])
+    d_out = torch.randn_like(out)
+    for got, right in zip(torch.autograd.grad(out, given, d_out), torch.autograd.grad(want, leaves, d_out.double())):
+        close(got, right, 1e-4)
+
+    def refuse(*_, **__):
+        raise AssertionError("joined")
+    monkeypatch.setattr(torch, "cat", refuse)
+    fa3.flash_attn_with_kvcache(q, k, v, qv=qv, cache_seqlens=5)
+    close(fa3.flash_attn_func(q, k, v, qv=qv), want)
 
 
 def test_packed_qkv_in_both_layouts(device):

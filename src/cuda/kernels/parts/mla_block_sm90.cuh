@@ -17,21 +17,24 @@
 // and lie in one piece; else by cp.async, with zeros past the last key.
 //
 // V may begin at any panel of 64 columns of K: panels of Q and K are fetched in rotated order, so that V's come first.
+// With a second query (QvMapsParams) K is V and then K's own columns, up to 64, and Q is qv and then q.
 #pragma once
 
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
 #include "kernels/parts/key_rows_sm90.cuh"
-#include "kernels/parts/packed_rows.cuh"
+#include "kernels/parts/qv_rows.cuh"
 
 namespace mica {
 
-// What the parameters say beside where K's map is, if they have one.
-MICA_DEVICE const ForwardParams& forward_of(const ForwardParams& params) { return params; }
-MICA_DEVICE const ForwardParams& forward_of(const ForwardMapsParams& params) { return params.forward; }
-MICA_DEVICE const MappedRows* k_map_of(const ForwardParams&) { return nullptr; }
-MICA_DEVICE const MappedRows* k_map_of(const ForwardMapsParams& params) { return &params.k; }
+// Where the maps of V's panels and of the others are, if there are any.
+MICA_DEVICE const MappedRows* v_map_of(const ForwardParams&) { return nullptr; }
+MICA_DEVICE const MappedRows* v_map_of(const ForwardMapsParams& params) { return &params.k; }
+MICA_DEVICE const MappedRows* v_map_of(const QvMapsParams& params) { return &params.maps.v; }
+MICA_DEVICE const MappedRows* rest_map_of(const ForwardParams&) { return nullptr; }
+MICA_DEVICE const MappedRows* rest_map_of(const ForwardMapsParams& params) { return &params.k; }
+MICA_DEVICE const MappedRows* rest_map_of(const QvMapsParams& params) { return &params.maps.k; }
 
 template <class Element_, class Params, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
 struct MlaSm90 {
@@ -55,6 +58,7 @@ struct MlaSm90 {
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
   static constexpr int kConsumers = 256;  // threads
   static constexpr bool kHasMap = sizeof(Params) > sizeof(ForwardParams);
+  static constexpr bool kIsApart = kHasQv<Params>;  // V and its query have tensors of their own
   // Named barriers: P of a, or of b, is there, with its maxima; all consumers.
   static constexpr int kReadyA = 1, kReadyB = 2, kAll = 3;
 
@@ -89,6 +93,7 @@ struct MlaSm90 {
   }
   // The column in global memory of a panel's first.
   MICA_DEVICE i32 column_of(i32 panel) const {
+    if constexpr (kIsApart) return panel < 2 * kHalf ? panel * 64 : 0;
     const i32 rotated = panel + v_panel;
     return (rotated < kPanels ? rotated : rotated - kPanels) * 64;
   }
@@ -132,7 +137,8 @@ struct MlaSm90 {
   // By one warp: its half of the columns of V in every tile of a stage, and the half 0 also what is not V's.
   MICA_DEVICE void produce(i32 stage, i32 half) const {
     if (pairs == 0) return;
-    const u16* head = static_cast<const u16*>(p.k.data) + rows.head_k * p.k.stride_head;
+    const RowsArg& values = kIsApart ? p.v : p.k;
+    const u16* head = static_cast<const u16*>(values.data) + rows.head_k * values.stride_head;
     const u32 shared = smem_k + stage * KTile::kBytes;
     // Whether no tile lies in two pages.
     const bool tiles_are_whole =
@@ -141,7 +147,9 @@ struct MlaSm90 {
     for (i32 pair = 0; pair < pairs; ++pair) {
       const i32 tile = tile_of(pair, stage);
       const PagedRow first = {clamp_to(ahead.at[0].entry, 0, p.sequences.slots_k - 1), ahead.at[0].row};
-      const typename Keys::Offsets offsets = ahead.offsets(p.sequences, p.k);
+      const typename Keys::Offsets offsets = ahead.offsets(p.sequences, values);
+      [[maybe_unused]] typename Keys::Offsets rest_offsets;
+      if constexpr (kIsApart) rest_offsets = ahead.offsets(p.sequences, p.k);
       if (pair + 1 < pairs) ahead = Keys::find(rows, tile_of(pair + 1, stage));
       const i32 valid_keys = tile < own.end ? rows.sequence.len_k - tile * tile_k : 0;
       mbarrier_wait(empty(stage, half), (pair & 1) ^ 1);
@@ -155,12 +163,18 @@ struct MlaSm90 {
       for (int part = 0; part < kHalf / 2; ++part) {
         const i32 panel = half * kHalf + 2 * part;
         const i32 columns[2] = {column_of(panel), column_of(panel + 1)};
-        Keys::fetch(shared + panel * KTile::kPanelBytes, head, offsets, columns, valid_keys, p.dim_qk);
+        Keys::fetch(shared + panel * KTile::kPanelBytes, head, offsets, columns, valid_keys,
+                    kIsApart ? p.dim_v : p.dim_qk);
         cp_async_commit();
       }
       if (half == 0) {
         const i32 columns[kRest] = {column_of(2 * kHalf)};
-        Keys::fetch(shared + 2 * kHalf * KTile::kPanelBytes, head, offsets, columns, valid_keys, p.dim_qk);
+        const u32 to = shared + 2 * kHalf * KTile::kPanelBytes;
+        if constexpr (kIsApart)
+          Keys::fetch(to, static_cast<const u16*>(p.k.data) + rows.head_k * p.k.stride_head, rest_offsets, columns,
+                      valid_keys, key_columns(p));
+        else
+          Keys::fetch(to, head, offsets, columns, valid_keys, p.dim_qk);
         cp_async_commit();
         announce<2>(full(stage, 0));
         announce<1>(full(stage, 1));
@@ -180,7 +194,7 @@ struct MlaSm90 {
       if (asks) {
         mbarrier_arrive_expecting(full(stage, part), panels * KTile::kPanelBytes);
         for (i32 panel = 2 * part; panel < 2 * part + panels; ++panel) {
-          const MappedRows& k = *k_map_of(params);
+          const MappedRows& k = part == kVParts ? *rest_map_of(params) : *v_map_of(params);
           tma_load(smem_k + stage * KTile::kBytes + panel * KTile::kPanelBytes, k.map,
                    {column_of(panel), row, rows.head_k * k.head_step, slot * k.slot_step}, full(stage, part));
         }
@@ -205,8 +219,15 @@ struct MlaSm90 {
 #pragma unroll 6
     for (i32 i = 0; i < QTile::kChunks / 4; ++i) {
       const i32 chunk = i * 4 + thread % 4, column = column_of(chunk / 8) + chunk % 8 * 8;
-      const bool inside = used && column < p.dim_qk;
-      cp_async_16(smem_q + QTile::offset(r, chunk), inside ? row + column : row, inside ? 16 : 0);
+      const u16* from = row;
+      i32 columns = p.dim_qk;
+      if constexpr (kIsApart) {
+        const bool is_value = chunk / 8 < 2 * kHalf;
+        from = is_value ? qv_row(rows, params.qv, where) : row;
+        columns = is_value ? p.dim_v : key_columns(p);
+      }
+      const bool inside = used && column < columns;
+      cp_async_16(smem_q + QTile::offset(r, chunk), inside ? from + column : from, inside ? 16 : 0);
     }
     cp_async_commit();
     cp_async_wait<0>();
