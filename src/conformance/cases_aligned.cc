@@ -134,6 +134,18 @@ void add_aligned_cases(CaseTable& table) {
                                 .packed_q = {200, 20, 0, 30},
                                 .packed_k = {200, 20, 7, 60},
                                 .hint_q = 64});
+    // Of one length, which a block guesses for its first items; and lengths that only add up to it.
+    add("_varlen_one_length", {.batch = 7,
+                               .heads_q = 2,
+                               .heads_k = 1,
+                               .packed_q = std::vector<int32_t>(7, 80),
+                               .packed_k = std::vector<int32_t>(7, 50)});
+    add("_varlen_not_one_length", {.batch = 4,
+                                   .heads_q = 3,
+                                   .heads_k = 1,
+                                   .packed_q = {100, 20, 60, 60},
+                                   .packed_k = std::vector<int32_t>(4, 60),
+                                   .hint_q = 60});
     if (dim == 64) {
       std::vector<int32_t> rows(40, 64);
       rows[3] = 0;

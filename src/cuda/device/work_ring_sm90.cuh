@@ -7,7 +7,7 @@
 
 namespace mica {
 
-// A block's first item is its own index; those after the grid's are drawn. The counter is an epoch (40 bits), which no
+// A block's first item is its own index; those from `first` on are drawn. The counter is an epoch (40 bits), which no
 // two calls share, and a count: what lies in the workspace before the call has another epoch, and the last draw of a
 // call leaves epoch 0, so that the call can be repeated as it is. No two launches use a workspace at the same time.
 struct WorkCounter {
@@ -15,6 +15,7 @@ struct WorkCounter {
   u64* counter;  // null: there is nothing beyond the first items
   u64 epoch;
   i32 items;
+  u32 first = gridDim.x;
   bool has_drawn = false;
   u32 drawn = 0;  // by lane 0
 
@@ -34,11 +35,11 @@ struct WorkCounter {
  private:
   MICA_DEVICE u32 count() const { return u32(atomic_add(counter, 1)) & ((1u << kCountBits) - 1); }
   MICA_DEVICE u32 draw_first() const {
-    const u64 first = epoch << kCountBits | gridDim.x;
+    const u64 begin = epoch << kCountBits | first;
     u64 now = load_relaxed(counter);
     while (now >> kCountBits != epoch) {
-      const u64 found = compare_and_swap(counter, now, first + 1);
-      if (found == now) return gridDim.x;
+      const u64 found = compare_and_swap(counter, now, begin + 1);
+      if (found == now) return first;
       now = found;
     }
     return count();
@@ -71,20 +72,21 @@ struct WorkRing {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring().full(place.stage));
     place.next();
   }
-  // A part of the item that was announced last, which nobody reads before another barrier.
+  // A part of the call's first or second item after it was announced, which nobody reads before another barrier.
   template <class Part>
-  MICA_DEVICE void amend(u32 offset, const Part& part) const {
-    store_at(slot(place.stage ^ 1) + offset, part);
+  MICA_DEVICE void store_item(i32 item, u32 offset, const Part& part) const {
+    store_at(slot(item) + offset, part);
+  }
+  template <class Part>
+  MICA_DEVICE Part load_item(i32 item, u32 offset) const {
+    return load_at<Part>(slot(item) + offset);
   }
 
   // By each thread of a taking warp, in this order.
   MICA_DEVICE void wait_full() const { ring().wait_full(place); }
   template <class Part>
   MICA_DEVICE Part load(u32 offset) const {
-    Words<Part> words;
-#pragma unroll
-    for (u32 i = 0; i < sizeof(Part) / 16; ++i) load_shared_16(words.word[i], slot() + offset + i * 16);
-    return words.part;
+    return load_at<Part>(slot() + offset);
   }
   MICA_DEVICE void release() {
     ring().release_by_thread(place);
@@ -98,6 +100,13 @@ struct WorkRing {
     Part part;
     u32 word[sizeof(Part) / 16][4];
   };
+  template <class Part>
+  static MICA_DEVICE Part load_at(u32 address) {
+    Words<Part> words;
+#pragma unroll
+    for (u32 i = 0; i < sizeof(Part) / 16; ++i) load_shared_16(words.word[i], address + i * 16);
+    return words.part;
+  }
   template <class Part>
   static MICA_DEVICE void store_at(u32 address, const Part& part) {
     if (threadIdx.x % 32 == 0) {

@@ -101,7 +101,7 @@ struct ForwardSm90
   static constexpr bool kOrdersConsumers = kConsumers > 3 ||
                                            (kConsumers == 2 && blocks == 1 && (dim_qk <= 128 || kCaps));
   static constexpr i32 kPingpongBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
-  static_assert(kPingpongBarrier + kConsumers <= Work::kLengthsBarrier);
+  static_assert(kPingpongBarrier + kConsumers <= 16);
   // Q's barriers: a stage for each consumer's 64 queries in each slot.
   static constexpr i32 kQStages = kConsumers * kQSlots;
 
@@ -134,7 +134,8 @@ struct ForwardSm90
     q_ring.barriers = smem_q + kLayout.q_ring;
     landed = smem_q + kLayout.landed;
     nearly_done = smem_q + kLayout.nearly_done;
-    this->lengths = reinterpret_cast<i32*>(smem + kLayout.v);
+    this->confirmed = smem_q + kLayout.confirmed;
+    this->lengths = reinterpret_cast<i32*>(smem + kLayout.lengths);
     if (threadIdx.x == 0) {
       k_ring.init(1, 4 * kConsumers);
       v_ring.init(1, 4 * kConsumers);
@@ -142,6 +143,7 @@ struct ForwardSm90
       work_ring.init(4 * kConsumers + 3);
       mbarrier_init(landed, 1);
       mbarrier_init(nearly_done, 1);
+      mbarrier_init(this->confirmed, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       if (maps.o.box_rows > 0) tma_prefetch(maps.o.map);
@@ -152,7 +154,6 @@ struct ForwardSm90
     }
     clear_ends_of_boxes();
     __syncthreads();
-    if (lets_next_come_early()) griddepcontrol_launch_dependents();
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
@@ -160,13 +161,13 @@ struct ForwardSm90
       // are not.
       if (kPaged && warp != 2) griddepcontrol_wait();
       if (warp == 0)
-        fetch_keys();
+        by_boxes(maps.k, [this]<bool cuts>() { fetch_keys<cuts>(); });
       else if (warp == 1)
-        fetch_queries();
+        by_boxes(maps.q, [this]<bool cuts>() { fetch_queries<cuts>(); });
       else if (warp == 2)
         deal_out();
       else
-        fetch_values();
+        by_boxes(maps.v, [this]<bool cuts>() { fetch_values<cuts>(); });
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
@@ -194,8 +195,17 @@ struct ForwardSm90
     return {0, i32(sequence.q_begin) + row, head, sequence.q_slot};
   }
   // Packed sequences (kCutRows): a box that begins at row r, of which n rows are the sequence's, and whether it ends
-  // with them.
+  // with them. fetch<cuts>: loops of their own, since asking in each tile costs as much as the boxes bring.
   static MICA_DEVICE bool is_cut(const MappedRows& mapped) { return kCuts && mapped.rows == kCutRows; }
+  template <class Fetch>
+  static MICA_DEVICE void by_boxes(const MappedRows& mapped, Fetch fetch) {
+    if constexpr (kCuts)
+      if (is_cut(mapped)) {
+        fetch.template operator()<true>();
+        return;
+      }
+    fetch.template operator()<false>();
+  }
   static MICA_DEVICE bool ends_with(const MappedRows& mapped, i32 r, i32 n) { return r + n >= mapped.box_rows; }
   static MICA_DEVICE TmaPlace cut_place(const MappedRows& mapped, i32 r, i32 n, i32 head) {
     const i32 beyond = ends_with(mapped, r, n) ? max_of(mapped.box_rows - n, 0) : 0;
@@ -209,16 +219,8 @@ struct ForwardSm90
   }
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
   // The second warp: asks for Q.
-  MICA_DEVICE void fetch_queries() {
-    if constexpr (kCuts)
-      if (is_cut(maps.q)) {
-        fetch_queries_of<true>();
-        return;
-      }
-    fetch_queries_of<false>();
-  }
   template <bool cuts>
-  MICA_DEVICE void fetch_queries_of() {
+  MICA_DEVICE void fetch_queries() {
     bool is_first = true;
     while (take_tile()) {
       find_rows_or_pages();
@@ -255,30 +257,15 @@ struct ForwardSm90
       q_place.next();
     }
   }
-  MICA_DEVICE void await_kernel_before() const {
+  // Only then may the next kernel's blocks come. Sooner those of several kernels would fill the SMs and wait, and a
+  // kernel of few blocks would have them where it found room, three on some SMs and none on others.
+  static MICA_DEVICE void await_kernel_before() {
     griddepcontrol_wait();
-    if (!lets_next_come_early()) griddepcontrol_launch_dependents();
+    griddepcontrol_launch_dependents();
   }
-  MICA_DEVICE bool lets_next_come_early() const { return (p.features & kLetsNextComeEarly) != 0; }
   // The first warp asks for K of each query tile's keys, the fourth for V.
-  MICA_DEVICE void fetch_keys() {
-    if constexpr (kCuts)
-      if (is_cut(maps.k)) {
-        fetch_keys_of<true>();
-        return;
-      }
-    fetch_keys_of<false>();
-  }
-  MICA_DEVICE void fetch_values() {
-    if constexpr (kCuts)
-      if (is_cut(maps.v)) {
-        fetch_values_of<true>();
-        return;
-      }
-    fetch_values_of<false>();
-  }
   template <bool cuts>
-  MICA_DEVICE void fetch_keys_of() {
+  MICA_DEVICE void fetch_keys() {
     bool is_first = !kPaged;
     while (take_tile()) {
       find_rows_or_pages();
@@ -287,7 +274,7 @@ struct ForwardSm90
         fetch_rows<KTile, true>(p.k, p.dim_qk, smem_k, k_ring, k_place);
         continue;
       }
-      key_head = warp_max(head / p.group);
+      key_head = warp_max(p.group == 1 ? head : head / p.group);
       Boxes boxes = find_boxes<cuts>(maps.k, 0);
 #pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
@@ -299,13 +286,12 @@ struct ForwardSm90
     }
   }
   template <bool cuts>
-  MICA_DEVICE void fetch_values_of() {
+  MICA_DEVICE void fetch_values() {
     bool is_first = true;
     while (take_tile()) {
       find_rows_or_pages();
       work_ring.release();
       if (is_first) {
-        this->await_lengths();
         griddepcontrol_wait();
         is_first = false;
       }
@@ -313,7 +299,7 @@ struct ForwardSm90
         fetch_rows<VTile, false>(p.v, p.dim_v, smem_v, v_ring, v_place);
         continue;
       }
-      key_head = warp_max(head / p.group);
+      key_head = warp_max(p.group == 1 ? head : head / p.group);
       Boxes boxes = find_boxes<cuts>(maps.v, 0);
 #pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
@@ -551,6 +537,7 @@ struct ForwardSm90
         round(probabilities, scores[0]);
       }
       if constexpr (kHasOutputRoom) arrive_as_warp(q_ring.empty(q_stage(group)));
+      this->await_confirmation();
       v_ring.wait_full(v_place);
       gemm_pv(out[0], probabilities, last > first + 1);
       statistics(result, scale);
@@ -563,6 +550,7 @@ struct ForwardSm90
       if constexpr (kQSlots == 2)
         if (count > 0) release_other_slot(group);
       zero(out);
+      this->await_confirmation();
       statistics(result, scale);
     }
     skip(count - last, group);
@@ -609,19 +597,20 @@ struct ForwardSm90
     }
   }
   // Writes O through the slot of this tile's Q, from where the copy engine takes it. Where its boxes would not end with
-  // a packed sequence, those rows go from the registers, and so does O where there was no Q.
+  // a packed sequence, those rows go from the registers, and so does O where there was no Q. Warps without rows have
+  // nothing to write, which takes long from the registers.
   MICA_DEVICE void finish(i32 group, const Result& r, const float (&scale)[1][2]) {
     const bool has_q = tiles.begin < tiles.end;
     const i32 row = tile_row + r.first_row, rows = sequence.slot_len_q - row;
-    const bool leaves_by_copy = has_q && maps.o.box_rows > 0 && !p.partial_o &&
-                                (!p.packed_q || rows >= kWarpRows ||
-                                 (is_cut(maps.o) && rows > 0 && ends_with(maps.o, i32(sequence.q_begin) + row, rows)));
+    const bool leaves_by_copy =
+        has_q && maps.o.box_rows > 0 && !p.partial_o &&
+        (!p.packed_q || rows >= kWarpRows || (is_cut(maps.o) && ends_with(maps.o, i32(sequence.q_begin) + row, rows)));
     if (!kHasOutputRoom && has_q) barrier_sync(1 + group, 128);  // all four warps are done with Q
-    if (leaves_by_copy)
+    if (leaves_by_copy && rows > 0)
       send_output(kHasOutputRoom ? smem_o + group * kLayout.o_panels * OTile::kPanelBytes
                                  : smem_q + q_stage(group) * QTile::kBytes,
                   r, scale);
-    else
+    else if (rows > 0)
       Base::finish_output(nullptr, r, scale);
     if (has_q) q_place.next();
   }

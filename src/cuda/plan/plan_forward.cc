@@ -20,10 +20,11 @@ static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardP
 // lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM
 // one. A power of two, so that the last section is not much smaller than the others.
 // Packed: those of whole sequences of the mean length, as many as a warp has lanes at most; 0 where a sequence's tiles
-// have the same work: then they go as they lie (packed_tiles_sm90.cuh).
+// have the same work: then they go as they lie (packed_tiles_sm90.cuh). Heads of one tile each need no sections.
 i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, const ForwardParams& params) {
   constexpr i64 kMostSequences = 32;
   const bool packed = params.packed_q == 1, has_parts = params.splits.num_splits > 1;
+  if (!packed && params.tiles_q == 1) return 1;
   if (!packed && (p.window_right >= MICA_MAX_SEQLEN || p.joined_heads > 0)) return p.group;
   if (packed && !has_parts && !is_banded(p) && p.max_len_q > row.tile_q) return 0;
   const i64 batch = max_of(p.batch, 1);
@@ -73,6 +74,13 @@ bool packs_evenly(const Problem& p) {
   return is_packed_q(p) && p.total_q <= rows && 8 * p.total_q >= 7 * rows;
 }
 
+// Whether all of them are that long if it is right, so that a kernel knows where they are before it reads it.
+bool is_one_length(const Problem& p) {
+  return p.total_q == i64(p.batch) * p.hint_len_q && p.len_new == 0 && p.page_size == 0 &&
+         (!is_packed_k(p) || p.total_k == i64(p.batch) * p.hint_len_k) &&
+         (p.vectors & ~u32(MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K)) == 0;
+}
+
 // Whether a call's blocks ask for so much shared memory that one fewer of them shares an SM. The next call's blocks
 // come as soon as there is room for them. Where there is room for some, the rest would come to those SMs that are done
 // first, beside them; where there is none, each takes the place of one that is done. Short calls (kMostSteps key tiles)
@@ -81,15 +89,6 @@ bool is_spread(const Problem& p, const KernelRow& row, const Device& device, i64
   constexpr i32 kMostSteps = 3;
   return row.traits.roomy_smem_bytes > 0 && blocks <= i64(row.blocks - 1) * device.num_sms &&
          2 * blocks > i64(row.blocks) * device.num_sms && p.hint_len_k > kMostSteps * row.tile_k;
-}
-
-// Whether the next kernel's blocks may come before this one works: where all places are taken and L2 does not hold the
-// tensors, as it was before. No call was found that is faster for it (docs/design/tuning.md).
-bool lets_next_come_early(const Problem& p, const Device& device, bool draws) {
-  const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k : i64(p.batch) * p.hint_len_k;
-  const i64 rows = is_packed_q(p) ? p.total_q : i64(p.batch) * p.max_len_q;
-  const i64 bytes = (rows * p.heads_q + keys * p.heads_k) * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype);
-  return draws && bytes > device.l2_bytes;
 }
 
 // The attention itself, by the kernel of row `index`.
@@ -101,6 +100,10 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   if (row.traits.cuts_boxes && splits.num_splits == 1 && packs_evenly(p)) {
     params.packed_q = kPackedEvenly;
     params.tiles_q = ceil_div(p.hint_len_q, row.tile_q);
+    if (is_one_length(p)) {
+      params.even_len_q = p.hint_len_q;
+      params.even_len_k = is_packed_k(p) ? p.hint_len_k : p.max_len_k;
+    }
   }
   if (row.traits.pairs_heads) params.section_heads = heads_of_block(row, p, choice.device);
   const i64 work = blocks_of(row, p, params) * splits.num_splits;
@@ -114,8 +117,9 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const i64 at_once = i64(choice.device.num_sms) * row.blocks;
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
   const i64 grid = draws ? at_once : work;
+  const bool is_short = row.traits.cuts_boxes && p.hint_len_k <= kDrawnAhead * row.tile_k;
+  params.first_items = i32(min_of<i64>(is_short ? 2 * grid : grid, params.work_items));
   if (row.traits.persistent) params.section_heads = section_heads(p, row, choice.device, params);
-  if (lets_next_come_early(p, choice.device, draws)) params.features |= kLetsNextComeEarly;
   if (draws) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host and forward_sm90 agree on about packed sequences, and when the next kernel may begin.
+// What the host and forward_sm90 agree on about packed sequences, and how query tiles are dealt out.
 #pragma once
 
 #include "core/types.h"
 
 namespace mica {
+
+// The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free first
+// should get it, but early enough for its Q and first keys to be there in time.
+constexpr i32 kDrawnAhead = 3;
 
 // ForwardParams::packed_q where sequences are of about one length: query tiles are numbered as if all were as long as
 // the longest is said to be, so that nobody searches for them.
@@ -17,10 +21,5 @@ constexpr i64 kCutRows = 0;
 
 // Which rows of kernels.def know of that.
 MICA_HD constexpr bool forward_sm90_cuts(u32 served) { return served == 0; }
-
-// A bit of ForwardParams::features that is no Feature: the next kernel's blocks may come as soon as this one's have
-// begun. Else they may when the kernel before this one is done. Otherwise the blocks of several kernels fill the SMs
-// and wait, and a kernel of few blocks has them where it found room, three on some SMs and none on others.
-constexpr u32 kLetsNextComeEarly = 1u << 31;
 
 }  // namespace mica

@@ -24,31 +24,42 @@ struct ForwardBlock {
 
   MICA_DEVICE bool has(u32 features) const { return (served & features) && (p.features & served & features); }
 
-  // Finds the block's work: `index` counts splits, then sections of heads, then the query tiles of a section's heads,
-  // the heaviest first, then its heads. False if there is none.
+  // The query tile (of those of all heads if q is packed) and the head, or (batch, head) pair, of `heads` that have the
+  // number `index`: sections of heads, then the query tiles of a section's heads, then its heads.
+  struct Item {
+    i32 tile_index, which;
+  };
+  MICA_DEVICE Item item_of(i32 index, i32 heads) const {
+    // A division takes longer than to ask whether it is needed, and nothing is fetched before the last one.
+    if (p.section_heads == 1 && p.tiles_q == 1) return {0, index};
+    const i32 first_head = index / (p.section_heads * p.tiles_q) * p.section_heads;
+    const i32 section_heads = min_of(p.section_heads, heads - first_head);
+    index -= first_head * p.tiles_q;
+    const i32 tile_index = section_heads == 1 ? index : index / section_heads;
+    return {tile_index, first_head + index - tile_index * section_heads};
+  }
+  // The same of a batch whose sequences have as many query tiles each, the heaviest first: whose it is, and which tile.
+  MICA_DEVICE i32 locate_evenly(i32 index) {
+    const Item item = item_of(index, p.heads_q * p.batch);
+    batch_index = p.heads_q == 1 ? item.which : item.which / p.heads_q;
+    head = item.which - batch_index * p.heads_q;
+    return heavy_first(item.tile_index, p.tiles_q, p.band.window_right < kUnlimited);
+  }
+  // Finds the block's work: `index` counts splits, then as item_of does. False if there is none.
   MICA_DEVICE bool locate(i32 index) {
     const i32 heads = p.packed_q ? p.heads_q : p.heads_q * p.batch;
-    // A division takes longer than to ask whether it is needed, and nothing is fetched before the last one.
     split = p.partial_o ? index / (heads * p.tiles_q) : 0;
     index -= split * (heads * p.tiles_q);
-    i32 which = index, tile_index = 0, tile;
-    if (p.section_heads > 1 || p.tiles_q > 1) {
-      const i32 first_head = index / (p.section_heads * p.tiles_q) * p.section_heads;
-      const i32 section_heads = min_of(p.section_heads, heads - first_head);
-      index -= first_head * p.tiles_q;
-      tile_index = section_heads == 1 ? index : index / section_heads;
-      which = first_head + index - tile_index * section_heads;
-    }
+    i32 tile;
     if (p.packed_q) {
+      const Item item = item_of(index, p.heads_q);
       const QueryTile found =
-          find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, tile_q, tile_index);
-      head = which;
+          find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, tile_q, item.tile_index);
+      head = item.which;
       batch_index = found.batch;
       tile = found.tile;
     } else {
-      batch_index = p.heads_q == 1 ? which : which / p.heads_q;
-      head = which - batch_index * p.heads_q;
-      tile = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited);
+      tile = locate_evenly(index);
     }
     sequence = sequence_of(p.sequences, batch_index);
     tile_row = tile * tile_rows();

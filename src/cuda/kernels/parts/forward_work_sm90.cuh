@@ -12,7 +12,7 @@
 namespace mica {
 
 // begins_ahead: finds a packed call's first tiles before the kernel before this one is done (300 instructions, which
-// kernels of few callers are spared), and the warp that asks for V calls await_lengths().
+// kernels of few callers are spared), and whoever writes results calls await_confirmation() before.
 template <class Block, int tile_q, int tile_k, bool begins_ahead>
 struct ForwardWorkSm90 : Block {
   using Block::band;
@@ -59,13 +59,9 @@ struct ForwardWorkSm90 : Block {
   static constexpr u32 kItemBytes = kPlace + sizeof(Place);
   static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
 
-  // The next query tile is drawn so many key tiles before this one's last is asked for: late, since whoever is free
-  // first should get it, but early enough for its Q and first keys to be there in time.
-  static constexpr i32 kDrawnAhead = 3;
-
   WorkRing<kItemBytes> work_ring;
-  u32 nearly_done;  // a barrier
-  i32* lengths;     // room for those that are read ahead, where V comes
+  u32 nearly_done, confirmed;  // barriers
+  i32* lengths;                // room for those that are read ahead
   i64 tile_lse_first;
 
   // The warp that finds the query tile that comes next, and tells the others.
@@ -81,32 +77,39 @@ struct ForwardWorkSm90 : Block {
       deal_out_packed();
       return;
     }
+    confirm_results();
     if (reads_lengths(p.sequences)) griddepcontrol_wait();
-    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items)};
     u32 parity = 0;
-    for (i32 work = i32(blockIdx.x); work >= 0; work = counter.answer()) {
-      if (this->locate(work)) {
-        work_ring.wait_empty();
-        work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
-        announce(work);
-        await_end(parity);
-      }
-      griddepcontrol_wait();
-      counter.ask();
+    for (i32 work = i32(blockIdx.x); work >= 0; work = next_item(counter, work)) {
+      if (!this->locate(work)) continue;
+      work_ring.wait_empty();
+      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+      announce(work);
+      await_end(parity);
     }
     announce_end();
+  }
+  // Short items are found far ahead, so that a block has its first two without a draw, which would wait behind what all
+  // blocks ask for at once.
+  MICA_DEVICE i32 next_item(WorkCounter& counter, i32 work) const {
+    const i32 next = work + i32(gridDim.x);
+    if (next < p.first_items) return next;
+    griddepcontrol_wait();
+    counter.ask();
+    return counter.answer();
   }
   MICA_DEVICE bool is_counted_here() const { return p.packed_q && !p.partial_o; }
   // The same of packed sequences, whose items only the GPU can count. A loop of its own, which tells each part as soon
   // as it is found, since it takes more registers.
   // The block's first item is found by lengths that the kernel before this one may still change: when that one is done,
-  // its queries and keys are asked for at once, its values as soon as the lengths have proved to be the same. Else it
-  // is void.
+  // its queries, keys and values are asked for at once, and its results are written when the lengths have proved to be
+  // the same. Else it is void.
   MICA_DEVICE void deal_out_packed() {
-    WorkCounter counter{p.work_counter, p.work_epoch, kUnknown};
+    WorkCounter counter{p.work_counter, p.work_epoch, kUnknown, gridDim.x};
     PackedTiles<tile_q> packed{p.section_heads / p.heads_q};
     SequenceTable table = p.sequences;
-    bool is_ahead = read_ahead(table, 0, min_of(p.batch, kReadAhead));
+    bool is_ahead = read_ahead(table);
     u32 parity = 0;
     split = 0;
     for (i32 work = i32(blockIdx.x); work >= 0;) {
@@ -129,13 +132,13 @@ struct ForwardWorkSm90 : Block {
         tiles = TileRange{0, 0, 0, 0};
         const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
         if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
-        is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys nobody would wait for V
+        is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys results would not wait
         if (is_announced) announce(work);
       }
       bool is_right = true;
       if (is_ahead) {
         is_ahead = false;
-        is_right = confirm_lengths(table, 0, min_of(p.batch, kReadAhead), is_announced) && is_announced;
+        is_right = confirm_lengths(table, is_announced) && is_announced;
         table = p.sequences;
         if (!is_right) packed = PackedTiles<tile_q>{p.section_heads / p.heads_q};
       }
@@ -148,105 +151,118 @@ struct ForwardWorkSm90 : Block {
   }
   // The same of packed sequences of about one length, whose items the host numbers as those of a dense call
   // (packs_evenly): a few are not there, and where a sequence is longer than was said, whoever has its last tile takes
-  // those after it, too.
+  // those after it, too. Where all have the same length if what was said is right, nothing is read for the first item.
   MICA_DEVICE void deal_out_evenly() {
-    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items};
-    SequenceTable table = p.sequences;
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items)};
     u32 parity = 0;
     split = 0;
-    i32 work = i32(blockIdx.x), rows_after = 0;
-    place_evenly(work);
-    bool is_ahead = read_ahead(table, batch_index, 1);
-    while (work >= 0) {
-      place_evenly(work);
-      const bool is_last = tile_row + tile_q == p.tiles_q * tile_q;
-      tile_row += rows_after;
-      sequence = sequence_of(table, batch_index);
+    i32 ahead = 0;  // items that are announced before the kernel before is done
+    bool is_ahead = true;
+    for (i32 work = i32(blockIdx.x), rows_after = 0; work >= 0;) {
+      const i32 tile = this->locate_evenly(work), next = work + i32(gridDim.x);
+      tile_row = tile * tile_q + rows_after;
+      sequence = !is_ahead          ? sequence_of(p.sequences, batch_index)
+                 : p.even_len_q > 0 ? even_sequence()
+                                    : guessed_sequence(p.sequences, batch_index);
       band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
       tiles = TileRange{0, 0, 0, 0};
       const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
       if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
+      const bool goes_on = tile + 1 == p.tiles_q && tile_row + tile_q < sequence.slot_len_q;
       const bool is_announced = is_ahead ? tiles.begin < tiles.end : tile_row < sequence.slot_len_q;
       if (is_announced) {
         work_ring.wait_empty();
         work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
         announce(work);
+        ahead += i32(is_ahead);
       }
-      bool is_right = true;
       if (is_ahead) {
+        if (is_announced && !goes_on && !is_long() && ahead < 2 && next < p.first_items) {
+          work = next;
+          continue;
+        }
         is_ahead = false;
-        is_right = confirm_lengths(table, batch_index, 1, is_announced) && is_announced;
-        table = p.sequences;
+        griddepcontrol_wait();
+        const bool is_right = confirm_items(ahead);
+        if (is_announced) await_end(parity);
+        if (!is_right) work = i32(blockIdx.x);
+        if (!is_right || !is_announced) continue;
+      } else if (is_announced) {
+        await_end(parity);
       }
-      if (is_announced) await_end(parity);
-      if (!is_right) continue;
-      if (is_last && tile_row + tile_q < sequence.slot_len_q) {
-        rows_after += tile_q;
-        continue;
-      }
-      rows_after = 0;
-      counter.ask();
-      work = counter.answer();
+      rows_after = goes_on ? rows_after + tile_q : 0;
+      if (!goes_on) work = next_item(counter, work);
     }
     announce_end();
   }
-  // As ForwardBlock::locate does for dense calls.
-  MICA_DEVICE void place_evenly(i32 index) {
-    const i32 heads = p.heads_q * p.batch;
-    const i32 first_head = index / (p.section_heads * p.tiles_q) * p.section_heads;
-    const i32 section_heads = min_of(p.section_heads, heads - first_head);
-    index -= first_head * p.tiles_q;
-    const i32 tile_index = section_heads == 1 ? index : index / section_heads;
-    const i32 which = first_head + index - tile_index * section_heads;
-    batch_index = which / p.heads_q;
-    head = which - batch_index * p.heads_q;
-    tile_row = heavy_first(tile_index, p.tiles_q, p.band.window_right < kUnlimited) * tile_q;
+  MICA_DEVICE Sequence even_sequence() const {
+    Sequence s = {};
+    s.q_begin = i64(batch_index) * p.even_len_q;
+    s.len_q = s.slot_len_q = p.even_len_q;
+    s.len_k = s.slot_len_k = s.append_begin = p.even_len_k;
+    if (p.sequences.cu_seqlens_k)
+      s.k_begin = i64(batch_index) * p.even_len_k;
+    else
+      s.k_slot = batch_index;
+    return s;
   }
   // Whether the lengths of the first sequences, of which `table` then has a copy, are read before the kernel before
   // this one is done. Past L1, which does not see what that one writes.
-  static constexpr i32 kReadAhead = 32, kLengthsBarrier = 15;  // sequences; a named barrier
-  MICA_DEVICE bool read_ahead(SequenceTable& table, i32 first, i32 count) {
+  MICA_DEVICE bool read_ahead(SequenceTable& table) {
     if constexpr (begins_ahead)
       if (!table.seqused_q && !table.seqused_k && !table.cache_batch_idx && !table.cache_leftpad) {
-        copy_lengths(table, first, count);
+        copy_lengths(table);
         return true;
       }
     griddepcontrol_wait();
-    let_values_come();
+    confirm_results();
     return false;
   }
-  MICA_DEVICE void copy_lengths(SequenceTable& table, i32 first, i32 count) {
-    for (i32 i = i32(threadIdx.x) % 32; i <= count; i += 32) {
-      lengths[i] = load_relaxed(table.cu_seqlens_q + first + i);
-      if (table.cu_seqlens_k) lengths[kReadAhead + 1 + i] = load_relaxed(table.cu_seqlens_k + first + i);
+  MICA_DEVICE void copy_lengths(SequenceTable& table) {
+    for (i32 i = i32(threadIdx.x) % 32; i <= min_of(p.batch, kSequencesAhead); i += 32) {
+      lengths[i] = load_relaxed(table.cu_seqlens_q + i);
+      if (table.cu_seqlens_k) lengths[kSequencesAhead + 1 + i] = load_relaxed(table.cu_seqlens_k + i);
     }
     __syncwarp();
-    table.cu_seqlens_q = lengths - first;
-    if (table.cu_seqlens_k) table.cu_seqlens_k = lengths + kReadAhead + 1 - first;
+    table.cu_seqlens_q = lengths;
+    if (table.cu_seqlens_k) table.cu_seqlens_k = lengths + kSequencesAhead + 1;
   }
-  // Waits for the kernel before this one; whether what was read is right. If not, the item that was announced has room
-  // for no rows: it is computed, and nothing of it is written.
-  MICA_DEVICE bool confirm_lengths(const SequenceTable& table, i32 first, i32 count, bool is_announced) {
+  // Waits for the kernel before this one; whether what was read is right.
+  MICA_DEVICE bool confirm_lengths(const SequenceTable& table, bool is_announced) {
     const SequenceTable& now = p.sequences;
     griddepcontrol_wait();
     bool is_same = true;
-    for (i32 i = first + i32(threadIdx.x) % 32; i <= first + count; i += 32)
+    for (i32 i = i32(threadIdx.x) % 32; i <= min_of(p.batch, kSequencesAhead); i += 32)
       is_same &= table.cu_seqlens_q[i] == now.cu_seqlens_q[i] &&
                  (!now.cu_seqlens_k || table.cu_seqlens_k[i] == now.cu_seqlens_k[i]);
     is_same = __all_sync(0xffffffffu, is_same);
-    if (is_announced && !is_same) work_ring.amend(kPlace + kRoom, Room{0, 0, 0, 0});
-    let_values_come();
+    if (!is_same) make_void(i32(is_announced));
+    confirm_results();
     return is_same;
   }
-  // Once a call: V comes where the lengths were, and whoever waits for V sees what became of its item.
-  MICA_DEVICE void let_values_come() const {
-    if constexpr (begins_ahead) {
-      fence_for_wgmma();
-      barrier_arrive(kLengthsBarrier, 64);
+  // The same of the block's first items, by what was announced of them.
+  MICA_DEVICE bool confirm_items(i32 items) const {
+    bool is_right = true;
+    __syncwarp();
+    for (i32 item = 0; item < items; ++item) {
+      const Place place = work_ring.template load_item<Place>(item, kPlace);
+      is_right &= is_same(place.sequence, sequence_of(p.sequences, place.batch_index));
     }
+    if (!is_right) make_void(items);
+    confirm_results();
+    return is_right;
   }
-  MICA_DEVICE void await_lengths() const {
-    if (begins_ahead && is_counted_here()) barrier_sync(kLengthsBarrier, 64);
+  // First items that are not what they were taken for have room for no rows: they are computed, and nothing of them is
+  // written.
+  MICA_DEVICE void make_void(i32 items) const {
+    for (i32 item = 0; item < items; ++item) work_ring.store_item(item, kPlace + kRoom, Room{0, 0, 0, 0});
+  }
+  // Once a call: results may be written.
+  MICA_DEVICE void confirm_results() const {
+    if constexpr (begins_ahead) arrive_as_warp(confirmed);
+  }
+  MICA_DEVICE void await_confirmation() const {
+    if constexpr (begins_ahead) mbarrier_wait(confirmed, 0);
   }
   // Only whoever looks for an item that is not there knows how many there are: the counter did not, and is reset here.
   // Every block draws once in vain, also one whose first item is not there.

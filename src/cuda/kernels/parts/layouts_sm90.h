@@ -22,21 +22,26 @@ MICA_HD constexpr i32 forward_sm90_work_bytes(i32 tile_q) {
   return ring_bytes(2) + 2 * forward_sm90_item_bytes(tile_q);
 }
 
+// Packed sequences whose lengths are read before the kernel before is done, of queries and of keys.
+constexpr i32 kSequencesAhead = 32;
+MICA_HD constexpr i32 forward_sm90_lengths_bytes() { return 2 * (kSequencesAhead + 1) * 4; }
+
 // Q in one slot or, where there is room, in two, so that the next tile's is there before this one's is done with;
 // `stages` of K and of V. O leaves through the slot of its Q, or where there is one slot and a little room besides,
 // through that, some panels at a time. Announced work; the rings of K, of V and of Q, which has a stage for each
-// consumer in each slot; a barrier for a tile that must be looked at before it is announced, and one that says that the
-// next may be drawn.
+// consumer in each slot; a barrier for a tile that must be looked at before it is announced, one that says that the
+// next may be drawn, and one that says that a first item is what it was taken for; the lengths by which it was found.
 struct ForwardSm90Layout {
   i32 q_slots, o_panels;
-  i32 k, v, o, work, k_ring, v_ring, q_ring, landed, nearly_done, bytes;
+  i32 k, v, o, work, k_ring, v_ring, q_ring, landed, nearly_done, confirmed, lengths, bytes;
 };
 MICA_HD constexpr ForwardSm90Layout forward_sm90_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v, i32 stages,
                                                         i32 blocks) {
   const i32 consumers = tile_q / 64, o_panel = tile_q * 128;
   const i32 q_bytes = tile_q * round_up(dim_qk, 64) * 2, k_bytes = stages * tile_k * round_up(dim_qk, 64) * 2,
             v_bytes = stages * tile_k * round_up(dim_v, 64) * 2;
-  const i32 fixed = k_bytes + v_bytes + forward_sm90_work_bytes(tile_q) + 2 * ring_bytes(stages) + 2 * kBarrierBytes;
+  const i32 fixed = k_bytes + v_bytes + forward_sm90_work_bytes(tile_q) + 2 * ring_bytes(stages) + 3 * kBarrierBytes +
+                    forward_sm90_lengths_bytes();
   const i32 slot = q_bytes + ring_bytes(consumers), left = hopper_smem_bytes(blocks) - fixed - slot;
   ForwardSm90Layout at = {};
   at.q_slots = left >= slot ? 2 : 1;
@@ -50,7 +55,9 @@ MICA_HD constexpr ForwardSm90Layout forward_sm90_layout(i32 tile_q, i32 tile_k, 
   at.q_ring = at.v_ring + ring_bytes(stages);
   at.landed = at.q_ring + ring_bytes(consumers * at.q_slots);
   at.nearly_done = at.landed + kBarrierBytes;
-  at.bytes = at.nearly_done + kBarrierBytes;
+  at.confirmed = at.nearly_done + kBarrierBytes;
+  at.lengths = at.confirmed + kBarrierBytes;
+  at.bytes = at.lengths + forward_sm90_lengths_bytes();
   return at;
 }
 
