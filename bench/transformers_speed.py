@@ -4,6 +4,7 @@
 
     python bench/transformers_speed.py --device cuda
     python bench/transformers_speed.py --device cuda --batch 1,4 --cache dynamic,static,compiled --json out/transformers.json
+    python bench/transformers_speed.py --device cuda --batch 1,4 --cache dynamic,static --by-token
     python bench/transformers_speed.py --device cpu --layers 2 --prompt 512 --new-tokens 16
     for i in 0 1; do python bench/transformers_speed.py --cache compiled --turns turns,$i,2 --implementations ... & done
 
@@ -11,7 +12,8 @@ The model has the shape of Qwen3 0.6B with random weights, bf16: nothing is down
 over the prompt, decode greedy generation after it with a dynamic cache, a static one, or a static one for which
 Transformers compiles the model ("compiled": CUDA graphs); each implementation's logits are checked against the same
 weights in fp32 (at most twice eager's error, or sdpa's where eager does not fit) before it is timed. Implementations
-take turns; figures are medians. Processes may take turns as well (--turns): what they compile they compile at once, and then
+take turns; figures are medians. With --by-token they take turns by the token within each generation, which tells them apart on
+a host whose speed drifts: decode is then the median of its steps. Processes may take turns as well (--turns): what they compile they compile at once, and then
 only one of them runs. flash_attention_2 joins where Mica's drop-in is installed and there is a GPU."""
 
 import argparse
@@ -46,12 +48,15 @@ def parse_arguments():
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--samples", type=int, default=5)
     parser.add_argument("--implementations", default="", help="comma-separated (default: all that are there)")
+    parser.add_argument("--by-token", action="store_true", help="implementations take turns by the token")
     parser.add_argument("--turns", metavar="FOLDER,I,N", help="this is process I of N, which meet in an empty folder")
     parser.add_argument("--json", help="also write the figures to this file")
     given = parser.parse_args()
     given.turns = Turns(*given.turns.split(",")) if given.turns else Turns()
     given.batches = [int(batch) for batch in given.batch.split(",")]
     given.caches = given.cache.split(",")
+    if given.by_token and "compiled" in given.caches:
+        parser.error("--by-token is given with a compiled cache, want dynamic or static: a compiled model has one attention")
     for cache in given.caches:
         if cache not in CACHES:
             parser.error(f"--cache is {cache}, want one of {', '.join(CACHES)}")
@@ -155,13 +160,61 @@ def prefill_seconds(model, ids, device):
     return time.perf_counter() - start
 
 
-def generate_seconds(model, ids, new_tokens, cache, device):
+def generate_seconds(model, ids, new_tokens, cache, device, **options):
     wait(device)
     start = time.perf_counter()
     model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, min_new_tokens=new_tokens,
-                   do_sample=False, pad_token_id=0, eos_token_id=None, **CACHES[cache])
+                   do_sample=False, pad_token_id=0, eos_token_id=None, **CACHES[cache], **options)
     wait(device)
     return time.perf_counter() - start
+
+
+class TokenTurns(transformers.StoppingCriteria):
+    """Asked after every token, it never stops: it notes how long the token took, and whose attention is next."""
+
+    def __init__(self, model, names, first, device):
+        self._model, self._names, self._at, self._device, self._start = model, names, first, device, None
+        self.seconds = {name: [] for name in names}
+        switch(model, self._whose())
+
+    def _whose(self):
+        return self._names[self._at % len(self._names)]
+
+    def __call__(self, ids, scores, **kwargs):
+        wait(self._device)
+        if self._start is not None:  # the first is the prompt's
+            self.seconds[self._whose()].append(time.perf_counter() - self._start)
+        self._at += 1
+        switch(self._model, self._whose())
+        going_on = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
+        wait(self._device)
+        self._start = time.perf_counter()
+        return going_on
+
+
+def measure_by_token(model, names, ids, cache, given):
+    """The figures of measure(). A length of a dynamic cache that sdpa meets for the first time takes it longer (cuDNN makes a
+    plan): it meets them all before any is timed."""
+    def generate(names, first, new_tokens):
+        turns = TokenTurns(model, names, first, given.device)
+        generate_seconds(model, ids, new_tokens, cache, given.device,
+                         stopping_criteria=transformers.StoppingCriteriaList([turns]))
+        return turns.seconds
+
+    prefill = {name: [] for name in names}
+    steps = {name: [] for name in names}
+    for name in names:
+        generate([name], 0, given.new_tokens if name == "sdpa" and cache == "dynamic" else min(given.new_tokens, 8))
+        prefill_seconds(model, ids, given.device)
+    for sample in range(given.samples):
+        for name, seconds in generate(names, sample, given.new_tokens).items():
+            steps[name] += seconds
+        for name in names:
+            switch(model, name)
+            prefill[name].append(prefill_seconds(model, ids, given.device))
+    return {name: dict(prefill_tokens_per_second=ids.numel() / statistics.median(prefill[name]),
+                       decode_tokens_per_second=ids.shape[0] / statistics.median(steps[name]),
+                       samples=len(prefill[name]), steps=len(steps[name])) for name in names}
 
 
 def measure(model, names, ids, cache, given):
@@ -201,7 +254,7 @@ def run_batch(model, names, batch, given):
     fitting = [n for n in names if errors[n] is not None and n not in wrong]
     record = dict(errors=errors, wrong=wrong, figures={})
     for cache in given.caches:
-        record["figures"][cache] = measure(model, fitting, ids, cache, given)
+        record["figures"][cache] = (measure_by_token if given.by_token else measure)(model, fitting, ids, cache, given)
         report(f"batch {batch}, {cache}", names, record, record["figures"][cache])
         yield record
 
@@ -233,7 +286,7 @@ def main():
           f"{given.new_tokens} new tokens; mica {mica.__version__}, transformers {transformers.__version__}, "
           f"torch {torch.__version__}", flush=True)
     record = dict(device=device, commit=commit(), transformers=transformers.__version__, torch=torch.__version__,
-                  layers=given.layers, prompt=given.prompt, new_tokens=given.new_tokens, runs={})
+                  layers=given.layers, prompt=given.prompt, new_tokens=given.new_tokens, by_token=given.by_token, runs={})
     with torch.no_grad():
         for batch in given.batches:
             for run in run_batch(model, names, batch, given):
