@@ -31,10 +31,14 @@ i64 bytes_of_keys(const Problem& p) {
   return i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
 }
 
+// Several queries of wide heads, in boxes.
+bool is_wide_joined(const Problem& p) { return p.joined_heads > 0 && columns_of(p) > kWide; }
+
 // Up to how many rows of a key head decode reads keys about as often as a tile of joined heads would, whose blocks do
 // more at once: that matters where the keys come from L2.
 i32 most_rows_of_decode(const Problem& p, const Device& device) {
   if (p.dtype == MICA_FP8_E4M3) return 127;
+  if (is_wide_joined(p) && 4 * bytes_of_keys(p) <= 3 * i64(device.l2_bytes)) return kDecodeRows;
   return 9 * bytes_of_keys(p) <= 4 * i64(device.l2_bytes) ? 32 : 64;
 }
 
@@ -115,13 +119,22 @@ i32 blocks_of_sm(const KernelRow& row, i64 blocks, const Device& device) {
 }
 
 i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode) {
-  constexpr i32 kLeastTiles = 2, kOverheadTiles = 4;
+  constexpr i32 kLeastTiles = 2, kFewRanges = 4, kMoreRanges = 40;
   if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
   const i64 blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, joined_tile(row.tile_q, p));
-  const i32 ranges = choose_fastest_splits(blocks, ceil_div(max_of(seen_keys(p), 1), row.tile_k), device.num_sms,
-                                           kLeastTiles, kMostRanges, kOverheadTiles);
+  const i32 num_tiles = ceil_div(max_of(seen_keys(p), 1), row.tile_k);
+  const i32 overhead = columns_of(p) <= kNarrow ? 8 : 4;  // tiles of narrow heads are soon done
+  i64 cost = 0, cost_of_few = 0;
+  i32 ranges = choose_fastest_splits(blocks, num_tiles, device.num_sms, kLeastTiles, kMostRanges, overhead, &cost);
+  if (is_wide_joined(p) && ranges > kFewRanges) {
+    // Joining more of them takes wide heads as long as four key tiles.
+    const i32 few =
+        choose_fastest_splits(blocks, num_tiles, device.num_sms, kLeastTiles, kFewRanges, overhead, &cost_of_few);
+    if (cost_of_few <= cost + kMoreRanges) ranges = few;
+  }
   // Decode's tiles are half as large: of little work it makes more blocks.
-  return is_decode && 2 * blocks * ranges < device.num_sms ? 0 : ranges;
+  const i64 least_blocks = is_wide_joined(p) ? 2 * device.num_sms / 5 : ceil_div(device.num_sms, 2);
+  return is_decode && blocks * ranges < least_blocks ? 0 : ranges;
 }
 
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks) {
@@ -151,6 +164,12 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
     }
     return Splits{best[cost[1] < cost[0]], 0};
   }
+  // More blocks than SMs, but not as many as fit on each: some SMs would have one more than others for as long as
+  // memory takes.
+  constexpr i32 kUnevenOverhead = 12;
+  const i32 num_sms = choice.device.num_sms;
+  if (!overhead && blocks > num_sms && blocks < workers && bytes_of_keys(p) > choice.device.l2_bytes)
+    return Splits{choose_fastest_splits(blocks, hint_tiles, num_sms, kLeastTiles, kMostRanges, kUnevenOverhead), 0};
   return Splits{overhead ? choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, overhead)
                          : choose_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges),
                 0};
