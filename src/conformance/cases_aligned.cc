@@ -517,6 +517,14 @@ void add_aligned_cases(CaseTable& table) {
     add_16_bit("_varlen_only_k", {.batch = 3, .heads_q = 2, .heads_k = 1, .len_q = 140, .packed_k = {150, 0, 70}});
     add_16_bit("_varlen_in_order",
                {.batch = 4, .heads_q = 2, .packed_q = {1, 520, 0, 70}, .packed_k = {140, 150, 9, 70}});
+    for (const mica_causal causal : {MICA_CAUSAL_NONE, MICA_CAUSAL_BOTTOM_RIGHT})
+      add_16_bit(causal == MICA_CAUSAL_NONE ? "_varlen_deterministic" : "_varlen_causal_deterministic",
+                 {.batch = 4,
+                  .heads_q = 2,
+                  .causal = causal,
+                  .packed_q = {5, 300, 0, 140},
+                  .packed_k = {150, 400, 9, 270},
+                  .deterministic = 1});
     add_16_bit("_seqused", {.batch = 3,
                             .heads_q = 1,
                             .heads_k = 1,

@@ -77,11 +77,19 @@ BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& 
   return share;
 }
 
-i32 section_heads(const KernelRow& row, const Problem& p, const Device& device) {
+i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, i32 parts) {
   // In a fixed order, blocks that follow one another in a sequence should not begin together. Under a causal mask they
   // work at different query tiles anyway.
+  constexpr i32 kWideHeads = 129;
   if (!p.deterministic || p.window_right < kUnlimited || p.max_len_k == 0) return 1;
-  return ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
+  const i32 in_room = ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
+  if (row.dim_qk >= kWideHeads) return in_room;
+  // The fewer blocks of a head begin together, the sooner the last of them has its turn. As many heads as half of L2
+  // keeps, one of the group in each part; or all of them, where they fit.
+  const i64 heads = i64(p.batch) * p.heads_k;
+  const i64 bytes = max_of<i64>(parts * i64(p.hint_len_q) * bytes_of_query_row(row, p), 1);
+  if (heads * bytes <= device.l2_bytes / 5 * 4) return i32(heads);
+  return i32(max_of<i64>(in_room, device.l2_bytes / 2 / bytes));
 }
 
 i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32 parts) {
@@ -89,8 +97,9 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   // as fit L2, one of the group in each part.
   constexpr i64 kWaves = 2;
   if (p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
-  // In a fixed order the last heads have another one.
-  if (p.deterministic && (p.batch_invariant || !row.traits.uses_maps)) return 0;
+  // In a fixed order the last heads have another one: from the first key tile on, each of which waits for the one
+  // before it. In a window, where the first is no longer than the others, that is nothing but a chain.
+  if (p.deterministic && (p.batch_invariant || !row.traits.uses_maps || p.window_left < kUnlimited)) return 0;
   const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
   const i64 in_waves = ceil_div<i64>(kWaves * device.num_sms, tiles_k * parts);
   const i64 in_l2 = device.l2_bytes / 5 * 4 / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
@@ -98,12 +107,14 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
 }
 
 i32 packed_tail(const KernelRow& row, const Problem& p, const Device& device) {
-  constexpr i32 kWaves = 4;
+  constexpr i32 kWaves = 4, kEverything = 1 << 30;
   const bool is_single = row.course == Course::DRAWN || row.course == Course::ONE_TILE;
   if (!is_packed_k(p) || p.batch < 2 || p.batch > kMostOrderedSequences) return -1;
   if (row.course == Course::HEADS) return mean_tiles(row, p).k == most_tiles(row, p).k ? -1 : 0;
   if (!row.traits.uses_maps || !row.traits.shares_groups || !is_single || row.dim_qk > 128) return -1;
-  if (p.deterministic) return -1;
+  // In a fixed order a sequence's heads are side by side where its blocks would begin at the same queries; key tiles
+  // that are added from the last on are not taken from the longest on.
+  if (p.deterministic) return p.window_right < kUnlimited ? 0 : kEverything;
   return p.window_right < kUnlimited ? kWaves * device.num_sms : 0;
 }
 

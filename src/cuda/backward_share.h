@@ -17,7 +17,7 @@ struct BackwardShare {
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, const Device& device, i64 key_blocks);
 
 // Heads whose key tiles such blocks take together (BackwardParams::section_heads).
-i32 section_heads(const KernelRow& row, const Problem& problem, const Device& device);
+i32 section_heads(const KernelRow& row, const Problem& problem, const Device& device, i32 parts);
 // Heads at the end whose key tiles are taken the longest first (BackwardParams::last_heads).
 i32 last_heads(const KernelRow& row, const Problem& problem, const Device& device, i32 parts);
 

@@ -48,7 +48,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
       whole_heads ? share_heads(row, p, choice.device) : share_key_tiles(row, p, choice.device, key_blocks);
   const i32 parts = share.parts();
   if (!whole_heads) {
-    params.section_heads = section_heads(row, p, choice.device);
+    params.section_heads = section_heads(row, p, choice.device, parts);
     params.last_heads = last_heads(row, p, choice.device, parts);
     params.by_last_heads = divisor_of(max_of(params.last_heads, 1));
   }

@@ -190,18 +190,23 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
 
-  // One lane.
+  // One lane. The next tile's turn is looked up before this one's release, which takes a while.
   MICA_DEVICE void keep_order(i32 count) {
     griddepcontrol_wait();  // which clears the semaphores
     const bool last_first = this->adds_last_first();
     auto query = this->first_query_tile();
-    for (i32 step = 0; step < count; ++step, this->next(query)) {
+    i32 seen = 0;  // of the tile's count
+    for (i32 step = 0; step < count; ++step) {
       head = query.head;
       const i64 semaphore = this->dq_tile(query.tile);
-      if (p.dq_semaphores) this->await_turn(query.tile, semaphore, last_first);
+      if (p.dq_semaphores) this->await_turn(query.tile, semaphore, last_first, seen);
       mbarrier_arrive(dq_open);
+      this->next(query);
+      head = query.head;
       mbarrier_wait(dq_added, step % 2);
-      if (p.dq_semaphores) add_release(p.dq_semaphores + semaphore, 1);
+      if (!p.dq_semaphores) continue;
+      if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(query.tile));
+      add_release(p.dq_semaphores + semaphore, 1);
     }
   }
 

@@ -136,7 +136,8 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
               minor = index - first - major * each;
     batch_index = maps.packed_order[low];
     head_k = is_tail ? minor : major;
-    return this->locate_in_sequence(is_tail ? major : minor);
+    const i32 tile = is_tail ? major : minor;
+    return this->locate_in_sequence(this->is_last_first() ? tiles_each - 1 - tile : tile);
   }
 
   // Sums in a fixed order under a causal mask: key tiles are taken and added from the last to the first, of the last
@@ -149,12 +150,14 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     if (!this->is_last_first() || of_last < 0) return index;
     return index + (p.tiles_k - 1 - 2 * floor_div(of_last, p.by_last_heads)) * p.last_heads;
   }
-  // How many key tiles add to a query tile before this one, and waits for them.
-  MICA_DEVICE i32 await_turn(i32 tile, i64 semaphore, bool last_first) const {
+  // How many key tiles add to a query tile before this one, and waits for them. seen: a number of them that have added
+  // for sure.
+  MICA_DEVICE i32 await_turn(i32 tile, i64 semaphore, bool last_first, i32 seen = 0) const {
     const i32 row = tile * tile_q, own = key_begin / tile_k;
     const TileRange keys = key_tiles(this->band, row, min_of(row + tile_q, sequence.len_q), tile_k);
     const i32 before = last_first ? keys.end - 1 - own : own - keys.begin;
-    while (before > 0 && load_acquire(p.dq_semaphores + semaphore) != before) __nanosleep(40);
+    if (seen != before)
+      while (before > 0 && load_acquire(p.dq_semaphores + semaphore) != before) __nanosleep(20);
     return before;
   }
 

@@ -129,17 +129,25 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     else
       add_dq_freely(count, parity);
   }
-  // Others wait for every part: nothing stands between it and its release.
+  // Others wait for every part: nothing stands between it and its release. Where steps are short, the next tile's turn
+  // is looked up while a part is on its way; beside consumers of 64 columns the code for it makes them spill.
   MICA_DEVICE void add_dq_in_order(i32 count, u32& parity) {
+    constexpr bool kLooksAhead = !kRowsEach;
     const bool last_first = this->adds_last_first(), stores = maps.dq_turns != nullptr;
     auto query = this->first_query_tile();
-    for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
+    i32 seen = 0;  // of the tile's count
+    for (i32 step = 0; step < count; ++step, parity ^= 1) {
       this->head = query.head;
       const i64 block = this->dq_tile(query.tile);
-      if (this->await_turn(query.tile, block, last_first) == 0 && stores)
+      if (this->await_turn(query.tile, block, last_first, seen) == 0 && stores)
         send_tile<true>(block, parity);
       else
         send_tile<false>(block, parity);
+      this->next(query);
+      if constexpr (kLooksAhead) {
+        this->head = query.head;
+        if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(query.tile));
+      }
       bulk_wait();
       add_release(p.dq_semaphores + block, 1);
     }
