@@ -17,6 +17,7 @@ the plan takes (plan_s) and the first call with what it loads (first_call_s). Ex
 import argparse
 import contextlib
 import datetime
+import functools
 import json
 import math
 import os
@@ -46,9 +47,10 @@ def parse_arguments():
     parser.add_argument("--between", choices=("nothing", "matmul"), default="nothing", help="CPU: what runs before each "
                         "call (matmul: contenders take turns call by call; the column alone is Mica after calls of its own, "
                         "over Mica after such a call and then a matmul; least: what that would be if the library itself were "
-                        "not slower at all, by a call that computes nothing; walked: after a step that only empties caches "
-                        "instead; inside: as alone, of the library's own part, without Python's; sdpa alone: the same of "
-                        "SDPA's short calls)")
+                        "not slower at all, by a call that computes nothing; inside: as alone, of the library's own "
+                        "part, without Python's; cold: the same after other problems of Mica's that empty caches as the "
+                        "matmul does, over after the matmul: what its threads cost, caches and Python aside; sdpa alone: as "
+                        "alone, of SDPA's short calls)")
     parser.add_argument("--graph", action="store_true", help="GPU: time each contender inside a CUDA graph as well")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes in memory")
     parser.add_argument("--lib", help="path of libmica.so (default: of the build tree)")
@@ -115,6 +117,22 @@ def dense_rate_seconds(case, device, library, arguments):
     return sum(seconds[length] for length in case["varlen"])
 
 
+@functools.lru_cache(maxsize=2)
+def other_problems(device, library, dtype):
+    """A step of Mica's own that leaves caches as CpuDevice.matmul does: forward with as many operations and bytes as it
+    has, then backward in another type, so that other code has run last as well."""
+    from contenders import Inputs, MicaContender
+    from suites import Case
+    kinds = [("forward", dtype), ("backward", "fp32" if dtype == "bf16" else "bf16")]
+    first, second = (MicaContender(Inputs(Case({"pass": which, "dtype": kind, "seqlen_q": 256, "heads_q": 8, "dim": 64}),
+                                          device, "bhsd"), device, library).run for which, kind in kinds)
+
+    def run():
+        first()
+        second()
+    return run
+
+
 def measure(case, device, library, peers, arguments):
     """One cell: a dictionary for the JSON. "error" is there if it was wrong or could not be run."""
     from contenders import Inputs, MicaContender, check, torch_contender
@@ -164,11 +182,12 @@ def measure(case, device, library, peers, arguments):
         cell["beside"] = yardstick.name
     default_seconds = 0.05 if device.torch_device.type == "cpu" else 0.02
     if arguments.between == "matmul":
+        cool = other_problems(device, library, "bf16" if case["dtype"] == "bf16" else "fp32")
         empty = MicaContender(inputs, device, library)
         empty.compute_nothing()
         times = medians_between(device, runs, device.matmul(case["dtype"]),
                                 (arguments.sample_seconds or 0.2) * arguments.samples,
-                                lambda: contender.seconds_inside, empty.run, device.walk(case["dtype"]))
+                                lambda: contender.seconds_inside, empty.run, cool)
     else:
         times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
                                     arguments.cell_seconds)
@@ -183,7 +202,7 @@ def measure(case, device, library, peers, arguments):
     cell["p90_s"] = {name: t[2] for name, t in times.items()}
     cell["samples"] = {name: t[3] for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
-    own = ("mica", "alone", "after", "inside", "alone inside", "after inside", "walked", "walked inside",
+    own = ("mica", "alone", "after", "inside", "alone inside", "after inside", "cold", "cold inside",
            "nothing alone", "nothing after",
            *(f"{name} {kind}" for name in runs for kind in ("alone", "after")))
     cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in own}
@@ -200,7 +219,7 @@ def measure(case, device, library, peers, arguments):
         if "nothing after" in times:
             cold = times["nothing after"][0] - times["nothing alone"][0]
             cell["ratio"]["least"] = times["alone"][0] / (times["alone"][0] + max(cold, 0))
-            cell["ratio"]["walked"] = times["alone"][0] / times["walked"][0]
+            cell["ratio"]["cold"] = times["cold inside"][0] / times["after inside"][0]
         cell["ratio"].update({name + " alone": times[name + " alone"][0] / times[name + " after"][0] for name in peers
                               if name + " alone" in times})
     if case.beside == "dense-rate":
@@ -210,7 +229,7 @@ def measure(case, device, library, peers, arguments):
 
 # Columns that compare a contender with itself, and what a call may take of its time alone; "longer" in the JSON's summary
 # counts the cells that take more.
-OF_ITSELF = ("alone", "least", "walked", "inside")
+OF_ITSELF = ("alone", "least", "inside", "cold")
 LONGER = 1.15
 
 # So many that what starts a graph is little of it.
@@ -298,7 +317,7 @@ def main():
     columns += filter(None, arguments.kernels.split(","))
     columns += [column + IN_A_GRAPH for column in columns] if arguments.graph else []
     if arguments.between == "matmul":
-        columns += ["alone", "least", "walked", "inside", *(peer + " alone" for peer in device.default_peers)]
+        columns += ["alone", "least", "inside", "cold", *(peer + " alone" for peer in device.default_peers)]
     columns += ["beside"] if any(case.beside is not None for case in cases) else []
     out = {**device.facts(), "cpu": cpu_name(), "machine": platform.machine(), "torch": torch.__version__,
            "version": library.version(), "commit": commit(), "suite": name, "layout": arguments.layout,

@@ -64,12 +64,6 @@ class CpuDevice:
         a, b = torch.randn(256, 512, dtype=kind), torch.randn(512, 512, dtype=kind)
         return lambda: torch.mm(a, b)
 
-    @staticmethod
-    def walk(dtype):
-        """As many bytes as that product reads and writes, and nothing else: what a step costs by emptying caches."""
-        a = torch.zeros((2 if dtype == "bf16" else 4) * (2 * 256 * 512 + 512 * 512) // 4)
-        return lambda: torch.neg(a, out=a)
-
     def facts(self):
         return {"device": self.name, "threads": self.threads}
 
@@ -163,14 +157,15 @@ CALLS_TO_WARM_UP = 3
 LONG_TURN = 1.0
 
 
-def medians_between(device, contenders, between, cell_seconds, seconds_inside, nothing, walk):
+def medians_between(device, contenders, between, cell_seconds, seconds_inside, nothing, cool):
     """The same as in a model: before each call something else has run. The contenders take turns call by call. What it
     does to Mica's calls by itself: "alone" are those that follow calls of Mica's own, "after" those that follow one and
     then something else (what the other contender leaves in the caches is not counted); one of both in each turn, so that a
     slow moment of the machine hits both. "sdpa alone" and "sdpa after" likewise, of short calls. "inside", "alone inside"
     and "after inside" are the library's own part of Mica's calls (seconds_inside() of the last one): the rest is the
     interpreter, whose code is cold after something else, whoever is called. Of short calls also "nothing alone" and
-    "nothing after": nothing(), a call that computes nothing; "walked": Mica's after walk(), which only empties caches."""
+    "nothing after": nothing(), a call that computes nothing; "cold": Mica's after cool(), which is Mica's own as well and
+    leaves caches as between() does."""
     once = {name: min(device.seconds(function, 1) for _ in range(2)) for name, function in contenders.items()}
     with_alone = [name for name in contenders if name == "mica" or once[name] < SHORT_CALL]
     turn = sum(once.values()) + 2 * sum(once[name] for name in with_alone) + 2 * len(contenders) * device.seconds(between, 3)
@@ -180,7 +175,7 @@ def medians_between(device, contenders, between, cell_seconds, seconds_inside, n
     times.update({"inside": [], "alone inside": [], "after inside": []})
     is_short = once["mica"] < SHORT_CALL
     if is_short:
-        times.update({"nothing alone": [], "nothing after": [], "walked": [], "walked inside": []})
+        times.update({"nothing alone": [], "nothing after": [], "cold": [], "cold inside": []})
 
     def take(name, kind=""):
         times[kind_name(name, kind)].append(device.seconds(contenders[name], 1))
@@ -190,8 +185,8 @@ def medians_between(device, contenders, between, cell_seconds, seconds_inside, n
     def take_short():
         """Between calls of Mica's."""
         contenders["mica"]()
-        walk()
-        take("mica", "walked")
+        cool()
+        take("mica", "cold")
         for _ in range(CALLS_TO_WARM_UP):
             nothing()
         times["nothing alone"].append(device.seconds(nothing, 1))
