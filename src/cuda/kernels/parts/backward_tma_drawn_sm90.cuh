@@ -103,19 +103,24 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     WorkCounter counter{maps.work_counter, maps.work_epoch, maps.work_items};
     Place place;
     u32 parity = 1;  // of K and V of the key tile before
-    if (maps.packed_order) griddepcontrol_wait();
-    for (i32 item = i32(blockIdx.x); item >= 0; item = warp_max(counter.answer())) {
-      if (this->locate_item(item)) {
-        const i32 count = this->num_steps();
-        // Consumers that need no keys let them go as soon as they hear of it: after it has been waited for.
-        if (count == 0 && threadIdx.x == 0) pass_keys(parity);
-        __syncwarp();
-        announce(count);
-        if (count > 0 && threadIdx.x == 0) ask_item(count, place, parity);
-        __syncwarp();
-        parity ^= 1;
-      }
-      counter.ask();
+    // In a fixed order a block waits for key tiles before its own. If the first ones belonged to the blocks, one of them
+    // could be with a block for which there is no room, beside another stream's that wait likewise: they are drawn, too.
+    bool is_own = !p.dq_semaphores || !maps.work_counter;
+    if (!is_own) counter.first = 0;
+    if (maps.packed_order || !is_own) griddepcontrol_wait();
+    for (;; is_own = false) {
+      if (!is_own) counter.ask();
+      const i32 item = is_own ? i32(blockIdx.x) : warp_max(counter.answer());
+      if (item < 0) break;
+      if (!this->locate_item(item)) continue;
+      const i32 count = this->num_steps();
+      // Consumers that need no keys let them go as soon as they hear of it: after it has been waited for.
+      if (count == 0 && threadIdx.x == 0) pass_keys(parity);
+      __syncwarp();
+      announce(count);
+      if (count > 0 && threadIdx.x == 0) ask_item(count, place, parity);
+      __syncwarp();
+      parity ^= 1;
     }
     announce(-1);
   }
