@@ -3,8 +3,6 @@
 // forward kernel then reads keys and values once for all of them.
 #pragma once
 
-#include <numeric>
-
 #include "core/mask.h"
 
 namespace mica {
@@ -80,7 +78,7 @@ constexpr i32 kBoxRows = 64;
 inline JoinedBoxes joined_boxes(i32 group) {
   constexpr i32 kLeastRows = 8;
   if (group <= 0) return {};
-  const i32 common = std::gcd(group, kBoxRows);
+  const i32 common = min_of(group & -group, kBoxRows);  // what both are multiples of: kBoxRows is a power of two
   if (common == group || common == kBoxRows) return {kBoxRows, kBoxRows};
   if (common >= kLeastRows) return {kBoxRows, common};
   i32 rows = group < kBoxRows ? kBoxRows / group * group : kBoxRows;
