@@ -20,8 +20,11 @@ constexpr bool kHasPairs = true;
 constexpr bool kHasPairs = false;
 #endif
 
-// Whether nothing is called in, and one query's keys and values are read in order (decode_in_order.h).
-constexpr bool kReadsInOrder = HWY_TARGET == HWY_NEON;
+// Whether keys and values of few rows are read in order (decode_in_order.h); those of more rows are called in ahead,
+// except where that costs more than it saves.
+constexpr bool kCallsIn = HWY_TARGET != HWY_NEON;
+template <i32 kDtype>
+constexpr bool kReadsInOrder = !kCallsIn || (kLanes == 16 && !(kHasPairs && kDtype == MICA_BF16));
 
 struct DecodeScratch {
   float *q, *s, *o;
@@ -101,7 +104,9 @@ class DecodeWorker {
 
   i64 bytes_of_keys() const { return i64(p_.total_k) * p_.heads_k * (p_.dim_qk + p_.dim_v) * dtype_bytes(p_.k.dtype); }
 
-  bool is_one_in_order() const { return kReadsInOrder && rows_ == 1 && p_.dim_qk >= kLanes; }
+  bool is_in_order() const {
+    return rows_ <= kRowsInOrder && p_.dim_qk >= kLanes && p_.dim_v >= kLanes && !expands_keys(p_);
+  }
 
   TileKeys tile_at(Range keys, i32 j, i32 most) const {
     const Range every = keys_of_every_row(scoring_.band, place(0).i, place(rows_ - 1).i + 1);
@@ -116,38 +121,64 @@ class DecodeWorker {
 
   template <i32 kDtype>
   void attend_keys(Range keys) {
-    if constexpr (kReadsInOrder)
-      if (is_one_in_order() && p_.dim_v % kLanes == 0 && !expands_keys(p_) && keys.begin < keys.end)
-        return attend_in_order<kDtype>(keys);
+    if constexpr (kReadsInOrder<kDtype>) {
+      if (is_in_order() && keys.begin < keys.end) {
+        if (rows_ == 1) return attend_in_order<kDtype, 1>(keys);
+        if constexpr (kRowsInOrder == 4) {
+          if (rows_ == 2) return attend_in_order<kDtype, 2>(keys);
+          if (rows_ == 3) return attend_in_order<kDtype, 3>(keys);
+          return attend_in_order<kDtype, 4>(keys);
+        }
+      }
+    }
     for (i32 j = keys.begin; j < keys.end; j += kDecodeKeys) attend<kDtype>(tile_at(keys, j, kDecodeKeys));
   }
 
-  // All keys of the range, of which there are some, for one row: the values of a tile beside the keys of the next.
-  template <i32 kDtype>
+  // All keys of the range, of which there are some, for kRows rows, which are all: the values of a tile beside the keys
+  // of the next.
+  template <i32 kDtype, i32 kRows>
   void attend_in_order(Range keys) {
     const char *k_rows[kDecodeKeys], *v_rows[kDecodeKeys];
-    float *s = m_.s, *next_s = m_.s + kDecodeKeys;
+    float *s = m_.s, *next_s = m_.s + kRows * kDecodeKeys;
     const i32 most = keys_in_order(p_.dim_qk * kElementBytes<kDtype>, keys.end - keys.begin);
     TileKeys tile = tile_at(keys, keys.begin, most);
     rows_of(call_.x->k, p_.k, tile.begin).list(tile.count, k_rows);
-    side_by_side_ = side_by_side_bytes<kDtype>(k_rows[0], p_.dim_qk, bytes_of_keys());
-    multiply_keys<kDtype>(k_rows, nullptr, tile.count);
+    const i64 side_by_side = side_by_side_bytes<kDtype>(k_rows[0], p_.dim_qk, bytes_of_keys());
+    const auto multiply = [&](i32 count, i32 j, float* to) HWY_ATTR __attribute__((always_inline)) {
+      const char* k[4];
+#pragma GCC unroll 4
+      for (i32 i = 0; i < 4; ++i) k[i] = k_rows[min_of(j + i, count - 1)];  // those past the last one repeat it
+      if constexpr (kRows == 1)
+        multiply_four<kDtype>(m_.q, k, p_.dim_qk, side_by_side, to + j);
+      else
+        multiply_block<kDtype, kRows>(k, m_.q, to + j);
+    };
+    const auto add = [&](i32 count, i32 j) HWY_ATTR __attribute__((always_inline)) {
+      add_in_order<kDtype, kRows>(s + j, kDecodeKeys, v_rows + j, count, m_.o, m_.ld_o, p_.dim_v, side_by_side);
+    };
+    for (i32 j = 0; j < tile.count; j += 4) multiply(tile.count, j, s);
     for (;;) {
-      const float factor =
-          softmax_row(call_, scoring_, place(0), tile, s, state_[0], s, round_up(tile.count, 2 * kLanes));
-      if (factor != 1.0f) scale_row(m_.o, factor, m_.ld_o);
+      for (i32 r = 0; r < kRows; ++r) {
+        float* row = s + r * kDecodeKeys;
+        const float factor =
+            softmax_row(call_, scoring_, place(r), tile, row, state_[r], row, round_up(tile.count, 2 * kLanes));
+        if (factor != 1.0f) scale_row(m_.o + r * m_.ld_o, factor, m_.ld_o);
+      }
       rows_of(call_.x->v, p_.v, tile.begin).list(tile.count, v_rows);
       if (tile.begin + tile.count >= keys.end) break;
       const TileKeys next = tile_at(keys, tile.begin + most, most);
       rows_of(call_.x->k, p_.k, next.begin).list(next.count, k_rows);
-      multiply_and_add<kDtype>(m_.q, k_rows, next.count, p_.dim_qk, next_s, s, v_rows, most, m_.o, p_.dim_v,
-                               side_by_side_);
+      for (i32 j = 0; j < most; j += 4) {
+        if (j < next.count) multiply(next.count, j, next_s);
+        add(4, j);
+      }
       tile = next;
       float* const last_s = s;
       s = next_s;
       next_s = last_s;
     }
-    add_in_order<kDtype>(s, v_rows, tile.count, m_.o, p_.dim_v, side_by_side_);
+    add(tile.count, 0);
+    for (i32 r = 0; r < kRows; ++r) settle_tail(m_.o + r * m_.ld_o, p_.dim_v);
   }
 
   template <i32 kDtype>
@@ -169,7 +200,7 @@ class DecodeWorker {
     const bool is_paged = call_.sequences->page_size > 0;
     multiply_keys<kDtype>(k_rows, v_rows, keys.count);
     const NextRows next = {k_rows, kDecodeKeys * p_.k.stride[1] * dtype_bytes(p_.k.dtype),
-                           is_paged || expands || kReadsInOrder ? 0 : p_.dim_qk * dtype_bytes(p_.k.dtype)};
+                           is_paged || expands || !kCallsIn ? 0 : p_.dim_qk * dtype_bytes(p_.k.dtype)};
     const i32 padded = round_up(keys.count, 2 * kLanes);  // pairs of keys, the last one's partner 0
     for (i32 r = 0; r < rows_; ++r) {
       float* s = m_.s + r * kDecodeKeys;
@@ -202,28 +233,23 @@ class DecodeWorker {
 #if defined(__AVX512BF16__)
     if (kDtype == MICA_BF16 && rows_ == 1 && multiply_pairs_of_one_row(k_rows, v_rows, count)) return;
 #endif
-    if (is_one_in_order()) {
-      for (i32 j = 0; j < count; j += 4)
-        multiply_four<kDtype>(m_.q, k_rows, count, j, p_.dim_qk, side_by_side_, m_.s + j);
-      return;
-    }
     for (i32 j = 0; j < count; j += kGroup) {
       const char* k[kGroup];
       for (i32 i = 0; i < kGroup; ++i) {
         k[i] = k_rows[min_of(j + i, count - 1)];
-        if (kReadsInOrder) continue;
+        if (!kCallsIn) continue;
         const char* value = v_rows[min_of(j + i, count - 1)];
         for (i32 byte = 0; byte < p_.dim_v * kBytes; byte += 64) __builtin_prefetch(value + byte);
       }
       for (i32 r = 0; r < rows_;) {
         if (rows_ - r >= 4) {
-          multiply_block<kDtype, 4>(k, r, j);
+          multiply_block<kDtype, 4>(k, m_.q + r * m_.ld_q, m_.s + r * kDecodeKeys + j);
           r += 4;
         } else if (rows_ - r >= 2) {
-          multiply_block<kDtype, 2>(k, r, j);
+          multiply_block<kDtype, 2>(k, m_.q + r * m_.ld_q, m_.s + r * kDecodeKeys + j);
           r += 2;
         } else {
-          multiply_block<kDtype, 1>(k, r, j);
+          multiply_block<kDtype, 1>(k, m_.q + r * m_.ld_q, m_.s + r * kDecodeKeys + j);
           r += 1;
         }
       }
@@ -246,16 +272,14 @@ class DecodeWorker {
 
   // kRows x 4 products. Products with keys past the last one repeat it and are hidden by the band.
   template <i32 kDtype, i32 kRows>
-  HWY_INLINE void multiply_block(const char* const (&k)[4], i32 row, i32 j) {
-#if defined(__AVX512BF16__)
-    if constexpr (kDtype == MICA_BF16)
-      return multiply_pairs<kRows>(m_.q_pairs + row * m_.ld_q, m_.ld_q, k, p_.dim_qk, m_.s + row * kDecodeKeys + j,
-                                   kDecodeKeys);
-#endif
+  HWY_INLINE void multiply_block(const char* const (&k)[4], const float* q, float* s) {
     constexpr i32 kBytes = kDtype == MICA_FP32 ? 4 : 2;
     const i64 ld_q = m_.ld_q;
+#if defined(__AVX512BF16__)
+    if constexpr (kDtype == MICA_BF16)
+      return multiply_pairs<kRows>(m_.q_pairs + (q - m_.q), ld_q, k, p_.dim_qk, s, kDecodeKeys);
+#endif
     const i32 dim = p_.dim_qk;
-    const float* q = m_.q + row * ld_q;
     Vector sum[kRows][4];
 #pragma GCC unroll 4
     for (i32 r = 0; r < kRows; ++r)
@@ -283,7 +307,6 @@ class DecodeWorker {
       }
       c = dim;
     }
-    float* s = m_.s + row * kDecodeKeys + j;
 #pragma GCC unroll 4
     for (i32 r = 0; r < kRows; ++r) store_four_sums(sum[r], s + r * kDecodeKeys);
     for (; c < dim; ++c)
@@ -301,12 +324,6 @@ class DecodeWorker {
 #endif
     constexpr i32 kMost = kRows == 4 ? 4 : 8;  // vectors at a time
     i32 c = 0;
-    if constexpr (kReadsInOrder && kRows == 1) {
-      if (is_one_in_order()) {
-        add_in_order<kDtype>(m_.s, v_rows, count, m_.o, p_.dim_v, side_by_side_);
-        c = p_.dim_v / kLanes * kLanes;
-      }
-    }
     for (; c + kMost * kLanes <= p_.dim_v; c += kMost * kLanes)
       add_columns<kDtype, kRows, kMost>(v_rows, count, row, c, c == 0 ? next : NextRows{});
     if (kMost > 4 && c + 4 * kLanes <= p_.dim_v) {
@@ -389,7 +406,6 @@ class DecodeWorker {
   Scoring scoring_;
   i32 rows_;
   DecodeScratch m_;
-  i64 side_by_side_ = kMostSideBySide;  // bytes (decode_in_order.h)
   SoftmaxState<ScalarMath> state_[kDecodeRows];
 };
 

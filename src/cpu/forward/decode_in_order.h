@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's two products of one query row for CPUs that fetch ahead well as long as memory is read in order (Arm's
-// Neoverse): a few rows of keys or values side by side, each whole, and nothing is called in by hand, which costs there
-// more than it saves. The values of a tile are added while the keys of the next one are multiplied: two streams that
-// never pause, where one after the other each would have to be found anew.
+// Decode's two products of few query rows for CPUs that fetch ahead well as long as memory is read in order (Arm's
+// Neoverse, Intel's with AVX-512): a few rows of keys or values side by side, each whole, and nothing is called in by
+// hand, which costs there more than it saves. The values of a tile are added while the keys of the next one are
+// multiplied: two streams that never pause, where one after the other each would have to be found anew.
 #pragma once
 
 #include <type_traits>
@@ -28,6 +28,10 @@ HWY_INLINE i64 side_by_side_bytes(const void* first, i32 dim, i64 all_bytes) {
       kDtype != MICA_FP32 || four > kMostSideBySide || ends_with_pages || all_bytes <= kBytesOfCaches;
   return is_by_fours ? kMostSideBySide : 2 * row_bytes;
 }
+
+// Rows of queries for which keys and values are read so: more wait for arithmetic, and so do two where vectors are
+// short.
+constexpr i32 kRowsInOrder = kLanes == 16 ? 4 : 1;
 
 // Keys of a tile, by which the values lag behind the keys: more of them cost less for softmax, fewer leave less at the
 // ends of a range, where there is one stream alone; 16 KB of both are the most that pays.
@@ -76,65 +80,76 @@ HWY_INLINE void multiply_in_order(const float* q, const char* const (&k)[4], i32
   store_four_sums(sum, s);
 }
 
-// s (4) = q . k for keys j to j + 3 of so many; those past the last one repeat it.
+// The same of as many side by side as lie within so many bytes.
 template <i32 kDtype>
-HWY_INLINE void multiply_four(const float* q, const char* const* k_rows, i32 count, i32 j, i32 dim, i64 side_by_side,
-                              float* s) {
-  const char* k[4];
-#pragma GCC unroll 4
-  for (i32 i = 0; i < 4; ++i) k[i] = k_rows[min_of(j + i, count - 1)];
+HWY_INLINE void multiply_four(const float* q, const char* const (&k)[4], i32 dim, i64 side_by_side, float* s) {
   if (4 * dim * kElementBytes<kDtype> <= side_by_side)
     multiply_in_order<kDtype, 4>(q, k, dim, s);
   else
     multiply_in_order<kDtype, 1>(q, k, dim, s);
 }
 
-// o += p v for kKeys keys and whole vectors of columns.
-template <i32 kDtype, i32 kKeys>
-HWY_INLINE void add_keys(const float* p, const char* const* v_rows, float* HWY_RESTRICT o, i32 columns) {
+// o (kRows x dim) += p v for kKeys keys. dim is at least kLanes; where it is not whole vectors, the rest is summed
+// behind them, at the end of a vector of its own (settle_tail).
+template <i32 kDtype, i32 kRows, i32 kKeys>
+HWY_INLINE void add_keys(const float* p, i64 ld_p, const char* const* v_rows, float* HWY_RESTRICT o, i64 ld_o,
+                         i32 dim) {
   const char* value[kKeys];
-  Vector left[kKeys];
+  Vector left[kRows][kKeys];
 #pragma GCC unroll 4
   for (i32 i = 0; i < kKeys; ++i) {
     value[i] = v_rows[i];
-    left[i] = set(p[i]);
-  }
-  const auto add = [&](i32 c) HWY_ATTR {
-    Vector sum = load(o + c);
 #pragma GCC unroll 4
-    for (i32 i = 0; i < kKeys; ++i)
-      sum = hn::MulAdd(left[i], load_as<kDtype>(value[i] + c * kElementBytes<kDtype>), sum);
-    store(sum, o + c);
+    for (i32 r = 0; r < kRows; ++r) left[r][i] = set(p[r * ld_p + i]);
+  }
+  const auto add = [&](i32 c, const Vector(&right)[kKeys]) HWY_ATTR {
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r) {
+      Vector sum = load(o + r * ld_o + c);
+#pragma GCC unroll 4
+      for (i32 i = 0; i < kKeys; ++i) sum = hn::MulAdd(left[r][i], right[i], sum);
+      store(sum, o + r * ld_o + c);
+    }
   };
-  i32 c = 0;
-  for (; c + 4 * kLanes <= columns; c += 4 * kLanes)
+  const auto add_whole = [&](i32 c) HWY_ATTR {
+    Vector right[kKeys];
 #pragma GCC unroll 4
-    for (i32 n = 0; n < 4; ++n) add(c + n * kLanes);
-  for (; c < columns; c += kLanes) add(c);
+    for (i32 i = 0; i < kKeys; ++i) right[i] = load_as<kDtype>(value[i] + c * kElementBytes<kDtype>);
+    add(c, right);
+  };
+  const i32 whole = dim / kLanes * kLanes;
+  i32 c = 0;
+  for (; c + 4 * kLanes <= dim; c += 4 * kLanes)
+#pragma GCC unroll 4
+    for (i32 n = 0; n < 4; ++n) add_whole(c + n * kLanes);
+  for (; c < whole; c += kLanes) add_whole(c);
+  if (c == dim) return;
+  const auto is_tail = hn::Ge(hn::Iota(FloatTag(), 0), set(float(kLanes - (dim - c))));
+  Vector right[kKeys];
+#pragma GCC unroll 4
+  for (i32 i = 0; i < kKeys; ++i)
+    right[i] = hn::IfThenElseZero(is_tail, load_as<kDtype>(value[i] + (dim - kLanes) * kElementBytes<kDtype>));
+  add(c, right);
 }
 
-// The same for any number of keys, whose rows have dim columns.
-template <i32 kDtype>
-HWY_INLINE void add_in_order(const float* p, const char* const* v_rows, i32 count, float* o, i32 dim,
-                             i64 side_by_side) {
-  const i32 columns = dim / kLanes * kLanes, row_bytes = dim * kElementBytes<kDtype>;
+// Moves what add_keys summed behind whole vectors to where it belongs.
+HWY_API void settle_tail(float* o, i32 dim) {
+  const i32 whole = dim / kLanes * kLanes, count = dim - whole;
+  for (i32 c = 0; c < count; ++c) o[whole + c] = o[whole + kLanes - count + c];
+}
+
+// The same for any number of keys: one row's as many side by side as lie within so many bytes, several rows' by fours,
+// since they wait for arithmetic.
+template <i32 kDtype, i32 kRows>
+HWY_INLINE void add_in_order(const float* p, i64 ld_p, const char* const* v_rows, i32 count, float* o, i64 ld_o,
+                             i32 dim, i64 side_by_side) {
+  const i32 row_bytes = dim * kElementBytes<kDtype>;
   i32 j = 0;
-  if (4 * row_bytes <= side_by_side)
-    for (; j + 4 <= count; j += 4) add_keys<kDtype, 4>(p + j, v_rows + j, o, columns);
-  if (2 * row_bytes <= side_by_side)
-    for (; j + 2 <= count; j += 2) add_keys<kDtype, 2>(p + j, v_rows + j, o, columns);
-  for (; j < count; ++j) add_keys<kDtype, 1>(p + j, v_rows + j, o, columns);
-}
-
-// s = q . k for the keys of a tile, and o += p v for those of the tile before it, at least as many.
-template <i32 kDtype>
-HWY_INLINE void multiply_and_add(const float* q, const char* const* k_rows, i32 count, i32 dim_qk, float* s,
-                                 const float* p, const char* const* v_rows, i32 v_count, float* o, i32 dim_v,
-                                 i64 side_by_side) {
-  for (i32 j = 0; j < v_count; j += 4) {
-    if (j < count) multiply_four<kDtype>(q, k_rows, count, j, dim_qk, side_by_side, s + j);
-    add_in_order<kDtype>(p + j, v_rows + j, 4, o, dim_v, side_by_side);
-  }
+  if (kRows > 1 || 4 * row_bytes <= side_by_side)
+    for (; j + 4 <= count; j += 4) add_keys<kDtype, kRows, 4>(p + j, ld_p, v_rows + j, o, ld_o, dim);
+  if (kRows == 1 && 2 * row_bytes <= side_by_side)
+    for (; j + 2 <= count; j += 2) add_keys<kDtype, kRows, 2>(p + j, ld_p, v_rows + j, o, ld_o, dim);
+  for (; j < count; ++j) add_keys<kDtype, kRows, 1>(p + j, ld_p, v_rows + j, o, ld_o, dim);
 }
 
 }  // namespace MICA_NS
