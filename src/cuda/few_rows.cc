@@ -2,6 +2,7 @@
 #include "cuda/few_rows.h"
 
 #include "core/heads_as_rows.h"
+#include "cuda/argument_parts.h"
 
 namespace mica {
 namespace {
@@ -89,8 +90,9 @@ bool is_better_in_one_tile(const Problem& p, i32 num_sms) {
   if (p.dtype == MICA_FP8_E4M3 || p.hint_len_q <= kDecodeRows || p.hint_len_k > most_keys) return false;
   const i64 tiles = heads_of(p);
   if (4 * tiles >= 3 * num_sms) return true;
-  // With fewer, decode begins sooner where keys are few, and cuts them into ranges where they are many.
-  const i32 few_keys = columns <= kNarrow ? 128 : columns <= kWide ? 64 : 0;
+  // With fewer, decode begins sooner where keys are few, unless it has to look up where they are, and cuts them into
+  // ranges where they are many.
+  const i32 few_keys = is_packed_q(p) ? 0 : columns <= kNarrow ? 128 : columns <= kWide ? 64 : 0;
   return 8 * tiles >= 3 * num_sms && p.hint_len_k > few_keys && p.hint_len_k < 2048;
 }
 

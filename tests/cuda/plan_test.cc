@@ -288,6 +288,29 @@ TEST_F(PlanTest, FewRowsOfManyHeadsAreOneTile) {
   }
 }
 
+// 40 heads on 100 SMs: decode begins sooner where keys are few, but not if it has to look up where sequences begin.
+TEST_F(PlanTest, FewRowsOfPackedSequencesAreOneTile) {
+  for (const bool is_packed : {false, true}) {
+    mica_attention a = describe(1, 48, 48);
+    const int64_t batch = is_packed ? 1 : 40, rows = is_packed ? 40 * 48 : 48;
+    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) {
+      t->shape[0] = batch;
+      t->shape[1] = rows;
+    }
+    a.lse = {};
+    if (is_packed) {
+      a.sequences.vectors = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K;
+      a.sequences.batch = 40;
+      a.sequences.max_seqlen_q = a.sequences.max_seqlen_k = 48;
+    }
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (fake.arch[device] < 90) GTEST_SKIP() << kernel << ": the build has no images for Hopper";
+    EXPECT_EQ(kernel.find("cuda/forward_sm90") == 0, is_packed) << kernel;
+  }
+}
+
 // 64 heads of one key head with few keys for each SM: the small blocks of decode_sm80, not a wider row of Hopper's.
 TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   for (const int64_t keys : {16384, 65536 * 4}) {
