@@ -98,8 +98,8 @@ bool is_better_in_one_tile(const Problem& p, i32 num_sms) {
 
 bool wastes_tiles(const KernelRow& row, const Problem& p) {
   constexpr i32 kMostRows = 64;
-  if (!row.traits.persistent || p.dtype == MICA_FP8_E4M3 || p.group == 1 || p.hint_len_q > kMostRows) return false;
-  const i32 joined_rows = row.tile_q / kBoxRows * joined_boxes(p.group).rows;
+  if (!row.traits.persistent || p.dtype == MICA_FP8_E4M3 || p.group <= 1 || p.hint_len_q > kMostRows) return false;
+  const i32 joined_rows = max_of(row.tile_q / kBoxRows * joined_boxes(p.group).rows, 1);
   return 3 * ceil_div(p.hint_len_q * p.group, joined_rows) <= 2 * ceil_div(p.hint_len_q, row.tile_q) * p.group;
 }
 
