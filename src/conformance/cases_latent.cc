@@ -5,6 +5,38 @@
 #include "conformance/numbers.h"
 
 namespace mica::conformance {
+namespace {
+
+// Of few rows of many heads on one cache: its pages, lengths and masks. add(name, options).
+template <class Add>
+void add_caches(const Add& add) {
+  for (const int64_t page_size : {1, 16, 64, 128})
+    add("paged_" + std::to_string(page_size), {.batch = 4,
+                                               .heads_q = 16,
+                                               .len_q = 2,
+                                               .len_k = 256,
+                                               .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                               .used_k = {197, 64, 1, 0},
+                                               .page_size = page_size});
+  add("paged_64_leftpad",
+      {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 256, .used_k = {250, 70}, .leftpad = {9, 65}, .page_size = 64});
+  add("batch_idx", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 140, .used_k = {90, 140}, .has_batch_idx = true});
+  add("varlen",
+      {.batch = 3, .heads_q = 16, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 2}, .packed_k = {90, 12, 70}});
+  add("rows_not_in_use", {.batch = 2, .heads_q = 16, .len_q = 3, .len_k = 90, .used_q = {2, 0}, .used_k = {90, 40}});
+  add("window", {.batch = 1,
+                 .heads_q = 16,
+                 .len_q = 3,
+                 .len_k = 400,
+                 .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+                 .window_left = 100,
+                 .window_right = 0});
+  add("sinks", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 100, .sinks_dtype = MICA_FP32});
+  add("splits_3", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 500, .used_k = {500, 65}, .num_splits = 3});
+  add("batch_invariant", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 300, .batch_invariant = 1});
+}
+
+}  // namespace
 
 void add_latent_cases(CaseTable& table) {
   // No gradients: this is decoding.
@@ -32,32 +64,8 @@ void add_latent_cases(CaseTable& table) {
   in_k("20_heads_5_rows",
        {.batch = 2, .heads_q = 20, .len_q = 5, .len_k = 70, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .used_k = {3, 65}});
   in_k("96_heads", {.batch = 1, .heads_q = 96, .len_q = 1, .len_k = 65});
-  for (const int64_t page_size : {16, 64, 128})
-    in_k("paged_" + std::to_string(page_size), {.batch = 4,
-                                                .heads_q = 16,
-                                                .len_q = 2,
-                                                .len_k = 256,
-                                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
-                                                .used_k = {197, 64, 1, 0},
-                                                .page_size = page_size});
-  in_k("paged_64_leftpad",
-       {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 256, .used_k = {250, 70}, .leftpad = {9, 65}, .page_size = 64});
-  in_k("batch_idx", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 140, .used_k = {90, 140}, .has_batch_idx = true});
-  in_k(
-      "varlen",
-      {.batch = 3, .heads_q = 16, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 2}, .packed_k = {90, 12, 70}});
-  in_k("rows_not_in_use", {.batch = 2, .heads_q = 16, .len_q = 3, .len_k = 90, .used_q = {2, 0}, .used_k = {90, 40}});
-  in_k("window", {.batch = 1,
-                  .heads_q = 16,
-                  .len_q = 3,
-                  .len_k = 400,
-                  .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
-                  .window_left = 100,
-                  .window_right = 0});
-  in_k("sinks", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 100, .sinks_dtype = MICA_FP32});
+  add_caches(in_k);
   in_k("large_scores", {.batch = 1, .heads_q = 32, .len_q = 2, .len_k = 500, .amplitude = 4.0});
-  in_k("splits_3", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 500, .used_k = {500, 65}, .num_splits = 3});
-  in_k("batch_invariant", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 300, .batch_invariant = 1});
   in_k("narrower", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 100, .dim = 320, .dim_v = 256});
   in_k("second_panel", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .v_column = 64});
   in_k("odd_column", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .v_column = 8});
@@ -84,38 +92,12 @@ void add_second_query_cases(CaseTable& table) {
   latent("3_rows",
          {.batch = 1, .heads_q = 16, .len_q = 3, .len_k = 150, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .used_k = {149}});
   latent("prompt", {.batch = 1, .heads_q = 3, .len_q = 70, .len_k = 200, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
-  for (const int64_t page_size : {1, 16, 64, 128})
-    latent("paged_" + std::to_string(page_size), {.batch = 4,
-                                                  .heads_q = 16,
-                                                  .len_q = 2,
-                                                  .len_k = 256,
-                                                  .causal = MICA_CAUSAL_BOTTOM_RIGHT,
-                                                  .used_k = {197, 64, 1, 0},
-                                                  .page_size = page_size});
-  latent(
-      "paged_64_leftpad",
-      {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 256, .used_k = {250, 70}, .leftpad = {9, 65}, .page_size = 64});
-  latent("batch_idx",
-         {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 140, .used_k = {90, 140}, .has_batch_idx = true});
-  latent(
-      "varlen",
-      {.batch = 3, .heads_q = 16, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .packed_q = {5, 0, 2}, .packed_k = {90, 12, 70}});
-  latent("rows_not_in_use", {.batch = 2, .heads_q = 16, .len_q = 3, .len_k = 90, .used_q = {2, 0}, .used_k = {90, 40}});
-  latent("window", {.batch = 1,
-                    .heads_q = 16,
-                    .len_q = 3,
-                    .len_k = 400,
-                    .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
-                    .window_left = 100,
-                    .window_right = 0});
+  add_caches(latent);
   latent("chunk",
          {.batch = 1, .heads_q = 16, .len_q = 5, .len_k = 200, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .chunk = 70});
-  latent("sinks", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 100, .sinks_dtype = MICA_FP32});
   latent("softcap", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .softcap = 5});
   latent("fp32_output", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .o_fp32 = true});
   latent("scale", {.batch = 1, .heads_q = 32, .len_q = 2, .len_k = 500, .amplitude = 4.0, .scale = 0.07f});
-  latent("splits_3", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 500, .used_k = {500, 65}, .num_splits = 3});
-  latent("batch_invariant", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 300, .batch_invariant = 1});
   latent("narrower", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 100, .dim = 48, .dim_v = 200});
   latent("64_256", {.batch = 2, .heads_q = 6, .len_q = 9, .len_k = 130, .dim = 64, .dim_v = 256});
   latent("v_like_k_strides", {.batch = 1,
