@@ -209,6 +209,7 @@ def measure_by_token(model, names, ids, cache, given):
     for sample in range(given.samples):
         for name, seconds in generate(names, sample, given.new_tokens).items():
             steps[name] += seconds
+    for _ in range(max(given.samples, 5)):
         for name in names:
             switch(model, name)
             prefill[name].append(prefill_seconds(model, ids, given.device))

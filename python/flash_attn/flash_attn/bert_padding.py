@@ -69,9 +69,11 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Opti
     (which waits for the device) and seqused int32 (batch,): how many tokens attention_mask alone marks in each
     sequence.
     """
-    kept = attention_mask if unused_mask is None else attention_mask + unused_mask
-    lengths = kept.sum(dim=-1, dtype=torch.int32)
     seqused = attention_mask.sum(dim=-1, dtype=torch.int32)
+    kept, lengths = attention_mask, seqused
+    if unused_mask is not None:
+        kept = attention_mask + unused_mask
+        lengths = kept.sum(dim=-1, dtype=torch.int32)
     positions = _valid_positions(kept)
     tokens = index_first_axis(hidden_states.flatten(0, 1), positions)
     return tokens, positions, _cumulative(lengths), _longest(lengths), seqused
@@ -93,4 +95,8 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """Puts the tokens (total, ...) back into (batch, seqlen, ...), zeros elsewhere."""
+    # A decoding step of Transformers: positions in int32 (unpad_input's are int64), one row of every sequence, in order.
+    if (seqlen == 1 and indices.dtype is torch.int32 and indices.shape[0] == batch == hidden_states.shape[0] and
+            not (hidden_states.requires_grad and torch.is_grad_enabled())):
+        return hidden_states.unsqueeze(1)
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))

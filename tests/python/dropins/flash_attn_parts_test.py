@@ -38,6 +38,20 @@ def test_unpad_and_pad_are_inverse_and_give_five_values(device):
     assert torch.equal(grad, mask[:, :, None, None].expand_as(x).float())
 
 
+def test_one_row_of_every_sequence_is_padded_without_a_copy(device):
+    rows, positions = torch.randn(3, 2, 4, device=device), torch.arange(4, dtype=torch.int32, device=device)[:-1]
+    padded = bert_padding.pad_input(rows, positions, 3, 1)
+    assert torch.equal(padded, rows[:, None]) and padded.data_ptr() == rows.data_ptr()
+    for others in (positions.long(), positions.long().flip(0)):  # anybody's own: read, and never the argument's memory
+        padded = bert_padding.pad_input(rows, others, 3, 1)
+        assert torch.equal(padded[others.long()], rows[:, None]) and padded.data_ptr() != rows.data_ptr()
+    wanted = rows.clone().requires_grad_()
+    padded = bert_padding.pad_input(wanted, positions, 3, 1)
+    assert padded.data_ptr() != wanted.data_ptr()
+    assert torch.equal(torch.autograd.grad(padded.sum(), wanted)[0], torch.ones_like(rows))
+    assert bert_padding.pad_input(rows[:2], positions[:2], 3, 1).tolist() == [*rows[:2, None].tolist(), [[[0.0] * 4] * 2]]
+
+
 def test_unpad_keeps_the_place_of_unused_tokens(device):
     x = torch.arange(8.0, device=device).reshape(2, 4, 1)
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]], device=device)
