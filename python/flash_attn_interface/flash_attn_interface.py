@@ -12,7 +12,6 @@ from flash_attn_3._combine import combine
 from flash_attn_3._fp8 import factors_of, factors_of_beta, forward_only
 from flash_attn_3._native import Deterministic, forward, joined, scale_of
 from mica import fp8
-from mica._tracing import is_traced
 from torch import Tensor
 
 
@@ -145,22 +144,18 @@ def flash_attn_varlen_func(
             window=_window(window_size), chunk=attention_chunk, scale=softmax_scale, softcap=softcap,
             num_splits=num_splits, return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, **factors,
         )
-    if qv is not None and not _has_gradient(q, k, v, qv) and not is_traced(q, k, v):
-        made = forward(q, k, v, qv=qv, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
-                       seqused_k=seqused_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale,
-                       causal=bool(causal), window=window_of(window_size), attention_chunk=attention_chunk, softcap=softcap,
-                       num_splits=num_splits)
-        return made if return_attn_probs else made[0]
     scale = scale_of(q, qv, softmax_scale)
-    q, k = joined(q, k, v, qv)
-    if deterministic:
+    if qv is not None and _has_gradient(q, k, v, qv):
+        q, k = joined(q, k, v, qv)
+        qv = None
+    if deterministic and qv is None:
         packed = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
         return _deterministic(q, k, v, scale, causal, window_size, softcap, attention_chunk, return_attn_probs, *packed)
     hints = [length if isinstance(length, int) else None for length in (max_seqlen_q, max_seqlen_k)]
     return mica.attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=bool(causal),
         window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
-        return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k,
+        return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, qv=qv,
     )
 
 

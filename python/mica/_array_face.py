@@ -170,7 +170,7 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
                      max_seqlen_k: Optional[int], causal: Any, window: Any, chunk: Any, mask: Any, bias: Any,
                      scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, dropout: float,
                      return_lse: Any, out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
-                     seed: Any, seqused_q: Any, seqused_k: Any, block_table: Any) -> Any:
+                     seed: Any, seqused_q: Any, seqused_k: Any, block_table: Any, qv: Any) -> Any:
     options = numbers(causal, window_of(window), chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False,
                       False, max_seqlen_q, max_seqlen_k)
     lengths = {name: locate_lengths(name, value) for name, value in (
@@ -182,7 +182,7 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
         if None not in (rows[0], keys[0] or keys[1]) and block_table is None:
             check_pairs(mask, bias, longest(rows[0], rows[1], 0), longest(keys[0], keys[1], 0))
     return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, block_table=block_table,
-                                  **lengths), options, return_lse, out,
+                                  qv=_dense(qv), **lengths), options, return_lse, out,
                     _seed_of(seed) if dropout else (0, 0))
 
 
@@ -212,9 +212,7 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
     mask = mask if of_tree is None else of_tree
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
-                    rotary_cos=rotary_cos, rotary_sin=rotary_sin)
-    if qv is not None:
-        optional.update(qv=_dense(qv))
+                    rotary_cos=rotary_cos, rotary_sin=rotary_sin, qv=_dense(qv))
     if k is not None or v is not None:
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             if is_numpy(cache) and not cache.flags.writeable:

@@ -6,7 +6,7 @@ flag, one look-up and one guard before the generated call.
 """
 
 from functools import lru_cache
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, get_num_threads, is_grad_enabled
@@ -17,7 +17,7 @@ from . import _abi, _tensors, functions
 from ._arguments import integer, normalise, numbers, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
-from ._describe import Options, rounded_hint
+from ._describe import ROWS, Options, rounded_hint
 from ._dlpack import native, refuse_masked
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._packed import clear_outside
@@ -156,7 +156,8 @@ def check_pairs_of(mask: Any, bias: Any, q: Tensor, rows: Tuple[Any, ...], keys:
 
 
 def _convert(names: Tuple[str, ...], values: Tuple[Any, ...], q: Tensor) -> Tuple[Any, ...]:
-    return tuple(value if value is None else as_tensor(name, value, q).resolve_neg()
+    return tuple(None if value is None else
+                 _tensors.dense(as_tensor(name, value, q)) if name in ROWS else as_tensor(name, value, q).resolve_neg()
                  for name, value in zip(names, values))
 
 
@@ -182,7 +183,7 @@ def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, 
 _DENSE = ("boolean_mask", "bias", "alibi", "sinks", "rng_state")
 _BIAS, _ALIBI, _SINKS = (_DENSE.index(name) for name in ("bias", "alibi", "sinks"))  # the same in all three
 _PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k",
-           "block_table", "rng_state")
+           "block_table", "rng_state", "qv")
 _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
            "k_new", "v_new", "rotary_cos", "rotary_sin")
 _PREFIX = ("k_prefix", "v_prefix")
@@ -192,15 +193,45 @@ _plain_lse = caller(_abi.FORWARD, ("q", "k", "v", "o", "lse"), ("o", "lse"))
 _packed = caller(_abi.FORWARD, ("q", "k", "v", "o", "cu_seqlens_q", "cu_seqlens_k"), ("o",))
 
 
-def _plain_call(key: Optional[Key], options: Options, q: Tensor, k: Tensor, v: Tensor, return_lse: bool) -> Any:
-    """o, or (o, lse), of q, k and v alone; remembered under the key."""
+def _plain_call(key: Optional[Key], options: Options, return_lse: bool, q: Tensor, k: Tensor, v: Tensor,
+                *lengths: Tensor) -> Any:
+    """o, or (o, lse), of q, k and v alone, or o of packed ones; remembered under the key. None for packed ones that want a
+    gradient."""
     needs_gradient = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    call = plain_forward if needs_gradient else _plain_lse if return_lse else _plain
-    entry = call.find(options, q, k, v)
+    if lengths and needs_gradient:
+        return None
+    call = _packed if lengths else plain_forward if needs_gradient else _plain_lse if return_lse else _plain
+    entry = call.find(options, q, k, v, *lengths)
     made = Recent(entry, call, needs_gradient, return_lse)
     if key is not None:
-        remember(key, made, q, k, v)
-    return attend_plain(q, k, v, made) if needs_gradient else call.again(entry, q, k, v)
+        remember(key, made, q, k, v, *lengths)
+    return attend_plain(q, k, v, made) if needs_gradient else call.again(entry, q, k, v, *lengths)
+
+
+def _anew(names: Tuple[str, ...], given: Dict[str, Any], arguments: Tuple[Any, ...], key: Optional[Key], is_plain: bool,
+          q: Tensor, k: Tensor, v: Tensor, lengths: Tuple[Tensor, ...], return_lse: bool, out: Optional[Tensor],
+          seed: Any) -> Any:
+    """attention and attention_varlen where no earlier call is repeated and nothing is traced. given: the tensors that may be
+    bound, in the order of their names; arguments: those of numbers(); lengths: of a packed call that is plain."""
+    options = numbers(*arguments)
+    if _any_autocast():
+        q, k, v = autocast(q, k, v)
+        if given.get("qv") is not None:
+            (given["qv"],) = autocast(given["qv"])
+        key = None  # what a guard sees of the arguments is not what is computed with
+    if is_plain:
+        try:
+            made = _plain_call(key, options, return_lse, q, k, v, *lengths)
+            if made is not None:
+                return made
+        except NotDense:
+            pass  # copies: below
+        except AttributeError:  # arrays of another library: below
+            if _are_tensors(q, k, v):
+                raise
+    if options.dropout:
+        given["rng_state"] = _tensors.rng_of(seed, q.device)
+    return _general(names, options, q, k, v, tuple(given.values()), return_lse, out)
 
 
 def _again(key: Key, q: Tensor, k: Tensor, v: Tensor, *lengths: Tensor) -> Any:
@@ -259,6 +290,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: 
         made = _again(key, q, k, v)
         if made is not None:
             return made
+    given = dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, rng_state=None)
+    arguments = (causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant)
     _refuse_flag(return_lse)
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)
@@ -268,24 +301,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: 
                                    dict(causal=causal, window=window, chunk=chunk, scale=scale, softcap=softcap, dropout=dropout,
                                         diagonal=diagonal, num_splits=num_splits, batch_invariant=batch_invariant,
                                         seed=seed), return_lse)
-        return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks),
-                      normalise(causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant),
-                      return_lse, out, seed)
+        return traced(q, k, v, given, normalise(*arguments), return_lse, out, seed)
     _refuse_layouts(q=q, k=k, v=v)
-    if _any_autocast():
-        q, k, v = autocast(q, k, v)
-        key = None  # what a guard sees of the arguments is not what is computed with
-    options = numbers(causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant)
-    if is_plain:
-        try:
-            return _plain_call(key, options, q, k, v, return_lse)
-        except NotDense:
-            pass  # copies: below
-        except AttributeError:  # arrays of another library: below
-            if _are_tensors(q, k, v):
-                raise
-    return _general(_DENSE, options, q, k, v,
-                    (mask, bias, alibi, sinks, _tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
+    return _anew(_DENSE, given, arguments, key, is_plain, q, k, v, (), return_lse, out, seed)
 
 
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -294,11 +312,11 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
                      softcap: Optional[float], alibi: Optional[Tensor], sinks: Optional[Tensor], dropout: float,
                      return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
                      batch_invariant: bool, seed: Any, seqused_q: Optional[Tensor], seqused_k: Optional[Tensor],
-                     block_table: Optional[Tensor]) -> Any:
+                     block_table: Optional[Tensor], qv: Optional[Tensor]) -> Any:
     if window is not None:
         window = window_of(window)
     is_plain = (mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout and
-                seqused_q is None and seqused_k is None and block_table is None and return_lse is False)
+                seqused_q is None and seqused_k is None and block_table is None and qv is None and return_lse is False)
     key: Optional[Key] = None
     if is_plain and type(max_seqlen_q) is int and type(max_seqlen_k) is int and not is_dynamo_tracing():
         key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant, rounded_hint(max_seqlen_q),
@@ -309,37 +327,23 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     cu_seqlens_q = lengths_of("cu_seqlens_q", cu_seqlens_q, q)
     cu_seqlens_k = lengths_of("cu_seqlens_k", cu_seqlens_k, q)
     seqused_q, seqused_k = lengths_of("seqused_q", seqused_q, q), lengths_of("seqused_k", seqused_k, q)
+    given = dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                 seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table, rng_state=None, qv=qv)
     arguments = (causal, window, chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False, False,
                  max_seqlen_q, max_seqlen_k)
+    if qv is not None:
+        refuse_gradient("with qv", q=q, k=k, v=v, bias=bias, sinks=sinks, qv=qv)
     _refuse_flag(return_lse)
     if has_forward_mode():
-        refuse_forward_mode(q, k, v, bias, sinks, alibi)
+        refuse_forward_mode(q, k, v, bias, sinks, alibi, qv)
     if is_traced(q, k, v):
         _refuse_nested(q=q, k=k, v=v)
-        return traced(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
-                                    cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
-                                    block_table=block_table), normalise(*arguments), return_lse, out, seed)
+        return traced(q, k, v, given, normalise(*arguments), return_lse, out, seed)
     _refuse_layouts(q=q, k=k, v=v)
     if mask is not None or bias is not None:
         check_pairs_of(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
                      (None if block_table is not None else cu_seqlens_k, seqused_k, 0))
-    options = numbers(*arguments)
-    if _any_autocast():
-        q, k, v = autocast(q, k, v)
-    elif key is not None and not (is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
-        try:
-            tensors = q, k, v, cu_seqlens_q, cu_seqlens_k
-            entry = _packed.find(options, *tensors)
-            remember(key, Recent(entry, _packed, False, False), *tensors)
-            return _packed.again(entry, *tensors)
-        except NotDense:
-            pass  # copies: below
-        except AttributeError:  # arrays of another library: below
-            if _are_tensors(q, k, v):
-                raise
-    return _general(_PACKED, options, q, k, v,
-                    (mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table,
-                     _tensors.rng_of(seed, q.device) if dropout else None), return_lse, out)
+    return _anew(_PACKED, given, arguments, key, is_plain, q, k, v, (cu_seqlens_q, cu_seqlens_k), return_lse, out, seed)
 
 
 def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
@@ -380,7 +384,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         mask = tree_mask(tree, mask)
         arguments = (*arguments, mask.shape[-1])
     if is_grad_enabled():
-        refuse_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
+        refuse_gradient("on a cache", q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
                         rotary_cos=rotary_cos, rotary_sin=rotary_sin, k_prefix=k_prefix, v_prefix=v_prefix, qv=qv)
     _refuse_flag(return_lse)
     if has_forward_mode():
@@ -403,26 +407,19 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
             beside = tuple(_tensors.autocast_to(k_cache.dtype, t) for t in beside)
     options = numbers(*arguments)
     names = (*_CACHED, *(_PREFIX if qv is None else _SECOND)) if beside else _CACHED
+    values = (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v, rotary_cos,
+              rotary_sin, *beside)
     try:
-        made = run_forward(names, options, q, k_cache, v_cache,
-                           (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v,
-                            rotary_cos, rotary_sin, *beside), return_lse, out)
-        if k is not None:
-            _tensors.bump_version(k_cache)
-            _tensors.bump_version(v_cache)
-        return made
+        made = run_forward(names, options, q, k_cache, v_cache, values, return_lse, out)
     except NotDense:
-        pass  # copies
-    except AttributeError:  # arrays of another library
-        if _are_tensors(q, k_cache, v_cache, mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                        k, v, rotary_cos, rotary_sin, *beside):
+        made = None  # copies: once more
+    except AttributeError:  # arrays of another library: once more
+        if _are_tensors(q, k_cache, v_cache, *values):
             raise
-    k, v = (None if new is None else _tensors.dense(as_tensor(name, new, q)) for name, new in (("k", k), ("v", v)))
-    beside = tuple(_tensors.dense(as_tensor(name, t, q)) for name, t in zip(names[len(_CACHED):], beside))
-    values = _convert(names, (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                              k, v, rotary_cos, rotary_sin, *beside), q)
-    k_cache, v_cache = as_tensor("k_cache", k_cache, q), as_tensor("v_cache", v_cache, q)
-    made = run_forward(names, options, _tensors.dense(q), k_cache, v_cache, values, return_lse, out)
+        made = None
+    if made is None:
+        k_cache, v_cache = as_tensor("k_cache", k_cache, q), as_tensor("v_cache", v_cache, q)
+        made = run_forward(names, options, _tensors.dense(q), k_cache, v_cache, _convert(names, values, q), return_lse, out)
     if k is not None:
         _tensors.bump_version(k_cache)
         _tensors.bump_version(v_cache)

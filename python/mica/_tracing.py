@@ -55,12 +55,12 @@ def refuse_forward_mode(*tensors: Optional[Tensor]) -> None:
         _refuse_tangents()
 
 
-def refuse_gradient(**tensors: Optional[Tensor]) -> None:
-    """Of what is on a cache: it has none."""
+def refuse_gradient(of: str, **tensors: Optional[Tensor]) -> None:
+    """Of a call that has none: on a cache, with qv."""
     if torch.is_grad_enabled():
         for name, tensor in tensors.items():
             if isinstance(tensor, Tensor) and tensor.requires_grad:
-                raise Unsupported(f"{name} requires a gradient, and a call on a cache has none; want it under "
+                raise Unsupported(f"{name} requires a gradient, and a call {of} has none; want it under "
                                   "torch.no_grad(), or mica.attention to train")
 
 

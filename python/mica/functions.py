@@ -77,7 +77,7 @@ def attention_varlen(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqle
                      return_lse: bool = False, out: Optional[Array] = None, diagonal: Optional[str] = None,
                      num_splits: int = 0, batch_invariant: bool = False, seed: Union[None, int, Array] = None,
                      seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None,
-                     block_table: Optional[Array] = None) -> Any:
+                     block_table: Optional[Array] = None, qv: Optional[Array] = None) -> Any:
     """attention of many sequences packed one after the other.
 
     q is (all rows, heads, dim), k and v (all keys, key heads, dim). cu_seqlens_q and cu_seqlens_k, int32 (batch + 1,)
@@ -87,13 +87,14 @@ def attention_varlen(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqle
     mask, bias: (batch, heads, longest rows, longest keys), indexed within each sequence.
     seqused_q, seqused_k: int32 (batch,): use only so many rows or keys of each sequence; rows not used give 0.
     block_table: int32 (batch, blocks): k and v are then pages (pages, page size, key heads, dim); no gradient.
+    qv: (all rows, heads, dim_v): a second query, as in attention_with_cache; no gradient.
 
     The other arguments are those of attention.
     """
     return (_faces.get(type(q)) or _face_of(q)).attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window, chunk, mask, bias, scale, softcap,
         alibi, sinks, dropout, return_lse, out, diagonal, num_splits, batch_invariant, seed, seqused_q, seqused_k,
-        block_table)
+        block_table, qv)
 
 
 def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, *, k: Optional[Array] = None,

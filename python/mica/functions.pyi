@@ -42,7 +42,7 @@ def attention_varlen(
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse:
     Literal[False] = ..., out: Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ...,
     batch_invariant: bool = ..., seed: Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ...,
-    seqused_k: Optional[Lengths] = ..., block_table: Optional[Array] = ...,
+    seqused_k: Optional[Lengths] = ..., block_table: Optional[Array] = ..., qv: Optional[Array] = ...,
 ) -> A: ...
 @overload
 def attention_varlen(
@@ -52,7 +52,7 @@ def attention_varlen(
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse:
     Literal[True], out: Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant:
     bool = ..., seed: Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ..., seqused_k:
-    Optional[Lengths] = ..., block_table: Optional[Array] = ...,
+    Optional[Lengths] = ..., block_table: Optional[Array] = ..., qv: Optional[Array] = ...,
 ) -> Tuple[A, A]: ...
 @overload
 def attention_varlen(
@@ -62,7 +62,7 @@ def attention_varlen(
     ..., alibi: Optional[Array] = ..., sinks: Optional[Array] = ..., dropout: float = ..., return_lse: Any, out:
     Optional[Array] = ..., diagonal: Diagonal = ..., num_splits: int = ..., batch_invariant: bool = ..., seed:
     Union[None, int, Array] = ..., seqused_q: Optional[Lengths] = ..., seqused_k: Optional[Lengths] = ...,
-    block_table: Optional[Array] = ...,
+    block_table: Optional[Array] = ..., qv: Optional[Array] = ...,
 ) -> Any: ...
 @overload
 def attention_with_cache(

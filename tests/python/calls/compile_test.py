@@ -203,6 +203,10 @@ def test_a_second_query_is_traced(device):
     call = lambda *t: mica.attention_with_cache(*t[:3], qv=t[3], causal=True)  # noqa: E731
     given = [t.detach() for t in (q, k, v, qv)]
     torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(*given), call(*given))
+    ends = [torch.tensor([0, t.shape[1], 2 * t.shape[1]], dtype=torch.int32, device=device) for t in (q, k)]
+    given = [t[:2].flatten(0, 1) for t in given]
+    call = lambda *t: mica.attention_varlen(*t[:3], *ends, qv=t[3], causal=True)  # noqa: E731
+    torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(*given), call(*given))
 
 
 @needs_ops

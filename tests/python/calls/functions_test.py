@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """mica.attention, attention_varlen and attention_with_cache with torch tensors, against the formula in double."""
 
+import itertools
 import pathlib
 import re
 import threading
@@ -451,6 +452,48 @@ def test_a_second_query_for_the_values(device, options, paged):
         torch.testing.assert_close(lse[b:b + 1].double(), want_lse, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 5.0, "scale": 0.2}, {"bias": 1, "sinks": 1}], ids=str)
+def test_a_second_query_of_packed_rows(device, options, paged):
+    """An empty sequence and rows of none among them; qv's columns are not dense."""
+    rows, keys = (3, 0, 5), (9, 4, 14)
+    cu_q, cu_k = (torch.tensor([0, *itertools.accumulate(n)], dtype=torch.int32, device=device) for n in (rows, keys))
+    q, qv = torch.randn(10, 4, 16, device=device), torch.randn(10, 24, 4, device=device).transpose(1, 2)
+    k, v = (torch.randn(27, 2, d, device=device) for d in (16, 24))
+    options = dict(options)
+    if "bias" in options:
+        options.update(bias=torch.randn(3, 4, 5, 14, device=device), sinks=torch.randn(4, device=device))
+    where = {}
+    stored = k, v
+    if paged:
+        pages = torch.tensor([[4, 0], [2, 2], [1, 3]], dtype=torch.int32, device=device)
+        stored = tuple(torch.randn(5, 8, 2, t.shape[-1], device=device) for t in (k, v))
+        for b, n in enumerate(keys):
+            for mine, t in zip(stored, (k, v)):
+                for at in range(n):
+                    mine[pages[b, at // 8], at % 8] = t[cu_k[b] + at]
+        where = dict(block_table=pages, seqused_k=cu_k.diff())
+    o, lse = mica.attention_varlen(q, *stored, cu_q, cu_k, qv=qv, return_lse=True, **where, **options)
+    for b in (0, 2):
+        at, of = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
+        here = dict(options, bias=options["bias"][b:b + 1, :, :rows[b], :keys[b]]) if "bias" in options else options
+        want, want_lse = reference.attention(torch.cat((q, qv), -1)[None, at], torch.cat((k, v), -1)[None, of], v[None, of], **here)
+        torch.testing.assert_close(o[None, at].double(), want, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(lse[None, :, at].double(), want_lse, rtol=2e-5, atol=2e-5)
+    assert not o[8:].any() and (lse[:, 8:] == -float("inf")).all()
+    if device == "cpu" and not paged:
+        options = {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+        got = mica.attention_varlen(*(t.numpy() for t in (q, k, v, cu_q, cu_k)), qv=qv.numpy(), **options)
+        assert torch.equal(torch.from_numpy(got), o)
+
+
+def test_arrays_beside_packed_tensors():
+    q, k, v = (torch.randn(n, 2, 16) for n in (3, 7, 7))
+    for hints in ({}, dict(max_seqlen_q=3, max_seqlen_k=7)):
+        want = mica.attention_varlen(q, k, v, [0, 3], [0, 7], **hints)
+        assert torch.equal(mica.attention_varlen(q, k.numpy(), v.numpy(), [0, 3], [0, 7], **hints), want)
+
+
 def test_a_second_query_of_arrays():
     q, k, v, qv = (torch.randn(2, n, h, d) for n, h, d in ((3, 4, 16), (9, 2, 16), (9, 2, 24), (3, 4, 24)))
     want = mica.attention_with_cache(q, k, v, qv=qv, causal=True)
@@ -471,6 +514,19 @@ def test_a_second_query_that_does_not_fit(options, message):
         mica.attention_with_cache(q, k, v, **options)
     with pytest.raises(mica.Unsupported, match="qv requires a gradient"):
         mica.attention_with_cache(q, k, v, qv=torch.ones(1, 3, 2, 16, requires_grad=True))
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(qv=torch.ones(3, 2, 24)), r"qv.shape\[\d\] is 24, want 16"), (dict(qv=torch.ones(4, 2, 16)), r"qv.shape\[\d\] is 4, want 3"),
+    (dict(qv=torch.ones(3, 2, 16).half()), "qv.dtype is fp16, want fp32"), (dict(qv=3), "qv is a int, want"),
+    (dict(qv=torch.ones(3, 2, 16), dropout=0.5), "dropout is given with qv")])
+def test_a_second_query_of_packed_rows_that_does_not_fit(options, message):
+    q, k, v, lengths = torch.ones(3, 2, 32), torch.ones(7, 2, 32), torch.ones(7, 2, 16), ([0, 3], [0, 7])
+    with pytest.raises((mica.InvalidArgument, mica.Unsupported, TypeError), match=message):
+        mica.attention_varlen(q, k, v, *lengths, **options)
+    for wanted in (dict(qv=torch.ones(3, 2, 16, requires_grad=True)), dict(qv=torch.ones(3, 2, 16), bias=torch.ones(1, 2, 3, 7, requires_grad=True))):
+        with pytest.raises(mica.Unsupported, match="requires a gradient, and a call with qv has none"):
+            mica.attention_varlen(q, k, v, *lengths, **wanted)
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True, "sinks": 1, "softcap": 5.0, "scale": 0.2}, {"tree": 1}], ids=str)
