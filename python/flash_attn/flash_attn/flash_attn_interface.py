@@ -38,6 +38,16 @@ def _get_block_size_n(device, head_dim, is_dropout, is_causal):
     return 1 << 30
 
 
+def _plain_scale(q, dropout_p, softmax_scale, window_size, softcap, alibi_slopes, deterministic, return_attn_probs):
+    """The scale of a call with no more than that and causal, as attention() hands it on; None of any other. Models make such
+    calls for every layer and token, and most repeat an earlier one: that is asked for before all else."""
+    if (alibi_slopes is not None or type(window_size) is not tuple or window_size != (-1, -1) or dropout_p or softcap or
+            deterministic or return_attn_probs):
+        return None
+    head_dim = q.shape[-1]
+    return None if head_dim % 8 else (head_dim**-0.5 if softmax_scale is None else softmax_scale) or 1e-30
+
+
 def flash_attn_qkvpacked_func(
     qkv,
     dropout_p=0.0,
@@ -90,15 +100,11 @@ def flash_attn_func(
     return_attn_probs=False,
 ):
     """q: (batch, seqlen_q, heads, dim), k and v: (batch, seqlen_k, heads_k, dim) -> (batch, seqlen_q, heads, dim)."""
-    # Models call it so for every layer and token, and most calls repeat an earlier one: asked for before all else.
-    if (alibi_slopes is None and type(window_size) is tuple and window_size == (-1, -1) and
-            not (dropout_p or softcap or deterministic or return_attn_probs)):
-        head_dim = q.shape[-1]
-        if not head_dim % 8:
-            scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-            made = attention_again(q, k, v, bool(causal), scale or 1e-30, 0.0)  # as attention() asks for it
-            if made is not None:
-                return made
+    scale = _plain_scale(q, dropout_p, softmax_scale, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    if scale is not None:
+        made = attention_again(q, k, v, bool(causal), scale, 0.0)
+        if made is not None:
+            return made
     return attention(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
@@ -168,15 +174,11 @@ def flash_attn_varlen_func(
     """q: (total_q, heads, dim), k and v: (total_k, heads_k, dim) or, with block_table int32 (batch, blocks), pages
     (num_blocks, page_block_size, heads_k, dim) -> (total_q, heads, dim); the LSE is (heads, total_q). max_seqlen_q and
     max_seqlen_k are hints."""
-    if (block_table is None and alibi_slopes is None and type(window_size) is tuple and window_size == (-1, -1) and
-            not (dropout_p or softcap or deterministic or return_attn_probs)):
-        head_dim = q.shape[-1]
-        if not head_dim % 8:
-            scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-            made = attention_varlen_again(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, bool(causal),
-                                          scale or 1e-30, 0.0)
-            if made is not None:
-                return made
+    scale = _plain_scale(q, dropout_p, softmax_scale, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    if scale is not None and block_table is None:
+        made = attention_varlen_again(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, bool(causal), scale, 0.0)
+        if made is not None:
+            return made
     return attention(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
         cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, block_table,
