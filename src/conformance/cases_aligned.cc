@@ -379,6 +379,16 @@ void add_aligned_cases(CaseTable& table) {
                                    .softcap = 3.0f,
                                    .used_k = {300, 17},
                                    .page_size = 16});
+    // More pages than lanes of a warp, and rows that cannot be joined heads.
+    for (const int64_t page_size : {16, 48})
+      add("_decode_3_rows_pages_" + std::to_string(page_size), {.batch = 2,
+                                                                .heads_q = 48,
+                                                                .len_q = 3,
+                                                                .len_k = 2592,
+                                                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                                .sinks_dtype = MICA_FP32,
+                                                                .used_k = {2590, 1100},
+                                                                .page_size = page_size});
     // Groups that no box of 64 rows fits: more rows than one tile of 64, and than four, which tiles of 128 take.
     add("_decode_6_rows_of_12", {.batch = 2,
                                  .heads_q = 24,

@@ -74,6 +74,7 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
     traits.least_tiles_of_few_rows = 12;
   }
   traits.overhead_tiles = 4;
+  traits.wants_pages = r.served == serves::LARGE_PAGES;
   traits.waits = true;
   traits.also_serves = kFeatureSoftcap;
   return traits;

@@ -11,12 +11,13 @@
 
 #include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
+#include "kernels/options/page_pieces.cuh"
 #include "kernels/parts/key_rows_sm90.cuh"
 #include "kernels/parts/packed_rows.cuh"
 
 namespace mica {
 
-template <class Element_, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+template <class Element_, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
 struct DecodeSm90 {
   using Element = Element_;
   using Tile = PackedRows<Element, serves::SOFTCAP>;
@@ -80,27 +81,60 @@ struct DecodeSm90 {
     }
   }
 
+  // Where the keys of one tile after the other are, and how they are fetched: found a tile ahead, or by pieces of
+  // pages.
+  template <class Shared, bool in_pages>
+  struct KeySource {
+    static constexpr int kPanels = Shared::kChunks / 8;
+    const Tile& rows;
+    const RowsArg& tensor;
+    Keys ahead;
+    typename Keys::Offsets offsets;
+    i32 columns[kPanels];
+
+    MICA_DEVICE KeySource(const Tile& rows, const RowsArg& tensor, i32 first) : rows(rows), tensor(tensor) {
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) columns[panel] = panel * 64;
+      ahead = Keys::find(rows, first);
+    }
+    MICA_DEVICE void prepare(i32 tile, bool is_last) {
+      offsets = ahead.offsets(rows.p.sequences, tensor);
+      if (!is_last) ahead = Keys::find(rows, tile + kGroups);
+    }
+    MICA_DEVICE void fetch(u32 shared, const u16* head, i32 tile, i32 valid_dim) {
+      Keys::fetch(shared, head, offsets, columns, rows.sequence.len_k - tile * tile_k, valid_dim);
+    }
+  };
+  template <class Shared>
+  struct KeySource<Shared, true> {
+    PagePieces<tile_k, kGroups> pieces;
+
+    MICA_DEVICE KeySource(const Tile& rows, const RowsArg& tensor, i32 first) : pieces{rows.p.sequences, tensor} {
+      pieces.begin(rows.sequence, rows.batch_index, first);
+    }
+    MICA_DEVICE void prepare(i32, bool) {}
+    MICA_DEVICE void fetch(u32 shared, const u16* head, i32 tile, i32 valid_dim) {
+      pieces.template fetch<Shared::kChunks / 8>(shared, head, pieces.len_k - tile * tile_k, valid_dim);
+      pieces.advance(tile);
+    }
+  };
+
   // By one warp: K or V of all tiles of a warpgroup, as many ahead as there are stages.
   template <class Shared>
   MICA_DEVICE void produce(i32 group, i32 is_v, u32 shared, const RowsArg& tensor, i32 valid_dim) const {
-    constexpr int kPanels = Shared::kChunks / 8, kAhead = stages - 1;
+    constexpr int kAhead = stages - 1;
     const i32 first = own.begin + group, count = ceil_div(max_of(own.end - first, 0), kGroups);
     if (count == 0) return;
     const u16* head = static_cast<const u16*>(tensor.data) + rows.head_k * tensor.stride_head;
     const Ring<stages> stages_of = ring(group, is_v);
-    i32 columns[kPanels];
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) columns[panel] = panel * 64;
-    Keys ahead = Keys::find(rows, first);
+    KeySource<Shared, served == serves::LARGE_PAGES> keys(rows, tensor, first);
     Place place, arrived;
     for (i32 step = 0; step < count + kAhead; ++step) {
       if (step < count) {
         const i32 tile = first + step * kGroups;
-        const typename Keys::Offsets offsets = ahead.offsets(p.sequences, tensor);
-        if (step + 1 < count) ahead = Keys::find(rows, tile + kGroups);
+        keys.prepare(tile, step + 1 == count);
         stages_of.wait_empty(place);
-        Keys::fetch(shared + place.stage * Shared::kBytes, head, offsets, columns, rows.sequence.len_k - tile * tile_k,
-                    valid_dim);
+        keys.fetch(shared + place.stage * Shared::kBytes, head, tile, valid_dim);
         place.next();
       }
       cp_async_commit();
@@ -198,8 +232,8 @@ struct DecodeSm90 {
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
-  using Kernel =
-      mica::DecodeSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
+  using Kernel = mica::DecodeSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
+                                  MICA_STAGES, MICA_SERVED>;
   Kernel kernel{params, {params}};
   mica::call_in_params(params);
   mica::griddepcontrol_launch_dependents();
