@@ -221,10 +221,10 @@ class MicaContender:
                 names.append(name)
                 like.append(tensor)
         empty_like, rest = torch.empty_like, list(zip(names, like))[3:]
-        q, k, v = like[:3]
+        make_dq, make_dk, make_dv = (maker(tuple(t.shape), empty_like(t).stride(), t.dtype, t.device) for t in like[:3])
 
         def run():
-            dq, dk, dv = empty_like(q), empty_like(k), empty_like(v)
+            dq, dk, dv = make_dq(), make_dk(), make_dv()
             x.dq, x.dk, x.dv = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
             execute()
             return dq, dk, dv

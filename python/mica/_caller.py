@@ -37,21 +37,22 @@ KEPT_PLANS = 512  # per caller; the oldest leaves first
 VALUES = ("dropout_seed", "dropout_offset")  # bound by value, not by address
 # Outputs that a call may allocate. Those with a name here have the layout that empty_like gives that tensor.
 LIKE = {"o": "", "lse": "", "dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "d_sinks": "sinks"}
+MADE_BY_ENTRY = ("o", "lse", "dq", "dk", "dv")  # the others, and packed gradients, are made as LIKE says
 
 
 Key = Tuple[Any, ...]  # what a call is known by
 
 
 class Entry:
-    """A plan, and what makes its outputs (of those that have no like) and its workspace."""
-    __slots__ = ("plan", "address", "workspace_bytes", "workspace", "options", "device", "o", "lse", "makers", "description",
-                 "of_q")
+    """A plan, and what makes its outputs and its workspace."""
+    __slots__ = ("plan", "address", "workspace_bytes", "workspace", "options", "device", *MADE_BY_ENTRY, "makers",
+                 "description", "of_q")
 
     def __init__(self, plan: Plan, options: Options, device: torch.device, makers: Dict[str, Callable[..., Any]],
                  description: _abi.Attention, of_q: View) -> None:
         self.plan, self.address, self.workspace_bytes = plan, plan.address, plan.workspace_bytes
         self.options, self.device = options, device.index if device.type == "cuda" else -1  # as get_device says it
-        self.o, self.lse = makers.get("o"), makers.get("lse")
+        self.o, self.lse, self.dq, self.dk, self.dv = (makers.get(name) for name in MADE_BY_ENTRY)
         self.workspace = workspace_maker(plan.workspace_bytes, device)
         self.makers, self.description, self.of_q = makers, description, of_q  # for entries that are like this one
 
@@ -81,9 +82,11 @@ def output_dtype(q: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if q.element_size() == 1 else q.dtype
 
 
-def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor,
+def makers_of(made: Sequence[str], given: Dict[str, torch.Tensor],
               is_packed: bool) -> Dict[str, Callable[[], torch.Tensor]]:
-    """What makes o (laid out as q, where that leaves its rows dense) and lse. Packed rows of no sequence stay empty."""
+    """What makes o (laid out as q, where that leaves its rows dense), lse and gradients. Packed rows of no sequence stay
+    empty."""
+    q, v = given["q"], given["v"]
     makers: Dict[str, Callable[[], torch.Tensor]] = {}
     if "o" in made:
         shape = tuple(q.shape[:-1] + v.shape[-1:])
@@ -96,6 +99,9 @@ def makers_of(made: Sequence[str], q: torch.Tensor, v: torch.Tensor,
     if is_packed:
         empty = {"o": 0.0, "lse": -float("inf")}
         makers = {name: filled(make, empty[name]) for name, make in makers.items()}
+    for name in set(made) & {"dq", "dk", "dv"}:
+        like = given[LIKE[name]]
+        makers[name] = maker(tuple(like.shape), torch.empty_like(like).stride(), like.dtype, like.device)
     return makers
 
 
@@ -127,7 +133,7 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
     for name in ("bias", "alibi", "sinks", "d_o", "d_lse"):
         if name in given and given[name].is_neg():
             raise NotDense(f"{name} is a negative view, want its values")
-    makers = makers_of(made, given["q"], given["v"], "cu_seqlens_q" in given)
+    makers = makers_of(made, given, "cu_seqlens_q" in given)
     bound = dict(given)
     for name in made:
         bound[name] = torch.empty_like(bound[LIKE[name]]) if LIKE[name] else makers[name]()
@@ -211,8 +217,9 @@ def _source(names: Sequence[str], made: Sequence[str], optional: Sequence[str]) 
     running: List[str] = []
     for name in made:
         packed_by = {"dq": "cu_seqlens_q", "dk": "cu_seqlens_k", "dv": "cu_seqlens_k"}.get(name)
-        like = "zeros_like" if packed_by in names else "empty_like"  # packed rows of no sequence have no gradient
-        make = f"{like}({LIKE[name]})" if LIKE[name] else f"entry.{name}()"
+        make = f"entry.{name}()" if name in MADE_BY_ENTRY else f"empty_like({LIKE[name]})"
+        if packed_by in names:  # packed rows of no sequence have no gradient
+            make = f"zeros_like({LIKE[name]})"
         running += [f"    {name} = {make}", f"    p_{name} = {name}.data_ptr()"]
     plain = (*VALUES, "workspace_bytes", "stream")
     values = ", ".join(name if name in plain else f"p_{name}" for name in _in_order(names))
