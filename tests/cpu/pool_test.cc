@@ -82,7 +82,7 @@ TEST(Pool, EachIndexOnce) {
 // A runtime may give a smaller team than was asked for.
 TEST(Dealer, PlaysTheHandsOfThoseWhoStayAway) {
   for (const i32 come : {1, 3, 4})
-    for (const i64 count : {4, 5, 1000}) {
+    for (const i64 count : {4, 5, 12, 14, 1000}) {
       Counts counts(4, count);
       Dealer dealer(count, 4, 4, count_one, &counts);
       for (i32 thread = 0; thread < come; ++thread) dealer.work_in_team(thread, come);
