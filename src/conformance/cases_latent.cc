@@ -32,6 +32,17 @@ void add_caches(const Add& add) {
                  .window_left = 100,
                  .window_right = 0});
   add("sinks", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 100, .sinks_dtype = MICA_FP32});
+  add("softcap", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .softcap = 5});
+  add("softcap_paged_16_large_scores", {.batch = 2,
+                                        .heads_q = 64,
+                                        .len_q = 3,
+                                        .len_k = 320,
+                                        .amplitude = 4.0,
+                                        .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                        .softcap = 20,
+                                        .used_k = {320, 131},
+                                        .page_size = 16,
+                                        .num_splits = 2});
   add("splits_3", {.batch = 2, .heads_q = 16, .len_q = 1, .len_k = 500, .used_k = {500, 65}, .num_splits = 3});
   add("batch_invariant", {.batch = 1, .heads_q = 16, .len_q = 1, .len_k = 300, .batch_invariant = 1});
 }
@@ -95,7 +106,6 @@ void add_second_query_cases(CaseTable& table) {
   add_caches(latent);
   latent("chunk",
          {.batch = 1, .heads_q = 16, .len_q = 5, .len_k = 200, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .chunk = 70});
-  latent("softcap", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .softcap = 5});
   latent("fp32_output", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 150, .o_fp32 = true});
   latent("scale", {.batch = 1, .heads_q = 32, .len_q = 2, .len_k = 500, .amplitude = 4.0, .scale = 0.07f});
   latent("narrower", {.batch = 1, .heads_q = 16, .len_q = 2, .len_k = 100, .dim = 48, .dim_v = 200});

@@ -81,6 +81,7 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
 }
 constexpr KernelTraits traits_of_mla_sm90(const KernelRow& r) {
   KernelTraits traits = {mla_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes, true};
+  traits.also_serves = serves::PAGED;
   traits.v_in_k = !r.qv;
   traits.latent = true;
   traits.overhead_tiles = 4;

@@ -97,7 +97,10 @@ TEST_F(PlanTest, ASecondQueryHasKernelsOfItsOwn) {
   EXPECT_EQ(launched().dim_qk, 576);
 
   a.score.softcap = 30;
-  EXPECT_EQ(std::string(mica_plan_kernel(Plan(a).plan)), "cuda/forward_wide_sm80_bf16_qv");
+  EXPECT_EQ(std::string(mica_plan_kernel(Plan(a).plan)),
+            is_mapped ? "cuda/mla_tma_sm90_bf16_softcap_qv" : "cuda/forward_wide_sm80_bf16_qv");
+  a.mask.boolean = {MICA_BOOL, 1, {1, 1, 1, 100}, {100, 100, 100, 1}};
+  EXPECT_EQ(std::string(mica_plan_kernel(Plan(a).plan)), "cuda/forward_wide_sm80_bf16_qv") << mica_last_error();
 }
 
 TEST_F(PlanTest, ForwardIsOneLaunchOnTheCallersStream) {

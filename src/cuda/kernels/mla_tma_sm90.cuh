@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::RowMapsParams<MICA_QV> params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::MlaSm90<MICA_ELEMENT, mica::RowMapsParams<MICA_QV>, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q,
-                               MICA_TILE_K, MICA_WARPS, MICA_STAGES>;
+                               MICA_TILE_K, MICA_WARPS, MICA_STAGES, MICA_SERVED>;
   Kernel kernel(params);
   mica::griddepcontrol_launch_dependents();
   kernel.run(smem);

@@ -23,6 +23,7 @@
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
 #include "device/wgmma.cuh"
+#include "kernels/options/features.cuh"
 #include "kernels/parts/key_rows_sm90.cuh"
 #include "kernels/parts/qv_rows.cuh"
 
@@ -36,10 +37,11 @@ MICA_DEVICE const MappedRows* rest_map_of(const ForwardParams&) { return nullptr
 MICA_DEVICE const MappedRows* rest_map_of(const ForwardMapsParams& params) { return &params.k; }
 MICA_DEVICE const MappedRows* rest_map_of(const QvMapsParams& params) { return &params.maps.k; }
 
-template <class Element_, class Params, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+template <class Element_, class Params, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages,
+          u32 served>
 struct MlaSm90 {
   using Element = Element_;
-  using Tile = PackedRows<Element, serves::PLAIN>;
+  using Tile = PackedRows<Element, served & serves::SOFTCAP>;
   using QTile = PanelTile<dim_qk, tile_q>;
   using KTile = PanelTile<dim_qk, tile_k>;
   using PTile = PanelTile<tile_k, tile_q>;
@@ -245,11 +247,18 @@ struct MlaSm90 {
       load_q();
       Scores scores;
       gemm_qk(scores, group, 0);
-      for (i32 pair = 0; pair < pairs - 1; ++pair) {
-        attend(scores, pair, Group<group>());
-        gemm_qk(scores, group, pair + 1);
+      if constexpr (served & serves::SOFTCAP) {  // one attend: with softcap it is long
+        for (i32 pair = 0; pair < pairs; ++pair) {
+          attend(scores, pair, Group<group>());
+          if (pair + 1 < pairs) gemm_qk(scores, group, pair + 1);
+        }
+      } else {
+        for (i32 pair = 0; pair < pairs - 1; ++pair) {
+          attend(scores, pair, Group<group>());
+          gemm_qk(scores, group, pair + 1);
+        }
+        attend(scores, pairs - 1, Group<group>());
       }
-      attend(scores, pairs - 1, Group<group>());
     }
     finish<group>(smem, first_row);
   }
@@ -260,6 +269,7 @@ struct MlaSm90 {
   MICA_DEVICE void attend(Scores& scores, i32 pair, Group<0>) {
     Probabilities probabilities;
     float largest[2];
+    cap(scores);
     hide(scores, tile_of(pair, 0));
     find_largest(largest, scores);
     const Factors factors = absorb_own(scores, largest);
@@ -281,6 +291,7 @@ struct MlaSm90 {
   MICA_DEVICE void attend(Scores& scores, i32 pair, Group<1>) {
     Probabilities probabilities;
     float largest[2];
+    cap(scores);
     hide(scores, tile_of(pair, 1));
     find_largest(largest, scores);
     barrier_sync(kReadyA, kConsumers);
@@ -352,6 +363,13 @@ struct MlaSm90 {
     wgmma_commit();
   }
 
+  // With softcap products become scores in log2 units; else the exponentials scale them.
+  MICA_DEVICE void cap(Scores& scores) const {
+    if (!rows.has(kFeatureSoftcap)) return;
+#pragma unroll
+    for (int n = 0; n < tile_k / 8; n += 4) FeatureState<false>::template cap<16>(scores[n], p.score);
+  }
+  MICA_DEVICE float scale() const { return rows.has(kFeatureSoftcap) ? 1.0f : p.score.scale_log2; }
   MICA_DEVICE void hide(Scores& scores, i32 tile) const {
     const bool is_there = tile < own.end;
     if (is_there && tile >= tiles.full_begin && tile < tiles.full_end) return;
@@ -367,12 +385,12 @@ struct MlaSm90 {
 #pragma unroll
       for (int n = 0; n < tile_k / 8; ++n)
         both[n % 2] = fmaxf(both[n % 2], fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
-      largest[half] = quad_max(fmaxf(both[0], both[1])) * p.score.scale_log2;
+      largest[half] = quad_max(fmaxf(both[0], both[1])) * scale();
     }
   }
   // From scores to probabilities in place; returns by what `out` must be multiplied.
   MICA_DEVICE Factors absorb_own(Scores& scores, const float (&largest)[2]) {
-    const float scale = p.score.scale_log2;
+    const float scale = this->scale();
     Factors factors;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
