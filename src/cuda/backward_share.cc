@@ -2,6 +2,7 @@
 #include "cuda/backward_share.h"
 
 #include "cuda/argument_parts.h"
+#include "cuda/kernels/parts/backward_order.h"
 #include "cuda/kernels/parts/packed_order.h"
 
 namespace mica {
@@ -29,6 +30,7 @@ TileCounts most_tiles(const KernelRow& row, const Problem& p) {
 // Times are counted in products of a query tile and a key tile. A key tile costs some beside them, and more where its
 // gradients are added to those of other blocks.
 constexpr i64 kStepsOfTile = 2, kStepsOfSharedTile = 5;
+constexpr i32 kShortKeys = 1024;
 
 // How long whole heads take.
 i64 steps_of_heads(const KernelRow& row, const Problem& p, const Device& device, i32 query_parts) {
@@ -49,19 +51,55 @@ bool has_items_of_heads(const KernelRow& row, const Problem& p) {
   return row.course != Course::HEADS && !is_packed_q(p) && !is_packed_k(p) && !(p.vectors & MICA_CACHE_LEFTPAD);
 }
 
-}  // namespace
-
-BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
+// By the number of blocks alone.
+BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
   // With few key heads a block for each key tile would leave SMs without work. Short sequences are cheap to begin with:
   // to share one costs more there than an uneven last wave.
   // Wide heads have more products to make for each sum.
-  constexpr i32 kShortKeys = 1024, kWideHeads = 129;
+  constexpr i32 kWideHeads = 129;
   const i64 waves = row.dim_qk >= kWideHeads ? 10 : p.hint_len_k <= kShortKeys ? 3 : 8;
   const i64 wanted = waves * device.num_sms;
   BackwardShare share = {p.group, 1, 1};
   if (!can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0 || key_blocks >= wanted) return share;
   share.part_heads = i32(ceil_div<i64>(p.group, min_of<i64>(p.group, ceil_div<i64>(wanted, key_blocks))));
   share.head_parts = ceil_div(p.group, max_of(share.part_heads, 1));
+  return share;
+}
+
+}  // namespace
+
+bool takes_parts_apart(const KernelRow& row, const Problem& p) {
+  return p.deterministic && backward_takes_parts_apart(row.dim_qk);
+}
+
+BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
+  BackwardShare share = share_by_waves(row, p, device, key_blocks);
+  if (row.dim_qk > 128 || !can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0) return share;
+  // Equal parts, as few as keep the SMs busy: each adds to dK and dV. A fixed order gains by more, but not where their
+  // sums would be as large as dQ's.
+  const bool has_sums = share.head_parts > 1 || p.group >= 4;
+  const i32 fewest_heads = p.deterministic && has_sums ? 1 : share.part_heads;
+  const i64 sms = device.num_sms, tiles_q = mean_tiles(row, p).q, head_bytes = p.max_len_q * bytes_of_query_row(row, p);
+  const bool is_causal = p.window_right < kUnlimited && p.window_left == kUnlimited;
+  const i64 many = p.hint_len_k <= kShortKeys ? 11 : 14;  // quarters of a wave: a part costs short sequences more
+  if (fewest_heads == 1) share = {1, p.group, 1};
+  i64 least = 0;
+  for (i32 heads = p.group; heads >= fewest_heads; --heads) {
+    if (p.group % heads != 0) continue;
+    const i32 parts = p.group / heads;
+    const i64 items = key_blocks * parts;
+    if (is_causal) {
+      // Two full waves are even, where the second one's long key tiles follow short ones, and so are many. A block's
+      // heads follow one another: L2 should keep all of them, since blocks of different lengths are at different ones.
+      const bool is_even = (items * 10 >= sms * 19 && items <= sms * 2) || items * 4 >= sms * many;
+      if (is_even && heads * head_bytes <= device.l2_bytes / 5 * 2) return {heads, parts, 1};
+      continue;
+    }
+    const i64 steps = ceil_div(items, sms) * (heads * tiles_q + (parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
+    if (least > 0 && steps >= least) continue;
+    least = steps;
+    share = {heads, parts, 1};
+  }
   return share;
 }
 
@@ -82,6 +120,7 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, 
   // work at different query tiles anyway.
   constexpr i32 kWideHeads = 129;
   if (!p.deterministic || p.window_right < kUnlimited || p.max_len_k == 0) return 1;
+  if (takes_parts_apart(row, p)) parts = 1;
   const i32 in_room = ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
   if (row.dim_qk >= kWideHeads) return in_room;
   // The fewer blocks of a head begin together, the sooner the last of them has its turn. As many heads as half of L2
@@ -95,15 +134,19 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, 
 i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32 parts) {
   // A head after the other keeps Q, dO and dQ in L2; only the last waves decide when the last block ends. As many heads
   // as fit L2, one of the group in each part.
-  constexpr i64 kWaves = 2;
   if (p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
   // In a fixed order the last heads have another one: from the first key tile on, each of which waits for the one
   // before it. In a window, where the first is no longer than the others, that is nothing but a chain.
   if (p.deterministic && (p.batch_invariant || !row.traits.uses_maps || p.window_left < kUnlimited)) return 0;
+  // There, too, the long key tiles of the second half of the heads should follow short ones of the first.
+  const bool has_halves = p.deterministic && !(takes_parts_apart(row, p) && parts > 1);
+  const i64 heads = i64(p.batch) * p.heads_k, most = has_halves ? heads / 2 : heads;
+  if (takes_parts_apart(row, p)) parts = 1;
+  const i64 waves = p.deterministic ? 1 : 2, in_use = p.deterministic ? device.l2_bytes / 2 : device.l2_bytes / 5 * 4;
   const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
-  const i64 in_waves = ceil_div<i64>(kWaves * device.num_sms, tiles_k * parts);
-  const i64 in_l2 = device.l2_bytes / 5 * 4 / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
-  return i32(min_of<i64>(i64(p.batch) * p.heads_k, min_of(in_waves, in_l2)));
+  const i64 in_waves = ceil_div<i64>(waves * device.num_sms, tiles_k * parts);
+  const i64 in_l2 = in_use / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
+  return i32(min_of<i64>(most, min_of(in_waves, in_l2)));
 }
 
 i32 packed_tail(const KernelRow& row, const Problem& p, const Device& device) {
@@ -144,11 +187,11 @@ bool stores_dq_first(const KernelRow& row, const Problem& p) {
   return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow);
 }
 
-// How long single key tiles take, in the parts that share_key_tiles makes of them.
+// How long single key tiles take.
 static i64 steps_of_key_tiles(const KernelRow& row, const Problem& p, const Device& device) {
   const TileCounts tiles = mean_tiles(row, p);
   const i64 key_blocks = i64(p.batch) * p.heads_k * tiles.k;
-  const BackwardShare share = share_key_tiles(row, p, device, key_blocks);
+  const BackwardShare share = share_by_waves(row, p, device, key_blocks);
   return ceil_div<i64>(key_blocks * share.head_parts, device.num_sms) *
          (share.part_heads * tiles.q + (share.head_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
 }

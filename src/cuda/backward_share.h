@@ -16,6 +16,10 @@ struct BackwardShare {
 // Of a kernel whose blocks take single key tiles; there are key_blocks of them.
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, const Device& device, i64 key_blocks);
 
+// Whether parts of a key tile are not taken together: all key tiles with the first part come before those with the
+// second (BackwardMapsParams::by_parts then divides by the number of key tiles).
+bool takes_parts_apart(const KernelRow& row, const Problem& problem);
+
 // Heads whose key tiles such blocks take together (BackwardParams::section_heads).
 i32 section_heads(const KernelRow& row, const Problem& problem, const Device& device, i32 parts);
 // Heads at the end whose key tiles are taken the longest first (BackwardParams::last_heads).

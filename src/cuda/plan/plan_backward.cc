@@ -123,7 +123,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.backward.part_heads = share.part_heads;
     mapped.parts = parts;
     mapped.query_parts = share.query_parts;
-    mapped.by_parts = divisor_of(parts);
+    mapped.by_parts = divisor_of(parts > 1 && takes_parts_apart(row, p) ? i32(key_blocks) : parts);
     mapped.by_query_parts = divisor_of(share.query_parts);
     mapped.work_items = i32(work_items);
     mapped.work_epoch = draws;  // another one for each call

@@ -135,13 +135,17 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     barrier_sync(kAddedBarrier, 128 * kConsumers + 32);
     if (threadIdx.x % 32 == 0) this->count_done();
   }
+  static MICA_DEVICE i32 tile_of(const typename Base::HeadTile& query) {
+    return kOrdered ? Base::counted(query.tile) : query.tile;
+  }
+
   // One lane, which has asked for K and V already.
   MICA_DEVICE void fetch(i32 count) const {
     griddepcontrol_wait();  // dO may have been converted
     Place place;
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
-      const bool ragged = this->is_ragged(query.tile * tile_q);
+      const bool ragged = this->is_ragged(tile_of(query) * tile_q);
       ring.wait_empty(place);
       ask_rows<QTile>(smem_q + place.stage * QTile::kBytes, maps.q, query, ring.full(place.stage),
                       q_landed + place.stage * 8, ragged);
@@ -156,7 +160,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
                             u32 landed, bool ragged) const {
     const u32 barrier = ragged ? landed : full;
     mbarrier_arrive_expecting(barrier, Tile::kBytes);
-    this->template ask<Tile>(shared, rows, i32(sequence.q_begin) + query.tile * tile_q, query.head, sequence.q_slot,
+    this->template ask<Tile>(shared, rows, i32(sequence.q_begin) + tile_of(query) * tile_q, query.head, sequence.q_slot,
                              barrier);
     if (ragged) mbarrier_arrive(full);
   }
@@ -171,12 +175,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     Place place;
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
-      const bool ragged = this->is_ragged(query.tile * tile_q);
+      const bool ragged = this->is_ragged(tile_of(query) * tile_q);
       this->bring_stats_of(query, place.stage, [&] { ring.wait_empty(place); });
       if (ragged) {
         mbarrier_wait(q_landed + place.stage * 8, q_parities >> place.stage & 1);
         q_parities ^= 1u << place.stage;
-        this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, query.tile);
+        this->template clear_queries<QTile>(smem_q + place.stage * QTile::kBytes, tile_of(query));
       }
       mbarrier_arrive(ring.full(place.stage));
       const DoPlace do_place = DoPlace::of_step(step);
@@ -184,7 +188,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       if (ragged) {
         mbarrier_wait(do_landed + do_place.stage * 8, do_parities >> do_place.stage & 1);
         do_parities ^= 1u << do_place.stage;
-        this->template clear_queries<OTile>(smem_do + do_place.stage * OTile::kBytes, query.tile);
+        this->template clear_queries<OTile>(smem_do + do_place.stage * OTile::kBytes, tile_of(query));
       }
       mbarrier_arrive(do_ring.full(do_place.stage));
     }
@@ -198,14 +202,14 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     i32 seen = 0;  // of the tile's count
     for (i32 step = 0; step < count; ++step) {
       head = query.head;
-      const i64 semaphore = this->dq_tile(query.tile);
-      if (p.dq_semaphores) this->await_turn(query.tile, semaphore, last_first, seen);
+      const i64 semaphore = this->dq_tile(tile_of(query));
+      if (p.dq_semaphores) this->await_turn(tile_of(query), semaphore, last_first, seen);
       mbarrier_arrive(dq_open);
       this->next(query);
       head = query.head;
       mbarrier_wait(dq_added, step % 2);
       if (!p.dq_semaphores) continue;
-      if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(query.tile));
+      if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(tile_of(query)));
       add_release(p.dq_semaphores + semaphore, 1);
     }
   }
@@ -242,7 +246,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         if constexpr (kCapped) features.scale(reinterpret_cast<float(&)[1][kKeys / 8][4]>(s), p);
         do_ring.wait_full(do_place);
         begin_scores<OTile, VTile>(dp, d_o, made_anew(smem_v) + own_rows);
-        if (query.tile < tiles.full_begin || query.tile >= tiles.full_end) mask_rows(s, query.tile, warp, group);
+        if (query.tile < tiles.full_begin || query.tile >= tiles.full_end) mask_rows(s, tile_of(query), warp, group);
         const i32 first_block = group * (kKeys / 8);
         float last[4];  // of P, before softcap's slope
         if constexpr (kCapped)
@@ -259,7 +263,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         barrier_sync(kConsumerBarrier, 128 * kConsumers);
         float dq[8][4];
         float rest[max_of(kRestDQ, 32) / 8][4];
-        float* to = dq_place(dq_before + query.tile, query.head, first_dq, warp);
+        float* to = dq_place(dq_before + tile_of(query), query.head, first_dq, warp);
         this->template gemm_dq<64>(dq, ds, first_dq);
         begin_gradient<OTile>(dv, d_o + own_panels_v, probabilities + own_rows_v);
         wgmma_wait<1>();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/parts/backward_fragments_sm90.cuh"
+#include "kernels/parts/backward_order.h"
 
 namespace mica {
 
@@ -77,7 +78,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   template <class WaitEmpty>
   MICA_DEVICE void bring_stats_of(const HeadTile& query, i32 stage, WaitEmpty wait_empty) const {
     constexpr int kRows = (tile_q + 31) / 32;
-    const i32 lane = threadIdx.x % 32, row = query.tile * tile_q, valid = sequence.len_q - row;
+    const i32 lane = threadIdx.x % 32, row = counted(query.tile) * tile_q, valid = sequence.len_q - row;
     const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
     float lse[kRows], delta[kRows];
 #pragma unroll
@@ -140,16 +141,11 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return this->locate_in_sequence(this->is_last_first() ? tiles_each - 1 - tile : tile);
   }
 
-  // Sums in a fixed order under a causal mask: key tiles are taken and added from the last to the first, of the last
-  // heads from the first on, which has the most queries.
-  MICA_DEVICE bool adds_last_first() const {
-    return this->is_last_first() && batch_index * p.heads_k + head_k < p.batch * p.heads_k - p.last_heads;
-  }
-  MICA_DEVICE i32 index_in_order(i32 index) const {
-    const i32 of_last = index - (p.batch * p.heads_k - p.last_heads) * p.tiles_k;
-    if (!this->is_last_first() || of_last < 0) return index;
-    return index + (p.tiles_k - 1 - 2 * floor_div(of_last, p.by_last_heads)) * p.last_heads;
-  }
+  // Sums in a fixed order under a causal mask: key tiles are taken and added from the last to the first, and begin at
+  // their diagonals. Those of the last heads come from the first on, which has the most queries, and go from the last
+  // query tile back, which all of them see: query tile t is counted as -1 - t there.
+  MICA_DEVICE bool adds_last_first() const { return this->is_last_first() && tiles.begin >= 0; }
+  static MICA_DEVICE i32 counted(i32 tile) { return tile ^ tile >> 31; }
   // How many key tiles add to a query tile before this one, and waits for them. seen: a number of them that have added
   // for sure.
   MICA_DEVICE i32 await_turn(i32 tile, i64 semaphore, bool last_first, i32 seen = 0) const {
@@ -163,10 +159,22 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
 
   // False if there is nothing to do.
   MICA_DEVICE bool locate_item(i32 item) {
-    const i32 key_tile = floor_div(item, maps.by_parts), of_parts = item - key_tile * maps.parts;
+    i32 key_tile = floor_div(item, maps.by_parts);
+    const i32 of_parts = item - key_tile * maps.parts;
     part = floor_div(of_parts, maps.by_query_parts);
-    if (!(maps.packed_order ? locate_in_order(key_tile) : this->locate(index_in_order(key_tile)))) return false;
+    const i32 key_tiles = p.batch * p.heads_k * p.tiles_k;
+    i32 of_last = key_tile - key_tiles;
+    if (backward_takes_parts_apart(dim_qk) && maps.key_semaphores) {
+      part = key_tile;
+      key_tile = item - part * key_tiles;
+      of_last = item - maps.work_items;
+    }
+    of_last += p.last_heads * p.tiles_k;
+    const bool goes_back = this->is_last_first() && p.last_heads > 0 && of_last >= 0;
+    if (goes_back) key_tile += (p.tiles_k - 1 - 2 * floor_div(of_last, p.by_last_heads)) * p.last_heads;
+    if (!(maps.packed_order ? locate_in_order(key_tile) : this->locate(key_tile))) return false;
     tiles = this->query_tiles();
+    if (goes_back) tiles = TileRange{-tiles.end, -tiles.full_end, -tiles.full_begin, -tiles.begin};
     if (maps.query_parts > 1) {
       const i32 each = ceil_div(tiles.end - tiles.begin, maps.query_parts);
       tiles.begin = min_of(tiles.begin + of_parts % maps.query_parts * each, tiles.end);

@@ -100,7 +100,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   }
 
   MICA_DEVICE void ask_q(const HeadTile& query, const Place& place) const {
-    const i32 row = query.tile * tile_q;
+    const i32 row = this->counted(query.tile) * tile_q;
     const u32 barrier = this->is_ragged(row) ? landed + place.stage * 8 : ring.full(place.stage);
     ring.wait_empty(place);
     mbarrier_arrive_expecting(barrier, QTile::kBytes);
@@ -112,7 +112,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   MICA_DEVICE void ask_do(i32 count, RingPlace<2>& place) const {
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
-      const i32 row = query.tile * tile_q;
+      const i32 row = this->counted(query.tile) * tile_q;
       const bool ragged = this->is_ragged(row);
       const u32 full = do_ring.full(place.stage), barrier = ragged ? landed + (stages + place.stage) * 8 : full;
       do_ring.wait_empty(place);
@@ -138,15 +138,16 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     i32 seen = 0;  // of the tile's count
     for (i32 step = 0; step < count; ++step, parity ^= 1) {
       this->head = query.head;
-      const i64 block = this->dq_tile(query.tile);
-      if (this->await_turn(query.tile, block, last_first, seen) == 0 && stores)
+      const i32 tile = this->counted(query.tile);
+      const i64 block = this->dq_tile(tile);
+      if (this->await_turn(tile, block, last_first, seen) == 0 && stores)
         send_tile<true>(block, parity);
       else
         send_tile<false>(block, parity);
       this->next(query);
       if constexpr (kLooksAhead) {
         this->head = query.head;
-        if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(query.tile));
+        if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(this->counted(query.tile)));
       }
       bulk_wait();
       add_release(p.dq_semaphores + block, 1);
@@ -210,21 +211,22 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities) const {
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
-      const bool ragged = this->is_ragged(query.tile * tile_q);
+      const i32 tile = this->counted(query.tile);
+      const bool ragged = this->is_ragged(tile * tile_q);
       const auto await_landed = [&](i32 stage) {
         mbarrier_wait(landed + stage * 8, parities >> stage & 1);
         parities ^= 1u << stage;
       };
       if (ragged) {
         await_landed(q_place.stage);
-        this->template clear_queries<QTile>(smem_q + q_place.stage * QTile::kBytes, query.tile);
+        this->template clear_queries<QTile>(smem_q + q_place.stage * QTile::kBytes, tile);
         __syncwarp();
         arrive_as_warp(ring.full(q_place.stage));
       }
       this->bring_stats_of(query, place.stage, [&] { do_ring.wait_empty(place); });
       if (ragged) {
         await_landed(stages + place.stage);
-        this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, query.tile);
+        this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, tile);
       }
       mbarrier_arrive(do_ring.full(place.stage));
     }
@@ -293,7 +295,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       return;
     }
     this->features.scale(s, p);
-    if (hides) this->mask(s, first_key, tile * tile_q);
+    if (hides) this->mask(s, first_key, this->counted(tile) * tile_q);
     const float inverse_cap = p.score.cap_log2 > 0.0f ? 1.0f / p.score.cap_log2 : 0.0f;
     weigh(probability, weights, s[0], lse, [&](float x, float row, float& slope) {
       const float t = x * inverse_cap;
@@ -366,7 +368,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       if constexpr (kCapped) {
         weigh_capped(probability, weights, s, row_stats, key_begin + first_row, query.tile);
       } else {
-        if (is_partly_hidden(query.tile)) this->mask(s, key_begin + first_row, query.tile * tile_q);
+        if (is_partly_hidden(query.tile)) this->mask(s, key_begin + first_row, this->counted(query.tile) * tile_q);
         this->probabilities(s[0], row_stats);
         this->round(probability, s[0]);
       }
