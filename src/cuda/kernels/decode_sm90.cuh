@@ -34,6 +34,9 @@ struct DecodeSm90 {
   static constexpr int kConsumers = 128 * kGroups;  // threads
   static constexpr int kConsumerBarrier = 1;        // named
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+  static constexpr bool kInPages = served == serves::LARGE_PAGES;
+  static constexpr bool kGuesses =
+      kInPages && dim_qk == 64;  // lengths; wider heads gain nothing (docs/design/tuning.md)
   static_assert(kGroups == 2 && tile_q == (kSharesRows ? kGroups : 1) * kGroupRows && stages >= 2);
 
   const ForwardParams& p;
@@ -65,9 +68,13 @@ struct DecodeSm90 {
       for (i32 group = 0; group < kGroups; ++group)
         for (i32 is_v = 0; is_v < 2; ++is_v) ring(group, is_v).init(32, kSharesRows ? 4 * kGroups : 4);
     __syncthreads();
-    if (!rows.locate_and_wait(tile_q)) return;
-    tiles = rows.touched(tile_k);
-    own = rows.share_of(tiles);
+    if constexpr (kGuesses) {
+      if (!rows.guess_and_wait(tile_q, [&] { call_in(); })) return;
+    } else {
+      if (!rows.locate_and_wait(tile_q)) return;
+      tiles = rows.touched(tile_k);
+      own = rows.share_of(tiles);
+    }
     const i32 warp = uniform_warp();
     if (warp < 4) {
       setmaxnreg_dec<kProducerRegisters>();
@@ -79,6 +86,17 @@ struct DecodeSm90 {
       setmaxnreg_inc<kConsumerRegisters>();
       consume(smem, warp / 4 - 1, warp % 4 * 16 + (kSharesRows ? (warp / 4 - 1) * kGroupRows : 0));
     }
+  }
+
+  // What follows from lengths that are there already, or are guessed; what the fetching warps read first of the block
+  // table is on its way into L2.
+  MICA_DEVICE void call_in() {
+    tiles = rows.touched(tile_k);
+    own = rows.share_of(tiles);
+    const i32 warp = uniform_warp();
+    if (warp >= 4) return;
+    PagePieces<tile_k, kGroups> pieces{p.sequences, p.k};
+    pieces.call_in(rows.sequence, rows.batch_index, own.begin + warp / 2);
   }
 
   // Where the keys of one tile after the other are, and how they are fetched: found a tile ahead, or by pieces of
@@ -127,7 +145,7 @@ struct DecodeSm90 {
     if (count == 0) return;
     const u16* head = static_cast<const u16*>(tensor.data) + rows.head_k * tensor.stride_head;
     const Ring<stages> stages_of = ring(group, is_v);
-    KeySource<Shared, served == serves::LARGE_PAGES> keys(rows, tensor, first);
+    KeySource<Shared, kInPages> keys(rows, tensor, first);
     Place place, arrived;
     for (i32 step = 0; step < count + kAhead; ++step) {
       if (step < count) {

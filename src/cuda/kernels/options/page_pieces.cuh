@@ -23,12 +23,15 @@ struct PagePieces {
   i32 used;   // lanes of `now`
   i32 shift;  // a piece has 1 << shift keys
 
+  // The lines that begin() reads first are on their way into L2.
+  MICA_DEVICE void call_in(const Sequence& s, i32 b, i32 first) {
+    find_pieces(s, b);
+    prefetch_l2(entry(first));
+  }
   MICA_DEVICE void begin(const Sequence& s, i32 b, i32 first) {
-    entries = t.block_table + b * t.block_table_stride_batch;
-    len_k = s.len_k;
-    shift = __ffs(t.page_size | tile_k) - 1;
-    now = offset(entry(first), first);
-    next = entry(first + tiles_at_once() * step);
+    find_pieces(s, b);
+    now = offset(*entry(first), first);
+    next = *entry(first + tiles_at_once() * step);
     used = 0;
   }
   // Goes on to the tile after `tile`.
@@ -36,7 +39,7 @@ struct PagePieces {
     used += pieces();
     if (used < 32) return;
     now = offset(next, tile + step);
-    next = entry(tile + (1 + tiles_at_once()) * step);
+    next = *entry(tile + (1 + tiles_at_once()) * step);
     used = 0;
   }
 
@@ -68,6 +71,11 @@ struct PagePieces {
   }
 
  private:
+  MICA_DEVICE void find_pieces(const Sequence& s, i32 b) {
+    entries = t.block_table + b * t.block_table_stride_batch;
+    len_k = s.len_k;
+    shift = __ffs(t.page_size | tile_k) - 1;
+  }
   MICA_DEVICE i32 pieces() const { return tile_k >> shift; }
   MICA_DEVICE i32 tiles_at_once() const { return 32 / pieces(); }
   // The first key of the lane's piece, the first of them being of tile `first`.
@@ -76,8 +84,8 @@ struct PagePieces {
     return (first + own * step) * tile_k + ((lane - own * pieces()) << shift);
   }
   // Keys past the last one have its page.
-  MICA_DEVICE i32 entry(i32 first) const {
-    return entries[min_of(first_key(first), len_k - 1) / t.page_size * t.block_table_stride_page];
+  MICA_DEVICE const i32* entry(i32 first) const {
+    return entries + min_of(first_key(first), len_k - 1) / t.page_size * t.block_table_stride_page;
   }
   MICA_DEVICE i64 offset(i32 entry, i32 first) const {
     return paged_row_offset(t, PagedRow{entry, first_key(first) % t.page_size}, tensor.stride_batch, tensor.stride_row);
