@@ -39,7 +39,7 @@ bool is_wide_joined(const Problem& p) { return p.joined_heads > 0 && columns_of(
 // more at once: that matters where the keys come from L2.
 i32 most_rows_of_decode(const Problem& p, const Device& device) {
   if (p.dtype == MICA_FP8_E4M3) return 127;
-  if (is_wide_joined(p) && 4 * bytes_of_keys(p) <= 3 * i64(device.l2_bytes)) return kDecodeRows;
+  if (is_wide_joined(p) && 2 * bytes_of_keys(p) <= 5 * i64(device.l2_bytes)) return kDecodeRows;
   return 9 * bytes_of_keys(p) <= 4 * i64(device.l2_bytes) ? 32 : 64;
 }
 
@@ -120,23 +120,58 @@ i32 blocks_of_sm(const KernelRow& row, i64 blocks, const Device& device) {
   return cost(fewer) < cost(row.blocks) ? fewer : row.blocks;
 }
 
-i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode) {
-  constexpr i32 kLeastTiles = 2, kFewRanges = 4, kMoreRanges = 40;
+i32 team_of_combine(const KernelRow& combine, i64 units, i32 num_splits, i64 free_sms, const Device& device) {
+  constexpr i32 kMostSplitsOfWarp = 8;
+  const i64 warps_of_sm = i64(combine.blocks) * combine.warps;
+  i32 team = combine_team_warps(num_splits, combine.warps);
+  while (team > 1 && team * units > device.num_sms * warps_of_sm) team /= 2;
+  for (i32 fewer = team; fewer > 0 && fewer * kMostSplitsOfWarp >= num_splits; fewer /= 2)
+    if (fewer * units <= free_sms * warps_of_sm) return fewer;
+  return team;
+}
+
+i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice& choice, bool is_decode) {
+  constexpr i32 kLeastTiles = 2, kPartsOfTile = 10;
+  const Device& device = choice.device;
   if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
   const i64 blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, joined_tile(row.tile_q, p));
-  const i32 num_tiles = ceil_div(max_of(seen_keys(p), 1), row.tile_k);
-  const i32 overhead = columns_of(p) <= kNarrow ? 8 : 4;  // tiles of narrow heads are soon done
-  i64 cost = 0, cost_of_few = 0;
-  i32 ranges = choose_fastest_splits(blocks, num_tiles, device.num_sms, kLeastTiles, kMostRanges, overhead, &cost);
-  if (is_wide_joined(p) && ranges > kFewRanges) {
-    // Joining more of them takes wide heads as long as four key tiles.
-    const i32 few =
-        choose_fastest_splits(blocks, num_tiles, device.num_sms, kLeastTiles, kFewRanges, overhead, &cost_of_few);
-    if (cost_of_few <= cost + kMoreRanges) ranges = few;
+  const i32 num_tiles = ceil_div(max_of(seen_keys(p), 1), row.tile_k), num_sms = device.num_sms;
+  const bool is_narrow = columns_of(p) <= kNarrow, is_wide = columns_of(p) > kWide;
+  const i32 most = clamp_to(num_tiles / kLeastTiles, 1, kMostRanges);
+  const i32 overhead = is_narrow ? 8 : 4;  // tiles of narrow heads are soon done
+  // Combine's blocks wait on SMs that have no block of forward. Where there are too few it begins later, by so many
+  // tenths of a tile.
+  const i32 late = is_narrow ? 30 : is_wide ? 50 : 25;
+  const KernelRow& combine = kernel_table().rows[find_kernel(Role::COMBINE, choice)];
+  const i64 units = i64(p.batch) * p.heads_q * p.max_len_q * ceil_div(p.dim_v, kCombineColumns);
+  const auto waits_beside = [&](i32 ranges) {
+    const i64 free_sms = max_of<i64>(num_sms - blocks * ranges, 0);
+    return team_of_combine(combine, units, ranges, free_sms, device) * units <=
+           free_sms * combine.blocks * combine.warps;
+  };
+  // Wide keys from memory, for one warpgroup: half of the SMs ask for all that memory has, and two neighbours for no
+  // more than one SM alone.
+  const bool is_fed = is_wide && p.max_len_q <= kTile && bytes_of_keys(p) > device.l2_bytes;
+  const auto cost = [&](i32 ranges) {
+    const i64 all = blocks * ranges, rounds = ceil_div<i64>(all, num_sms);
+    i64 tiles = rounds * ceil_div(num_tiles, ranges);
+    if (is_fed)
+      tiles = max_of((11 * all > 6 * num_sms ? 2 : 1) * tiles, ceil_div<i64>(2 * blocks * num_tiles, num_sms));
+    if (ranges == 1) return (tiles + rounds * overhead) * kPartsOfTile;
+    const i64 ends = (is_fed ? 1 : rounds) * 2 * overhead;
+    return (tiles + ends) * kPartsOfTile + ranges + (waits_beside(ranges) ? 0 : late);
+  };
+  i32 ranges = 1;
+  i64 least = cost(1);
+  for (i32 n = 2; n <= most; ++n) {
+    const i64 next = cost(n);
+    if (next >= least) continue;
+    least = next;
+    ranges = n;
   }
   // Decode's tiles are half as large: of little work it makes more blocks.
-  const i64 least_blocks = is_wide_joined(p) ? 2 * device.num_sms / 5 : ceil_div(device.num_sms, 2);
-  return is_decode && blocks * ranges < least_blocks ? 0 : ranges;
+  const i64 wanted = p.max_len_q > kTile || is_wide ? 2 * num_sms / 5 : num_sms / 2;
+  return is_decode && blocks * (is_wide ? most : ranges) < wanted ? 0 : ranges;
 }
 
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks) {
@@ -170,11 +205,21 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
   // memory takes.
   constexpr i32 kUnevenOverhead = 12;
   const i32 num_sms = choice.device.num_sms;
-  if (!overhead && blocks > num_sms && blocks < workers && bytes_of_keys(p) > choice.device.l2_bytes)
-    return Splits{choose_fastest_splits(blocks, hint_tiles, num_sms, kLeastTiles, kMostRanges, kUnevenOverhead), 0};
-  return Splits{overhead ? choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, overhead)
-                         : choose_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges),
-                0};
+  const bool in_memory = bytes_of_keys(p) > choice.device.l2_bytes;
+  if (!overhead && blocks > num_sms && in_memory) {
+    const i32 at_once = blocks < workers ? num_sms : workers;
+    return Splits{choose_fastest_splits(blocks, hint_tiles, at_once, kLeastTiles, kMostRanges, kUnevenOverhead), 0};
+  }
+  // Fewer blocks, whose ranges would leave as many SMs with one block: more of them, in rounds that are full.
+  const i32 splits = choose_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges);
+  if (!overhead && in_memory && splits > 1 && blocks * splits > num_sms && 5 * blocks * splits < 4 * workers)
+    return Splits{choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, kUnevenOverhead), 0};
+  // More parts than combine fetches at once cost it a further wait.
+  constexpr i32 kPartsAtOnce = 64;
+  if (!overhead && !in_memory && blocks * kPartsAtOnce < workers)
+    return Splits{choose_splits(blocks, hint_tiles, num_sms, kLeastTiles, kPartsAtOnce), 0};
+  return Splits{
+      overhead ? choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, overhead) : splits, 0};
 }
 
 }  // namespace mica

@@ -29,9 +29,14 @@ i32 heads_of_block(const KernelRow& row, const Problem& p, const Device& device)
 // How many of so many blocks share an SM.
 i32 blocks_of_sm(const KernelRow& row, i64 blocks, const Device& device);
 
+// Warps of combine that share out the splits of one of so many units: as many as have something to do, unless the
+// blocks would not run at once, since a second round takes longer than a further part; fewer where all of them can wait
+// on free_sms so.
+i32 team_of_combine(const KernelRow& combine, i64 units, i32 num_splits, i64 free_sms, const Device& device);
+
 // Into how many ranges the keys of heads as rows are cut by a forward kernel; 0: decode, which could take the problem,
 // does better.
-i32 ranges_of_joined(const KernelRow& row, const Problem& p, const Device& device, bool is_decode);
+i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice& choice, bool is_decode);
 // The same of all problems that are not heads as rows; `blocks` without ranges.
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks);
 

@@ -73,7 +73,7 @@ constexpr KernelTraits traits_of_decode_sm90(const KernelRow& r) {
     traits.least_tiles_of_sm = 4;
     traits.least_tiles_of_few_rows = 12;
   }
-  traits.overhead_tiles = 4;
+  traits.overhead_tiles = r.dim_qk > 64 ? 8 : 4;
   traits.wants_pages = r.served == serves::LARGE_PAGES;
   traits.waits = true;
   traits.also_serves = kFeatureSoftcap;

@@ -206,21 +206,22 @@ TEST_F(PlanTest, KeysOfE4m3AreCutWhereARoundIsNearlyEmpty) {
 }
 
 // 64 query heads of a key head with four rows each are 256 rows of one head: two tiles of 128 for each of 24 sequences,
-// which are half of the 100 SMs, so that the keys are cut in two; a single sequence is decode's. Under a causal mask
-// and where the heads of two key heads alternate likewise.
+// which are half of the 100 SMs, so that the keys are cut in two; those of four sequences in eight, which leaves SMs on
+// which the blocks that join the parts can wait; a single sequence of few keys is decode's. Under a
+// causal mask and where the heads of two key heads alternate likewise.
 TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
   const struct {
-    int64_t batch, heads_k;
+    int64_t batch, heads_k, keys;
     bool causal;
     int32_t splits;
-  } cases[] = {{24, 1, false, 2}, {24, 1, true, 2}, {12, 2, true, 2},
-               {4, 1, true, 11},  {1, 1, false, 0}, {1, 1, true, 0}};
+  } cases[] = {{24, 1, 8192, false, 2}, {24, 1, 8192, true, 2}, {12, 2, 8192, true, 2}, {4, 1, 8192, true, 8},
+               {1, 1, 8192, false, 22}, {1, 1, 4096, false, 0}, {1, 1, 4096, true, 0}};
   for (const auto& c : cases) {
-    mica_attention a = describe(64 * c.heads_k, 4, 8192);
+    mica_attention a = describe(64 * c.heads_k, 4, c.keys);
     a.q.shape[0] = a.o.shape[0] = c.batch;
     a.lse = {MICA_FP32, 4, {c.batch, 64 * c.heads_k, 4, 1}, {256 * c.heads_k, 4, 1, 0}};
     const int64_t row = 64 * c.heads_k;
-    a.k = a.v = {MICA_BF16, 16, {c.batch, 8192, c.heads_k, 64}, {8192 * row, row, 64, 1}};
+    a.k = a.v = {MICA_BF16, 16, {c.batch, c.keys, c.heads_k, 64}, {c.keys * row, row, 64, 1}};
     if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
     const Plan plan(a);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();

@@ -148,16 +148,6 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   return status;
 }
 
-// Warps that share out the splits of one of so many units of combine: as many as have something to do, unless the
-// blocks would not run at once: a second round takes longer than a further part.
-i32 team_of_rows(const KernelChoice& choice, i32 combine, i64 units, i32 num_splits) {
-  const KernelRow& row = kernel_table().rows[combine];
-  const i64 at_once = i64(choice.device.num_sms) * row.blocks * row.warps;
-  i32 team = combine_team_warps(num_splits, row.warps);
-  while (team > 1 && team * units > at_once) team /= 2;
-  return team;
-}
-
 mica_status add_append(Plan& plan, const KernelChoice& choice) {
   const Problem& p = plan.problem;
   const AppendParams params = append_params(p);
@@ -208,7 +198,13 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 
     const i32 combine = find_kernel(Role::COMBINE, choice);
     const i32 warps = kernel_table().rows[combine].warps;
     const i64 rows = params.partial_rows * p.heads_q;
-    const i32 team_warps = team_of_rows(choice, combine, rows * ceil_div(p.dim_v, kCombineColumns), plan.num_splits);
+    const i64 forward_sms = row.blocks == 1 ? blocks_of(row, p, params) * plan.num_splits : choice.device.num_sms;
+    const i64 free_sms = max_of<i64>(choice.device.num_sms - forward_sms, 0);
+    // Batch-invariant: by the splits alone, since sums go by it.
+    const i32 team_warps =
+        p.batch_invariant ? combine_team_warps(plan.num_splits, warps)
+                          : team_of_combine(kernel_table().rows[combine], rows * ceil_div(p.dim_v, kCombineColumns),
+                                            plan.num_splits, free_sms, choice.device);
     const i64 blocks =
         layout.has_parts ? combine_blocks(rows, p.dim_v, team_warps, warps) : ceil_div<i64>(rows, 32 * warps);
     status = add_step(plan, StepKind::COMBINE, combine, blocks, combine_params(params, p, team_warps, lse_heads));
