@@ -164,6 +164,26 @@ void add_aligned_cases(CaseTable& table) {
                                    .packed_q = {100, 20, 60, 60},
                                    .packed_k = std::vector<int32_t>(4, 60),
                                    .hint_q = 60});
+    // The first blocks find what they guessed, later ones do not.
+    add("_varlen_late_not_one_length", {.batch = 6,
+                                        .heads_q = 2,
+                                        .heads_k = 1,
+                                        .packed_q = {60, 60, 60, 60, 90, 30},
+                                        .packed_k = {60, 60, 60, 60, 60, 60},
+                                        .hint_q = 60});
+    // The same of many key tiles.
+    add("_varlen_one_long_length", {.batch = 3,
+                                    .heads_q = 2,
+                                    .heads_k = 1,
+                                    .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                    .packed_q = {300, 300, 300},
+                                    .packed_k = {400, 400, 400}});
+    add("_varlen_not_one_long_length", {.batch = 3,
+                                        .heads_q = 2,
+                                        .heads_k = 1,
+                                        .packed_q = {300, 340, 260},
+                                        .packed_k = {400, 400, 400},
+                                        .hint_q = 300});
     if (dim == 64) {
       std::vector<int32_t> rows(40, 64);
       rows[3] = 0;

@@ -70,6 +70,10 @@ MICA_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::
 // 9.7.9.25.3.3 cp.async.bulk.wait_group: until this thread's copies are done; .read: until they have read their source.
 MICA_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
 MICA_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+// 9.7.13.7 red: at least x from now on.
+MICA_DEVICE void raise_to(u64* address, u64 x) {
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;\n" ::"l"(address), "l"(x) : "memory");
+}
 
 // 9.7.13.10 redux.sync: the largest of the warp's lanes, in a uniform register: the compiler knows that branches on it
 // do not divide the warp, and keeps what follows from it, wgmma's descriptors above all, in uniform registers.

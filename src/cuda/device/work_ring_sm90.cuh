@@ -16,33 +16,44 @@ struct WorkCounter {
   u64 epoch;
   i32 items;
   u32 first = gridDim.x;
+  // Whether a block's first draw takes what lies there for a smaller epoch, as the last call left it, and looks at the
+  // answer: it waits for memory once, not three times.
+  bool is_hasty = false;
   bool has_drawn = false;
-  u32 drawn = 0;  // by lane 0
+  u64 drawn = 0;  // by lane 0
 
   // By a warp: asks for the next item, which takes as long as memory is far away, and has it, or -1.
   MICA_DEVICE void ask() {
-    if (counter && threadIdx.x % 32 == 0) drawn = has_drawn ? count() : draw_first();
+    if (counter && threadIdx.x % 32 == 0) {
+      if (!has_drawn && is_hasty)
+        raise_to(counter, begin());
+      else if (!has_drawn)
+        set_up();
+      drawn = atomic_add(counter, 1);
+    }
     has_drawn = true;
   }
-  MICA_DEVICE i32 answer() const {
+  MICA_DEVICE i32 answer() {
     if (!counter) return -1;
-    const u32 item = __shfl_sync(0xffffffffu, drawn, 0);
+    if (is_hasty && threadIdx.x % 32 == 0 && drawn >> kCountBits != epoch) {
+      set_up();
+      drawn = atomic_add(counter, 1);
+    }
+    const u32 item = __shfl_sync(0xffffffffu, u32(drawn) & ((1u << kCountBits) - 1), 0);
     // Every block draws once in vain.
     if (threadIdx.x % 32 == 0 && item == u32(items) + gridDim.x - 1) store_relaxed(counter, 0);
     return item < u32(items) ? i32(item) : -1;
   }
 
  private:
-  MICA_DEVICE u32 count() const { return u32(atomic_add(counter, 1)) & ((1u << kCountBits) - 1); }
-  MICA_DEVICE u32 draw_first() const {
-    const u64 begin = epoch << kCountBits | first;
+  MICA_DEVICE u64 begin() const { return epoch << kCountBits | first; }
+  MICA_DEVICE void set_up() const {
     u64 now = load_relaxed(counter);
     while (now >> kCountBits != epoch) {
-      const u64 found = compare_and_swap(counter, now, begin + 1);
-      if (found == now) return first;
+      const u64 found = compare_and_swap(counter, now, begin());
+      if (found == now) break;
       now = found;
     }
-    return count();
   }
 };
 

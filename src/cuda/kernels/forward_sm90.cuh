@@ -144,6 +144,7 @@ struct ForwardSm90
       mbarrier_init(landed, 1);
       mbarrier_init(nearly_done, 1);
       mbarrier_init(this->confirmed, 1);
+      mbarrier_init(this->confirmed + kBarrierBytes, 1);
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       if (maps.o.box_rows > 0) tma_prefetch(maps.o.map);

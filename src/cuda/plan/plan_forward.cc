@@ -120,7 +120,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const bool is_short = row.traits.cuts_boxes && p.hint_len_k <= kDrawnAhead * row.tile_k;
   params.first_items = i32(min_of<i64>(is_short ? 2 * grid : grid, params.work_items));
   if (row.traits.persistent) params.section_heads = section_heads(p, row, choice.device, params);
-  if (draws) {
+  if (draws && (params.packed_q == 1 || params.first_items < params.work_items)) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));
   }

@@ -60,7 +60,7 @@ struct ForwardWorkSm90 : Block {
   static_assert(kItemBytes == forward_sm90_item_bytes(tile_q));
 
   WorkRing<kItemBytes> work_ring;
-  u32 nearly_done, confirmed;  // barriers
+  u32 nearly_done, confirmed;  // barriers; the second is the first of two, of each slot of the ring
   i32* lengths;                // room for those that are read ahead
   i64 tile_lse_first;
 
@@ -71,21 +71,24 @@ struct ForwardWorkSm90 : Block {
     if (is_counted_here()) {
       if constexpr (begins_ahead)
         if (p.packed_q == kPackedEvenly) {
-          deal_out_evenly();
+          EvenItems items = {0, kNotDrawn, p.even_len_q == 0};
+          if (items.is_ahead || !deal_out_even(items)) deal_out_evenly(items);
           return;
         }
       deal_out_packed();
       return;
     }
-    confirm_results();
     if (reads_lengths(p.sequences)) griddepcontrol_wait();
-    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items)};
+    // Of blocks that share an SM and have many items it is slower: perhaps since they do the same at the same time
+    // then.
+    const bool is_hasty = p.work_items <= 4 * i32(gridDim.x);
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items), is_hasty};
     u32 parity = 0;
     for (i32 work = i32(blockIdx.x); work >= 0; work = next_item(counter, work)) {
       if (!this->locate(work)) continue;
       work_ring.wait_empty();
       work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
-      announce(work);
+      announce(work, true);
       await_end(parity);
     }
     announce_end();
@@ -95,7 +98,7 @@ struct ForwardWorkSm90 : Block {
   MICA_DEVICE i32 next_item(WorkCounter& counter, i32 work) const {
     const i32 next = work + i32(gridDim.x);
     if (next < p.first_items) return next;
-    griddepcontrol_wait();
+    if (!counter.has_drawn) griddepcontrol_wait();
     counter.ask();
     return counter.answer();
   }
@@ -106,7 +109,7 @@ struct ForwardWorkSm90 : Block {
   // its queries, keys and values are asked for at once, and its results are written when the lengths have proved to be
   // the same. Else it is void.
   MICA_DEVICE void deal_out_packed() {
-    WorkCounter counter{p.work_counter, p.work_epoch, kUnknown, gridDim.x};
+    WorkCounter counter{p.work_counter, p.work_epoch, kUnknown, gridDim.x, true};
     PackedTiles<tile_q> packed{p.section_heads / p.heads_q};
     SequenceTable table = p.sequences;
     bool is_ahead = read_ahead(table);
@@ -133,7 +136,7 @@ struct ForwardWorkSm90 : Block {
         const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
         if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
         is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys results would not wait
-        if (is_announced) announce(work);
+        if (is_announced) announce(work, !is_ahead);
       }
       bool is_right = true;
       if (is_ahead) {
@@ -149,21 +152,64 @@ struct ForwardWorkSm90 : Block {
     }
     announce_end();
   }
+  // Where deal_out_evenly begins.
+  static constexpr i32 kNotDrawn = -2;
+  struct EvenItems {
+    i32 work;   // 0: the block's first; else one that was drawn
+    i32 drawn;  // the one after it; kNotDrawn: it is not known
+    bool is_ahead;
+    u32 parity = 0;
+  };
+  // The same of packed sequences that all have one length if what was said is right: as a dense batch. What an item's
+  // place was taken for is compared while the next one is drawn. False: it is not right, and the items are dealt out
+  // again.
+  MICA_DEVICE bool deal_out_even(EvenItems& items) {
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items), true};
+    split = 0;
+    i32 before = -1;  // the sequence of the item before, if that one is not confirmed yet
+    for (i32 work = i32(blockIdx.x); work >= 0;) {
+      tile_row = this->locate_evenly(work) * tile_q;
+      sequence = even_sequence();
+      band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
+      tiles = this->tiles_of(tile_row, min_of(tile_row + tile_q, sequence.len_q));
+      work_ring.wait_empty();
+      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+      announce(work, false);
+      const i32 next = work + i32(gridDim.x);
+      if (next < p.first_items) {
+        before = batch_index;
+        work = next;
+        continue;
+      }
+      if (!counter.has_drawn) griddepcontrol_wait();
+      const bool draws = !is_long();
+      if (draws) counter.ask();
+      const bool is_right = confirm_even(before);
+      await_end(items.parity);
+      if (!is_right) {
+        items.work = work < p.first_items ? 0 : work;
+        items.drawn = draws ? counter.answer() : kNotDrawn;
+        return false;
+      }
+      if (!draws) counter.ask();
+      work = counter.answer();
+      before = -1;
+    }
+    announce_end();
+    return true;
+  }
   // The same of packed sequences of about one length, whose items the host numbers as those of a dense call
   // (packs_evenly): a few are not there, and where a sequence is longer than was said, whoever has its last tile takes
-  // those after it, too. Where all have the same length if what was said is right, nothing is read for the first item.
-  MICA_DEVICE void deal_out_evenly() {
-    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items)};
-    u32 parity = 0;
+  // those after it, too.
+  MICA_DEVICE void deal_out_evenly(EvenItems& items) {
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items), true};
     split = 0;
     i32 ahead = 0;  // items that are announced before the kernel before is done
-    bool is_ahead = true;
-    for (i32 work = i32(blockIdx.x), rows_after = 0; work >= 0;) {
+    bool is_ahead = items.is_ahead;
+    for (i32 work = items.work > 0 ? items.work : i32(blockIdx.x), rows_after = 0; work >= 0;) {
       const i32 tile = this->locate_evenly(work), next = work + i32(gridDim.x);
       tile_row = tile * tile_q + rows_after;
-      sequence = !is_ahead          ? sequence_of(p.sequences, batch_index)
-                 : p.even_len_q > 0 ? even_sequence()
-                                    : guessed_sequence(p.sequences, batch_index);
+      sequence = is_ahead ? guessed_sequence(p.sequences, batch_index) : sequence_of(p.sequences, batch_index);
       band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
       tiles = TileRange{0, 0, 0, 0};
       const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
@@ -173,7 +219,7 @@ struct ForwardWorkSm90 : Block {
       if (is_announced) {
         work_ring.wait_empty();
         work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
-        announce(work);
+        announce(work, !is_ahead);
         ahead += i32(is_ahead);
       }
       if (is_ahead) {
@@ -184,14 +230,20 @@ struct ForwardWorkSm90 : Block {
         is_ahead = false;
         griddepcontrol_wait();
         const bool is_right = confirm_items(ahead);
-        if (is_announced) await_end(parity);
+        if (is_announced) await_end(items.parity);
         if (!is_right) work = i32(blockIdx.x);
         if (!is_right || !is_announced) continue;
       } else if (is_announced) {
-        await_end(parity);
+        await_end(items.parity);
       }
       rows_after = goes_on ? rows_after + tile_q : 0;
-      if (!goes_on) work = next_item(counter, work);
+      if (goes_on) continue;
+      if (next < p.first_items || items.drawn == kNotDrawn) {
+        work = next_item(counter, work);
+      } else {
+        work = items.drawn;
+        items.drawn = kNotDrawn;
+      }
     }
     announce_end();
   }
@@ -206,6 +258,17 @@ struct ForwardWorkSm90 : Block {
       s.k_slot = batch_index;
     return s;
   }
+  // Whether the item's sequence, and that of the item before (or -1), lie as even_sequence says: four lanes each read
+  // where it begins and ends, all at once.
+  MICA_DEVICE bool confirm_even(i32 before) const {
+    const i32 lane = i32(threadIdx.x) % 32, i = ((lane & 4) && before >= 0 ? before : batch_index) + (lane & 1);
+    const bool is_key = (lane & 2) && p.sequences.cu_seqlens_k;
+    const i32* begins = is_key ? p.sequences.cu_seqlens_k : p.sequences.cu_seqlens_q;
+    const bool is_right = __all_sync(0xffffffffu, begins[i] == i64(i) * (is_key ? p.even_len_k : p.even_len_q));
+    const i32 last = work_ring.place.stage ^ 1;
+    for (i32 slot = before >= 0 ? 0 : last; slot <= last; ++slot) confirm(slot, is_right);
+    return is_right;
+  }
   // Whether the lengths of the first sequences, of which `table` then has a copy, are read before the kernel before
   // this one is done. Past L1, which does not see what that one writes.
   MICA_DEVICE bool read_ahead(SequenceTable& table) {
@@ -215,7 +278,6 @@ struct ForwardWorkSm90 : Block {
         return true;
       }
     griddepcontrol_wait();
-    confirm_results();
     return false;
   }
   MICA_DEVICE void copy_lengths(SequenceTable& table) {
@@ -236,8 +298,7 @@ struct ForwardWorkSm90 : Block {
       is_same &= table.cu_seqlens_q[i] == now.cu_seqlens_q[i] &&
                  (!now.cu_seqlens_k || table.cu_seqlens_k[i] == now.cu_seqlens_k[i]);
     is_same = __all_sync(0xffffffffu, is_same);
-    if (!is_same) make_void(i32(is_announced));
-    confirm_results();
+    if (is_announced) confirm(0, is_same);
     return is_same;
   }
   // The same of the block's first items, by what was announced of them.
@@ -248,21 +309,19 @@ struct ForwardWorkSm90 : Block {
       const Place place = work_ring.template load_item<Place>(item, kPlace);
       is_right &= is_same(place.sequence, sequence_of(p.sequences, place.batch_index));
     }
-    if (!is_right) make_void(items);
-    confirm_results();
+    for (i32 item = 0; item < items; ++item) confirm(item, is_right);
     return is_right;
   }
-  // First items that are not what they were taken for have room for no rows: they are computed, and nothing of them is
-  // written.
-  MICA_DEVICE void make_void(i32 items) const {
-    for (i32 item = 0; item < items; ++item) work_ring.store_item(item, kPlace + kRoom, Room{0, 0, 0, 0});
+  // The item in a slot is what it was taken for, and may be written, or it is not and has room for no rows: it is
+  // computed, and nothing of it is written.
+  MICA_DEVICE void confirm(i32 slot, bool is_right) const {
+    if (!is_right) work_ring.store_item(slot, kPlace + kRoom, Room{0, 0, 0, 0});
+    arrive_as_warp(confirmed + slot * kBarrierBytes);
   }
-  // Once a call: results may be written.
-  MICA_DEVICE void confirm_results() const {
-    if constexpr (begins_ahead) arrive_as_warp(confirmed);
-  }
+  // By consumers, before they write: of dense calls nothing is in doubt.
   MICA_DEVICE void await_confirmation() const {
-    if constexpr (begins_ahead) mbarrier_wait(confirmed, 0);
+    if constexpr (begins_ahead)
+      if (p.packed_q) mbarrier_wait(confirmed + work_ring.place.stage * kBarrierBytes, work_ring.place.parity);
   }
   // Only whoever looks for an item that is not there knows how many there are: the counter did not, and is reset here.
   // Every block draws once in vain, also one whose first item is not there.
@@ -276,12 +335,14 @@ struct ForwardWorkSm90 : Block {
     if (threadIdx.x % 32 == 0 && work == max_of(items, i32(gridDim.x)) + i32(gridDim.x) - 1)
       store_relaxed(counter.counter, 0);
   }
-  // A query tile whose place is stored.
-  MICA_DEVICE void announce(i32 work) {
+  // A query tile whose place is stored; is_sure: it is what it is taken for.
+  MICA_DEVICE void announce(i32 work, bool is_sure) {
     work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
 #pragma unroll 1
     for (i32 group = 0; group < kConsumers; ++group)
       work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * this->consumer_rows()));
+    if constexpr (begins_ahead)
+      if (is_sure && p.packed_q) confirm(work_ring.place.stage, true);
     work_ring.announce();
   }
   MICA_DEVICE void announce_end() {

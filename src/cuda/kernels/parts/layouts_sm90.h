@@ -30,7 +30,7 @@ MICA_HD constexpr i32 forward_sm90_lengths_bytes() { return 2 * (kSequencesAhead
 // `stages` of K and of V. O leaves through the slot of its Q, or where there is one slot and a little room besides,
 // through that, some panels at a time. Announced work; the rings of K, of V and of Q, which has a stage for each
 // consumer in each slot; a barrier for a tile that must be looked at before it is announced, one that says that the
-// next may be drawn, and one that says that a first item is what it was taken for; the lengths by which it was found.
+// next may be drawn, and two that say that an item is what it was taken for; the lengths by which the first was found.
 struct ForwardSm90Layout {
   i32 q_slots, o_panels;
   i32 k, v, o, work, k_ring, v_ring, q_ring, landed, nearly_done, confirmed, lengths, bytes;
@@ -40,7 +40,7 @@ MICA_HD constexpr ForwardSm90Layout forward_sm90_layout(i32 tile_q, i32 tile_k, 
   const i32 consumers = tile_q / 64, o_panel = tile_q * 128;
   const i32 q_bytes = tile_q * round_up(dim_qk, 64) * 2, k_bytes = stages * tile_k * round_up(dim_qk, 64) * 2,
             v_bytes = stages * tile_k * round_up(dim_v, 64) * 2;
-  const i32 fixed = k_bytes + v_bytes + forward_sm90_work_bytes(tile_q) + 2 * ring_bytes(stages) + 3 * kBarrierBytes +
+  const i32 fixed = k_bytes + v_bytes + forward_sm90_work_bytes(tile_q) + 2 * ring_bytes(stages) + 4 * kBarrierBytes +
                     forward_sm90_lengths_bytes();
   const i32 slot = q_bytes + ring_bytes(consumers), left = hopper_smem_bytes(blocks) - fixed - slot;
   ForwardSm90Layout at = {};
@@ -56,7 +56,7 @@ MICA_HD constexpr ForwardSm90Layout forward_sm90_layout(i32 tile_q, i32 tile_k, 
   at.landed = at.q_ring + ring_bytes(consumers * at.q_slots);
   at.nearly_done = at.landed + kBarrierBytes;
   at.confirmed = at.nearly_done + kBarrierBytes;
-  at.lengths = at.confirmed + kBarrierBytes;
+  at.lengths = at.confirmed + 2 * kBarrierBytes;
   at.bytes = at.lengths + forward_sm90_lengths_bytes();
   return at;
 }

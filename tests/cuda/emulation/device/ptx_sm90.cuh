@@ -35,6 +35,9 @@ inline void store_shared_floats(u32 address, const float (&x)[4]) {
   emulation::note_access(address, 16, emulation::Access::kWrite);
 }
 
+inline void raise_to(u64* address, u64 x) {
+  if (*address < x) *address = x;
+}
 inline i32 warp_max(i32 x) {
   for (int distance = 16; distance > 0; distance /= 2) {
     const i32 other = __shfl_xor_sync(0xffffffffu, x, distance);
