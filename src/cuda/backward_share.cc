@@ -2,8 +2,8 @@
 #include "cuda/backward_share.h"
 
 #include "cuda/argument_parts.h"
+#include "cuda/kernels/packed/packed_order.h"
 #include "cuda/kernels/parts/backward_order.h"
-#include "cuda/kernels/parts/packed_order.h"
 
 namespace mica {
 namespace {

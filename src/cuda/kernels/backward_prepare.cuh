@@ -4,8 +4,8 @@
 #pragma once
 
 #include "device/attend.cuh"
+#include "kernels/packed/packed_order.h"
 #include "kernels/params.h"
-#include "kernels/parts/packed_order.h"
 
 namespace mica {
 

@@ -79,8 +79,7 @@ struct ForwardWorkSm90 : Block {
       return;
     }
     if (reads_lengths(p.sequences)) griddepcontrol_wait();
-    // Of blocks that share an SM and have many items it is slower: perhaps since they do the same at the same time
-    // then.
+    // Gains in calls of up to four items a block, and nothing beyond.
     const bool is_hasty = p.work_items <= 4 * i32(gridDim.x);
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items), is_hasty};
     u32 parity = 0;
