@@ -214,10 +214,11 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
   const i32 splits = choose_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges);
   if (!overhead && in_memory && splits > 1 && blocks * splits > num_sms && 5 * blocks * splits < 4 * workers)
     return Splits{choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, kUnevenOverhead), 0};
-  // More parts than combine fetches at once cost it a further wait.
+  // More parts than combine fetches at once cost it a further wait; with as many from each of a few blocks SMs would
+  // have two of them already.
   constexpr i32 kPartsAtOnce = 64;
-  if (!overhead && !in_memory && blocks * kPartsAtOnce < workers)
-    return Splits{choose_splits(blocks, hint_tiles, num_sms, kLeastTiles, kPartsAtOnce), 0};
+  if (!overhead && !in_memory && blocks * kPartsAtOnce < num_sms)
+    return Splits{choose_splits(blocks, hint_tiles, workers, kLeastTiles, kPartsAtOnce), 0};
   return Splits{
       overhead ? choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, overhead) : splits, 0};
 }

@@ -329,6 +329,20 @@ TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   }
 }
 
+// Keys that L2 holds: the three blocks of 48 heads are cut for two blocks on each of the 100 SMs, a single one into no
+// more parts than combine fetches at once.
+TEST_F(PlanTest, KeysInL2AreCutForAllPlacesOrForCombine) {
+  for (const int64_t heads : {48, 4}) {
+    mica_attention a = describe(heads, 1, 16384);
+    a.q.shape[0] = a.o.shape[0] = 1;
+    a.k = a.v = {MICA_BF16, 16, {1, 16384, 1, 64}, {16384 * 64, 64, 64, 1}};
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    EXPECT_STREQ(mica_plan_kernel(plan.plan), "cuda/decode_sm80_bf16_d64");
+    EXPECT_EQ(mica_plan_splits(plan.plan), heads > 4 ? 66 : 64);
+  }
+}
+
 TEST_F(PlanTest, BatchInvariantSplitsDependOnTheCapacityAlone) {
   mica_attention small = describe(2, 1, 8192);
   small.control.batch_invariant = 1;
