@@ -315,6 +315,28 @@ TEST_F(PlanTest, FewRowsOfPackedSequencesAreOneTile) {
   }
 }
 
+// Packed rows of one length beside keys that are not packed: a block takes two items at once if a hint calls the keys
+// few, and must not where they are many.
+TEST_F(PlanTest, AHintDoesNotMakeKeysOfOneLengthShort) {
+  for (const int64_t hint : {0, 2048, 64}) {
+    mica_attention a = describe(4, 256, 2048);
+    a.q.shape[0] = a.o.shape[0] = 1;
+    a.q.shape[1] = a.o.shape[1] = 64 * 256;
+    a.k.shape[0] = a.v.shape[0] = a.sequences.batch = 64;
+    a.sequences.vectors = MICA_CU_SEQLENS_Q;
+    a.sequences.max_seqlen_q = 256;
+    a.sequences.max_seqlen_k = hint;
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    if (fake.arch[device] < 90) GTEST_SKIP() << mica_plan_kernel(plan.plan) << ": the build has no images for Hopper";
+    mica_bindings x = bind(plan);
+    x.cu_seqlens_q = reinterpret_cast<int32_t*>(0x70000);
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(launched().even_len_q, hint == 64 ? 0 : 256);
+    EXPECT_EQ(launched().even_len_k, hint == 64 ? 0 : 2048);
+  }
+}
+
 // 64 heads of one key head with few keys for each SM: the small blocks of decode_sm80, not a wider row of Hopper's.
 TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   for (const int64_t keys : {16384, 65536 * 4}) {

@@ -74,10 +74,11 @@ bool packs_evenly(const Problem& p) {
   return is_packed_q(p) && p.total_q <= rows && 8 * p.total_q >= 7 * rows;
 }
 
-// Whether all of them are that long if it is right, so that a kernel knows where they are before it reads it.
+// Whether all of them are that long if it is right, so that a kernel knows where they are before it reads it. Keys that
+// are not packed have a length that no hint changes: a shorter one would let a block take two long items as short ones.
 bool is_one_length(const Problem& p) {
   return p.total_q == i64(p.batch) * p.hint_len_q && p.len_new == 0 && p.page_size == 0 &&
-         (!is_packed_k(p) || p.total_k == i64(p.batch) * p.hint_len_k) &&
+         (is_packed_k(p) ? p.total_k == i64(p.batch) * p.hint_len_k : p.hint_len_k == p.max_len_k) &&
          (p.vectors & ~u32(MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K)) == 0;
 }
 
@@ -102,7 +103,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
     params.tiles_q = ceil_div(p.hint_len_q, row.tile_q);
     if (is_one_length(p)) {
       params.even_len_q = p.hint_len_q;
-      params.even_len_k = is_packed_k(p) ? p.hint_len_k : p.max_len_k;
+      params.even_len_k = p.hint_len_k;
     }
   }
   if (row.traits.pairs_heads) params.section_heads = heads_of_block(row, p, choice.device);
