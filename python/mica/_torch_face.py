@@ -316,7 +316,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     if window is not None:
         window = window_of(window)
     is_plain = (mask is None and bias is None and alibi is None and sinks is None and out is None and not dropout and
-                seqused_q is None and seqused_k is None and block_table is None and qv is None and return_lse is False)
+                seqused_q is None and seqused_k is None and block_table is None and qv is None and return_lse is False and
+                cu_seqlens_q is not None and cu_seqlens_k is not None)
     key: Optional[Key] = None
     if is_plain and type(max_seqlen_q) is int and type(max_seqlen_k) is int and not is_dynamo_tracing():
         key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant, rounded_hint(max_seqlen_q),

@@ -494,6 +494,15 @@ def test_arrays_beside_packed_tensors():
         assert torch.equal(mica.attention_varlen(q, k.numpy(), v.numpy(), [0, 3], [0, 7], **hints), want)
 
 
+def test_packed_rows_beside_keys_that_are_not():
+    q, k, v = torch.randn(6, 4, 16), torch.randn(2, 7, 2, 16), torch.randn(2, 7, 2, 16)
+    want = mica.attention(q.unflatten(0, (2, 3)), k, v, causal=True).flatten(0, 1)
+    for hints in ({}, dict(max_seqlen_q=3, max_seqlen_k=7)):
+        torch.testing.assert_close(mica.attention_varlen(q, k, v, [0, 3, 6], None, causal=True, **hints), want)
+        with pytest.raises(mica.InvalidArgument, match="q has 3 axes, want"):
+            mica.attention_varlen(q, k, v, None, [0, 7, 14], **hints)
+
+
 def test_a_second_query_of_arrays():
     q, k, v, qv = (torch.randn(2, n, h, d) for n, h, d in ((3, 4, 16), (9, 2, 16), (9, 2, 24), (3, 4, 24)))
     want = mica.attention_with_cache(q, k, v, qv=qv, causal=True)
