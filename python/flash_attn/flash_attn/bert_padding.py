@@ -94,9 +94,10 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Puts the tokens (total, ...) back into (batch, seqlen, ...), zeros elsewhere."""
-    # A decoding step of Transformers: positions in int32 (unpad_input's are int64), one row of every sequence, in order.
-    if (seqlen == 1 and indices.dtype is torch.int32 and indices.shape[0] == batch == hidden_states.shape[0] and
+    """Puts the tokens (total, ...) back into (batch, seqlen, ...), zeros elsewhere. A decoding step's are not copied."""
+    # Transformers takes its positions from cu_seqlens[:-1] there: of one row in every sequence they are in order.
+    base = indices._base if seqlen == 1 and indices.dtype is torch.int32 else None
+    if (base is not None and base.shape == (batch + 1,) and indices.shape[0] == batch == hidden_states.shape[0] and
             not (hidden_states.requires_grad and torch.is_grad_enabled())):
         return hidden_states.unsqueeze(1)
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))

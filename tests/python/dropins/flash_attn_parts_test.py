@@ -42,7 +42,8 @@ def test_one_row_of_every_sequence_is_padded_without_a_copy(device):
     rows, positions = torch.randn(3, 2, 4, device=device), torch.arange(4, dtype=torch.int32, device=device)[:-1]
     padded = bert_padding.pad_input(rows, positions, 3, 1)
     assert torch.equal(padded, rows[:, None]) and padded.data_ptr() == rows.data_ptr()
-    for others in (positions.long(), positions.long().flip(0)):  # anybody's own: read, and never the argument's memory
+    # Anybody's own: read, and never the argument's memory.
+    for others in (positions.long(), positions.long().flip(0), positions.flip(0)):
         padded = bert_padding.pad_input(rows, others, 3, 1)
         assert torch.equal(padded[others.long()], rows[:, None]) and padded.data_ptr() != rows.data_ptr()
     wanted = rows.clone().requires_grad_()
