@@ -634,7 +634,7 @@ void add_aligned_cases(CaseTable& table) {
                                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                                 .packed_q = {70, 140},
                                 .packed_k = {70, 140}});
-  // A group that blocks share unevenly: their dK and dV are added up, or in a fixed order not shared at all.
+  // A group that blocks share unevenly: their dK and dV are added up, as they come or in a fixed order.
   for (const int64_t dim_v : {128, 192})
     for (const int deterministic : {0, 1})
       table.add("aligned_192_" + std::to_string(dim_v) + (deterministic ? "_deterministic" : "_group"),
@@ -648,6 +648,18 @@ void add_aligned_cases(CaseTable& table) {
                  .alignment = 16,
                  .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                  .deterministic = deterministic});
+  // A fixed order asked of a kernel that has none, since nothing is added to dQ.
+  table.add("aligned_192_128_deterministic_without_dq", {.batch = 1,
+                                                         .heads_q = 2,
+                                                         .heads_k = 2,
+                                                         .len_q = 130,
+                                                         .len_k = 230,
+                                                         .dim = 192,
+                                                         .dim_v = 128,
+                                                         .alignment = 16,
+                                                         .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                         .deterministic = 1,
+                                                         .gradients = kGradK | kGradV});
   for (const int64_t dim : {512, 576}) {
     const std::string name = "aligned_" + std::to_string(dim) + "_512";
     const auto add = [&](const std::string& suffix, Options o) {

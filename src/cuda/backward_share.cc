@@ -136,8 +136,10 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   // as fit L2, one of the group in each part.
   if (p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
   // In a fixed order the last heads have another one: from the first key tile on, each of which waits for the one
-  // before it. In a window, where the first is no longer than the others, that is nothing but a chain.
-  if (p.deterministic && (p.batch_invariant || !row.traits.uses_maps || p.window_left < kUnlimited)) return 0;
+  // before it. In a window, where the first is no longer than the others, that is nothing but a chain. Kernels without
+  // such an order, which are asked for one where dQ is not wanted, know of no other.
+  const bool has_other = row.traits.uses_maps && row.traits.fixed_order && !p.batch_invariant;
+  if (p.deterministic && (!has_other || p.window_left < kUnlimited)) return 0;
   // There, too, the long key tiles of the second half of the heads should follow short ones of the first.
   const bool has_halves = p.deterministic && !(takes_parts_apart(row, p) && parts > 1);
   const i64 heads = i64(p.batch) * p.heads_k, most = has_halves ? heads / 2 : heads;
