@@ -8,10 +8,11 @@
 namespace mica {
 namespace {
 
-// Sums of dK and dV that blocks share: not where keys begin elsewhere than at the row of their tile.
+// Sums of dK and dV that blocks share: not where keys begin elsewhere than at the row of their tile, nor
+// batch-invariant, since the batch decides how many share them.
 bool can_share_keys(const KernelRow& row, const Problem& p) {
   constexpr u32 kElsewhere = MICA_CACHE_BATCH_IDX | MICA_CACHE_LEFTPAD;
-  return row.traits.shares_groups && !is_packed_k(p) && !(p.vectors & kElsewhere);
+  return row.traits.shares_groups && !p.batch_invariant && !is_packed_k(p) && !(p.vectors & kElsewhere);
 }
 
 // Tiles of a sequence: of packed ones, of the mean, and of the longest by the caller's hint.
@@ -203,6 +204,7 @@ const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const De
   // A step of single key tiles costs more by a quarter: they add to dQ's sums in the workspace.
   constexpr i64 kStepOfHeads = 4, kStepOfTiles = 5;
   if (p.max_len_k == 0) return "there are no keys";
+  if (p.batch_invariant) return "the batch decides whether it is faster, and bits must not go by it";
   // The row that fits the heads has said why not.
   if (row.dim_qk > kNarrowest && max_of(p.dim_qk, p.dim_v) <= row.dim_qk - kStepOfDims) return "the heads are narrower";
   if (p.hint_len_k > kMostKeys) return "there are too many keys for it";

@@ -90,6 +90,8 @@ i32 find_better(const KernelChoice& choice, i32 index, Problem& forward, i32& ls
 }
 
 mica_status plan(Plan& plan) {
+  // Sums in any order go by what else the GPU is at.
+  if (plan.problem.pass == MICA_BACKWARD && plan.problem.batch_invariant) plan.problem.deterministic = 1;
   const KernelChoice choice = {plan.problem, Driver::instance().device(plan.device), kernel_images(), plan.pieces};
   i32 index = find_principal(choice);
   if (index < 0) return no_kernel(choice);

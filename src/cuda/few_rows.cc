@@ -182,7 +182,9 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
   const i32 workers = choice.device.num_sms * row.blocks;
   // A persistent kernel is cut where its query tiles are too few for the SMs: a chunk of a prompt on a long cache. Two
   // blocks that share an SM take hardly longer than one, so that further ones gain nothing.
-  const bool gains = row.traits.packs_heads || (row.traits.persistent && overhead && blocks < choice.device.num_sms);
+  // Batch-invariant: never, since that goes by the batch.
+  const bool gains = row.traits.packs_heads ||
+                     (row.traits.persistent && overhead && !p.batch_invariant && blocks < choice.device.num_sms);
   if (!gains || p.probs.dtype != MICA_NONE || find_kernel(Role::COMBINE, choice) < 0) return Splits{1, 0};
   if (p.batch_invariant) {
     const i32 length = max_of(ceil_div(kInvariantKeys, row.tile_k), ceil_div(num_tiles, kMostRanges));

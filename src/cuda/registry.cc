@@ -251,6 +251,11 @@ class Questions {
 
 constexpr i32 kUsualTile = 192;  // queries
 constexpr i32 kNarrow = 64;      // head dimensions up to here have a row of their own, and tiles of 256 queries
+// Batch-invariant: tiles are chosen as if there were so many sequences, since sums go by them.
+i64 sequences_of(const Problem& p) {
+  constexpr i64 kInvariantBatch = 8;
+  return p.batch_invariant ? kInvariantBatch : p.batch;
+}
 // Whether tiles of 192 queries would hold a quarter more rows than tiles of tile_q.
 bool is_wasteful(i32 len_q, i32 tile_q) { return 4 * round_up(len_q, kUsualTile) >= 5 * round_up(len_q, tile_q); }
 // Whether the rounds in which the SMs come through all query tiles hold so much fewer queries with tiles of tile_q that
@@ -260,7 +265,7 @@ bool has_cheaper_rounds(const Problem& p, i32 tile_q, i32 num_sms) {
   const bool is_chunk = p.hint_len_k >= kManyKeys && p.hint_len_k >= 2 * i64(p.hint_len_q);
   const i64 parts = is_chunk ? 10 : 8;
   const auto queries_of_sm = [&](i32 tile) {
-    const i64 tiles = i64(p.batch) * p.heads_q * ceil_div(p.hint_len_q, tile);
+    const i64 tiles = sequences_of(p) * p.heads_q * ceil_div(p.hint_len_q, tile);
     return (tiles + num_sms - 1) / num_sms * tile;
   };
   return parts * queries_of_sm(tile_q) <= (parts - 1) * queries_of_sm(kUsualTile);
@@ -293,7 +298,7 @@ i64 short_cost(const ShortCost& cost, const Problem& p, i32 num_sms) {
   constexpr i32 kGroup = 64, kParts = 100, kUneven = 20;  // hundredths of a tile: under a mask their lengths differ
   const i32 len_q = max_of(p.hint_len_q, 1);
   const i32 tiles_of_head = ceil_div(len_q, cost.tile_q), groups = tiles_of_head * (cost.tile_q / kGroup);
-  const i64 tiles = i64(p.batch) * p.heads_q * tiles_of_head;
+  const i64 tiles = sequences_of(p) * p.heads_q * tiles_of_head;
   const i32 hidden = p.causal ? (len_q - min_of(len_q, cost.tile_q)) / 2 : 0;
   const i32 seen = max_of(p.hint_len_k - hidden, 1);
   const i64 keys = p.causal ? seen + cost.tile_k : round_up(seen, cost.tile_k);
@@ -372,9 +377,11 @@ i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
   return row.traits.least_keys == kLongKeys && !is_cut ? kMiddleKeys : row.traits.least_keys;
 }
-// Of packed sequences the mean counts where there are gradients: blocks take the short ones, too.
+// Of packed sequences the mean counts where there are gradients: blocks take the short ones, too. Batch-invariant: it
+// goes by the other sequences.
 i32 keys_of_sequence(const KernelRow& row, const Problem& p) {
-  const bool counts_mean = row.role == Role::BACKWARD && (p.vectors & MICA_CU_SEQLENS_K) != 0 && p.batch > 0;
+  const bool counts_mean =
+      row.role == Role::BACKWARD && (p.vectors & MICA_CU_SEQLENS_K) != 0 && p.batch > 0 && !p.batch_invariant;
   return counts_mean ? i32(min_of<i64>(p.total_k / p.batch, p.hint_len_k)) : p.hint_len_k;
 }
 

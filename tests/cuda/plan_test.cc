@@ -377,6 +377,43 @@ TEST_F(PlanTest, BatchInvariantSplitsDependOnTheCapacityAlone) {
   EXPECT_STREQ(mica_plan_kernel(a.plan), mica_plan_kernel(b.plan));
 }
 
+// The bits of a row go by its kernel's key tiles and by its ranges. Packed sequences: beside shorter ones.
+TEST_F(PlanTest, BatchInvariantKernelsDoNotDependOnTheBatch) {
+  for (const int kind : {0, 1, 2, 3})
+    for (const int64_t rows : {64, 128, 512, 1024, 4096}) {
+      const bool backward = kind % 2 == 1, packed = kind >= 2;
+      std::string first;
+      for (const int64_t batch : {1, 2, 8, 64}) {
+        mica_attention a = describe(4, rows, rows);
+        const int64_t total = rows + (batch - 1) * rows / 8;
+        for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) {
+          t->shape[0] = batch;
+          if (packed) *t = {MICA_BF16, 16, {1, total, 4, 128}, {total * 512, 512, 128, 1}};
+        }
+        if (packed) {
+          a.lse = {};
+          a.sequences.vectors = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K;
+          a.sequences.batch = batch;
+          a.sequences.max_seqlen_q = a.sequences.max_seqlen_k = rows;
+        }
+        a.control.batch_invariant = 1;
+        if (backward) {
+          const int64_t places = packed ? total : rows;
+          a.lse = {MICA_FP32, 4, {packed ? 1 : batch, 4, places, 1}, {4 * places, places, 1, 0}};
+          a.gradients.d_o = a.o;
+          a.gradients.dq = a.q;
+          a.gradients.dk = a.gradients.dv = a.k;
+        }
+        mica_plan* plan = nullptr;
+        ASSERT_EQ(mica_plan_create(&a, backward ? MICA_BACKWARD : MICA_FORWARD, &plan), MICA_OK) << mica_last_error();
+        const std::string kernel = mica_plan_kernel(plan) + (" " + std::to_string(mica_plan_splits(plan)));
+        mica_plan_destroy(plan);
+        if (first.empty()) first = kernel;
+        EXPECT_EQ(kernel, first) << batch << " x " << rows;
+      }
+    }
+}
+
 TEST_F(PlanTest, LaunchErrorsCarryTheDriversWords) {
   const Plan plan(describe(4, 300));
   ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
