@@ -145,6 +145,8 @@ void add_cache_cases(CaseTable& table) {
                           .dim_v = 512,
                           .used_k = {75, 31},
                           .page_size = 16});
+  table.add("paged_without_pages",
+            {.batch = 2, .heads_q = 4, .heads_k = 2, .len_q = 150, .len_k = 0, .dim = 80, .page_size = 24});
   table.add("paged_heads_first", {.batch = 4,
                                   .len_q = 5,
                                   .len_k = 64,

@@ -64,6 +64,8 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
   a.o.data = x.o;
   a.lse = layout.moves_lse ? in_workspace(x, layout.partial_lse) : if_present(p.lse, x.lse);
   a.sequences = sequence_table(p, x);
+  // Kernels look up the first page before they know that there is no key: a table without pages may have no address.
+  if (p.max_pages == 0) a.sequences.page_size = 0;
   a.sinks = if_present(p.sinks, x.sinks);
   a.alibi = if_present(p.alibi, x.alibi);
   bind_pairs(a.bias, p.bias, x.bias);
