@@ -170,10 +170,11 @@ def generate_seconds(model, ids, new_tokens, cache, device, **options):
 
 
 class TokenTurns(transformers.StoppingCriteria):
-    """Asked after every token, it never stops: it notes how long the token took, and whose attention is next."""
+    """Asked after every token, it notes how long the token took, and whose attention is next; it stops after so many."""
 
-    def __init__(self, model, names, first, device):
+    def __init__(self, model, names, first, tokens, device):
         self._model, self._names, self._at, self._device, self._start = model, names, first, device, None
+        self._last = first + tokens
         self.seconds = {name: [] for name in names}
         switch(model, self._whose())
 
@@ -186,10 +187,10 @@ class TokenTurns(transformers.StoppingCriteria):
             self.seconds[self._whose()].append(time.perf_counter() - self._start)
         self._at += 1
         switch(self._model, self._whose())
-        going_on = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
+        is_done = torch.full((ids.shape[0],), self._at >= self._last, device=ids.device)
         wait(self._device)
         self._start = time.perf_counter()
-        return going_on
+        return is_done
 
 
 def may_share(names, cache):
@@ -202,10 +203,11 @@ def may_share(names, cache):
 
 def measure_by_token(model, names, ids, cache, given):
     """The figures of measure(). A length of a dynamic cache that sdpa meets for the first time takes it longer (cuDNN makes a
-    plan): it meets them all before any is timed."""
-    def generate(names, first, new_tokens):
-        turns = TokenTurns(model, names, first, given.device)
-        generate_seconds(model, ids, new_tokens, cache, given.device,
+    plan): it meets them all before any is timed. Of the tokens of a sample each group makes its share, so that all have as
+    many."""
+    def generate(group, first, tokens):
+        turns = TokenTurns(model, group, first, tokens, given.device)
+        generate_seconds(model, ids, given.new_tokens, cache, given.device,
                          stopping_criteria=transformers.StoppingCriteriaList([turns]))
         return turns.seconds
 
@@ -213,15 +215,17 @@ def measure_by_token(model, names, ids, cache, given):
     steps = {name: [] for name in names}
     for name in names:
         generate([name], 0, given.new_tokens if name == "sdpa" and cache == "dynamic" else min(given.new_tokens, 8))
-        prefill_seconds(model, ids, given.device)
     for sample in range(given.samples):
         for group in may_share(names, cache):
-            for name, seconds in generate(group, sample, given.new_tokens).items():
+            tokens = max(given.new_tokens * len(group) // len(names), len(group) + 1)
+            for name, seconds in generate(group, sample, tokens).items():
                 steps[name] += seconds
-    for _ in range(max(given.samples, 5)):
+    for sample in range(max(given.samples, 5) + 1):
         for name in names:
             switch(model, name)
-            prefill[name].append(prefill_seconds(model, ids, given.device))
+            seconds = prefill_seconds(model, ids, given.device)
+            if sample:  # the first warms up
+                prefill[name].append(seconds)
     return {name: dict(prefill_tokens_per_second=ids.numel() / statistics.median(prefill[name]),
                        decode_tokens_per_second=ids.shape[0] / statistics.median(steps[name]),
                        samples=len(prefill[name]), steps=len(steps[name])) for name in names}
