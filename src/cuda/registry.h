@@ -59,6 +59,7 @@ struct KernelTraits {
   bool wants_pages = false;    // finds every key by a block table
   bool waits = false;          // may be dealt out before the kernel before it is done (Step::overlaps)
   bool pairs_heads = false;    // a block can take two key heads
+  bool joins_splits = false;   // the last block of a tile can join its splits, on Hopper
   bool page_blocks = false;    // whole rows of pages at once (kernels/parts/page_blocks_sm90.h)
   bool cuts_boxes = false;     // packed sequences: boxes end with the last row; tiles may be numbered evenly
   i32 roomy_smem_bytes = 0;    // what a launch asks for so that one block less shares an SM; 0: it never does

@@ -5,10 +5,12 @@
 // warps join their partial results through shared memory. Keys and values may be e4m3 beside a Q of 16 bits: both
 // products then are of fp16 where it is faster, which e4m3 becomes by one instruction for two elements. Rows of 64
 // bytes are half of a line of memory: where those of two key heads lie side by side, a block takes both, each with half
-// of its warps.
+// of its warps. On Hopper the last block of a tile may join the splits (ForwardParams::work_counter is not null).
 #pragma once
 
+#include "device/last_block_sm90.cuh"
 #include "kernels/options/block_entries.cuh"
+#include "kernels/options/joined_splits.h"
 #include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
 
@@ -24,6 +26,13 @@ template <class Element>
 struct ProductOf<Element, true> {
   using Type = Fp16;
 };
+#endif
+
+// Whether the last block of a tile can join the splits.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+constexpr bool kJoinsSplits = true;
+#else
+constexpr bool kJoinsSplits = false;
 #endif
 
 template <class Element_, class Key, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
@@ -378,6 +387,98 @@ struct DecodeSm80 {
       }
   }
 
+  // Where a row's part is, among those of one split.
+  MICA_DEVICE i64 part_row(const typename Tile::Row& r) const {
+    const Sequence& s = rows.sequence;
+    return r.head * p.partial_rows + s.q_slot * i64(p.sequences.slot_len_q) + s.q_begin + r.query;
+  }
+  // The tile's splits have a word of their first row.
+  MICA_DEVICE LastBlock last_block() const { return {p.work_counter + part_row(rows.row_at(0)), p.work_epoch}; }
+
+  // By a warp: the LSE of a row's parts become their shares, relative to the row's maximum; as combine.cuh adds them.
+  MICA_DEVICE void share_out(float* lse, float* state_of_row) const {
+    const i32 lane = threadIdx.x % 32;
+    const bool is_there = lane < p.splits.num_splits;
+    const float own = is_there ? lse[lane] : -infinity();
+    float max = own;
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, distance));
+    const float share = FloatMath::exp2(own - reference_of<FloatMath>(max));
+    float sum = share;
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (is_there) lse[lane] = share;
+    if (lane == 0) {
+      state_of_row[0] = max;
+      state_of_row[1] = sum;
+    }
+  }
+
+  // By the last block: the parts of all splits come to shared memory, and become one row by row, in the order in which
+  // a team of combine.cuh adds them.
+  MICA_DEVICE void join_splits(u8* smem) const {
+    constexpr i32 kChunks = dim_v / 4;
+    const i32 n = p.splits.num_splits, team = combine_team_warps(n, kMostJoinedSplits), threads = 32 * warps_of_head();
+    const JoinedSplits at = joined_splits(n, rows.rows, dim_v);
+    u8* const own_room = smem + own_head() * at.bytes;
+    float* const o = reinterpret_cast<float*>(own_room);                  // (splits, rows, dim_v)
+    float* const shares = reinterpret_cast<float*>(own_room + at.lse);    // (rows, splits)
+    float* const states = reinterpret_cast<float*>(own_room + at.state);  // (rows, 2)
+    const i64 step = i64(p.heads_q) * p.partial_rows;                     // between two splits
+
+    for (i32 index = thread_of_head(); index < rows.rows * n; index += threads)
+      cp_async_4(shared_address(shares + index), p.partial_lse + index % n * step + part_row(rows.row_at(index / n)));
+    cp_async_commit();
+    for (i32 index = thread_of_head(); index < rows.rows * kChunks; index += threads) {
+      const i32 column = index % kChunks * 4;
+      const float* from = p.partial_o + part_row(rows.row_at(index / kChunks)) * p.dim_v + column;
+      u32 to = shared_address(o + index * 4);
+      for (i32 split = 0; split < n && column < p.dim_v; ++split) {
+        cp_async_16(to, from);
+        from += step * p.dim_v;
+        to += rows.rows * dim_v * 4;
+      }
+    }
+    cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();  // all LSE are there
+    for (i32 r = thread_of_head() / 32; r < rows.rows; r += warps_of_head()) share_out(shares + r * n, states + 2 * r);
+    cp_async_wait<0>();  // of the columns that this thread asked for
+    __syncthreads();     // all shares are there
+
+    for (i32 index = thread_of_head(); index < rows.rows * kChunks; index += threads) {
+      const i32 r = index / kChunks, column = index % kChunks * 4;
+      if (column >= p.dim_v) continue;
+      const typename Tile::Row where = rows.row_at(r);
+      float x[4];
+      for (i32 member = 0; member < team; ++member) {
+        float sum[4] = {0, 0, 0, 0};
+        for (i32 split = member; split < n; split += team) {
+          const float share = shares[r * n + split];
+          const float4 part = *reinterpret_cast<const float4*>(o + (split * rows.rows * kChunks + index) * 4);
+          sum[0] = fmaf(part.x, share, sum[0]);
+          sum[1] = fmaf(part.y, share, sum[1]);
+          sum[2] = fmaf(part.z, share, sum[2]);
+          sum[3] = fmaf(part.w, share, sum[3]);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[e] = member == 0 ? sum[e] : x[e] + sum[e];
+      }
+      SoftmaxState<FloatMath> joined = {states[2 * r], states[2 * r + 1]};
+      float shrink = 1.0f;
+      if (p.sinks) {
+        const float sink_log2 = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype) * kLog2E;
+        const auto with_sink = merge_sink<FloatMath>(joined, sink_log2);
+        joined = with_sink.state;
+        shrink = with_sink.factor_a;
+      }
+      const float scale = normalizer<FloatMath>(joined) * shrink;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[e] *= scale;
+      rows.store_output(where, column, x, lse_log2<FloatMath>(joined));
+    }
+  }
+
   MICA_DEVICE void run(u8* smem) {
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     ring = shared_address(smem) + warp * kAt.ring_bytes;
@@ -389,6 +490,8 @@ struct DecodeSm80 {
       if (!rows.locate_and_wait(tile_q, heads_of_block, own_head())) return;
       prepare();
     }
+    if constexpr (kJoinsSplits)
+      if (p.work_counter && threadIdx.x == 0) last_block().begin();
     k_base = rows.key_base(Operands::in_words(p.k));
     v_base = rows.key_base(Operands::in_words(p.v));
     k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -408,6 +511,12 @@ struct DecodeSm80 {
     __syncthreads();
     for (i32 index = thread_of_head(); index < rows.rows * (dim_v / 4); index += 32 * warps_of_head())
       rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4, own_head() * warps_of_head(), warps_of_head());
+    if constexpr (kJoinsSplits)
+      if (p.work_counter) {
+        __syncthreads();  // the split's part is written
+        const bool is_last = threadIdx.x != 0 || last_block().arrive(p.splits.num_splits);
+        if (barrier_all(1, 32 * warps, is_last)) join_splits(smem);
+      }
   }
 };
 

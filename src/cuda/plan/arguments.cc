@@ -78,6 +78,10 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
     a.partial_o = in_workspace(x, layout.partial_o);
     a.partial_lse = in_workspace(x, layout.partial_lse);
   }
+  if (a.work_epoch != 0) {
+    a.work_counter = reinterpret_cast<u64*>(in_workspace(x, layout.work_counter));
+    a.work_epoch = next_work_epoch();
+  }
 }
 
 bool v_lies_in_k(const Problem& p, const mica_bindings& x) {
@@ -131,10 +135,6 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
 
 mica_status bind(ForwardMapsParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
   bind(a.forward, p, x, layout);
-  if (a.forward.work_epoch != 0) {
-    a.forward.work_counter = reinterpret_cast<u64*>(in_workspace(x, layout.work_counter));
-    a.forward.work_epoch = next_work_epoch();
-  }
   mica_status status = bind_map(a.q, a.forward.q.data);
   if (status == MICA_OK && a.k.box_rows > 0) status = bind_map(a.k, a.forward.k.data);
   if (status == MICA_OK && a.v.box_rows > 0) status = bind_map(a.v, a.forward.v.data);

@@ -18,7 +18,7 @@ struct WorkspaceLayout {
   u64 partial_o, partial_lse;  // split forward
   Parts parts;                 // join
   u64 q_rotated;               // rotary
-  u64 work_counter;            // persistent kernels that draw
+  u64 work_counter;            // persistent kernels that draw; splits that a last block joins, a word a tile
   u64 d_o;                     // backward, in q's type
   u64 row_lse, row_delta, dq_accumulator, dq_semaphores, dq_turns, key_semaphores;  // backward
   u64 heads_cleared, heads_done;                                                    // likewise
@@ -36,7 +36,7 @@ struct WorkspaceLayout {
 
 // The counter that query tiles are drawn from has 24 bits, of which a draw in vain of every block is a part.
 constexpr i64 kMostDrawn = (1 << 24) - (1 << 16);
-// Another number for each call of the process: see WorkCounter.
+// Another number for each call of the process: see WorkCounter and LastBlock.
 u64 next_work_epoch();
 
 // Forward. tile_q: queries of a tile.

@@ -5,6 +5,7 @@
 #include "core/heads_as_rows.h"
 #include "cuda/argument_parts.h"
 #include "cuda/few_rows.h"
+#include "cuda/kernels/options/joined_splits.h"
 #include "cuda/kernels/packed/packed_sm90.h"
 
 namespace mica {
@@ -51,6 +52,22 @@ bool can_overlap(const KernelChoice& choice, i32 index) {
 
 namespace {
 
+// Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch: few of
+// them, as far as its shared memory holds them all.
+bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams& params) {
+  constexpr i32 kMostSplits = 8;
+  static_assert(kMostSplits <= kMostJoinedSplits);
+  const KernelRow& row = kernel_table().rows[index];
+  const i32 num_splits = params.splits.num_splits;
+  if (!row.traits.joins_splits || num_splits <= 1 || num_splits > kMostSplits) return false;
+  if (params.features & kFeatureUnaligned) return false;
+  const KernelImage& image = choice.images.images[find_image(choice.images, index, choice.device.arch)];
+  if (image.arch != 90 || image.is_ptx) return false;
+  const i32 heads = min_of(params.group, row.tile_q), queries = decode_queries(row.tile_q, params.group);
+  const i32 rows = heads * (params.packed_q ? queries : min_of(queries, choice.problem.max_len_q));
+  return params.section_heads * joined_splits(num_splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
+}
+
 // The last step, which the kernel of row `index` makes, may begin before the one before it is done.
 void let_overlap(Plan& plan, const KernelChoice& choice, i32 index) {
   Steps& steps = steps_of(plan);
@@ -93,7 +110,8 @@ bool is_spread(const Problem& p, const KernelRow& row, const Device& device, i64
 }
 
 // The attention itself, by the kernel of row `index`.
-mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const Splits& splits, When when) {
+mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const Splits& splits, When when,
+                        bool joins_splits) {
   const Problem& p = plan.problem;
   const KernelRow& row = kernel_table().rows[index];
   WorkspaceLayout& layout = steps_of(plan).layout;
@@ -124,6 +142,10 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   if (draws && (params.packed_q == 1 || params.first_items < params.work_items)) {
     params.work_epoch = 1;  // another one for each call
     layout.work_counter = layout.reserve(sizeof(u64));
+  }
+  if (joins_splits) {
+    params.work_epoch = 1;
+    layout.work_counter = layout.reserve(u64(p.heads_q) * params.partial_rows * sizeof(u64));
   }
   mica_status status = MICA_OK;
   if (row.traits.uses_maps) {
@@ -185,17 +207,19 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 
   if (layout.has_parts || layout.moves_lse) layout.partial_lse = layout.reserve(partial_rows * sizeof(float));
   if (layout.has_parts) layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
 
-  status = add_forward(plan, choice, index, params.splits, row.traits.v_in_k ? When::V_IN_K : When::ALWAYS);
+  const bool joins_splits = last_block_joins(choice, index, params);
+  status =
+      add_forward(plan, choice, index, params.splits, row.traits.v_in_k ? When::V_IN_K : When::ALWAYS, joins_splits);
   if (status == MICA_OK && row.traits.v_in_k) {
     const i32 apart = find_principal_apart(choice);
     steps_of(plan).needs_v_in_k = apart < 0;
     if (apart >= 0) {
       const i32 tile_k = kernel_table().rows[apart].tile_k;
       const Splits splits = {params.splits.num_splits, ceil_div(params.splits.length_tiles * row.tile_k, tile_k)};
-      status = add_forward(plan, choice, apart, splits, When::V_APART);
+      status = add_forward(plan, choice, apart, splits, When::V_APART, false);
     }
   }
-  if (status == MICA_OK && (layout.has_parts || layout.moves_lse)) {
+  if (status == MICA_OK && ((layout.has_parts && !joins_splits) || layout.moves_lse)) {
     const i32 combine = find_kernel(Role::COMBINE, choice);
     const i32 warps = kernel_table().rows[combine].warps;
     const i64 rows = params.partial_rows * p.heads_q;
