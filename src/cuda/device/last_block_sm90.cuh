@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/ptx_arrive.cuh"
-#include "device/ptx_sm90.cuh"
+#include "device/ring_sm90.cuh"
 
 namespace mica {
 
@@ -21,15 +21,14 @@ struct LastBlock {
   // By the same thread, when it sees all that the block wrote: whether the other blocks have arrived, so that it sees
   // what they wrote, too.
   MICA_DEVICE bool arrive(i32 blocks) const {
-    u64 before = arrive_at(word);
-    if (before >> kCountBits != epoch) {  // it was a larger one
+    u64 before;
+    while ((before = arrive_at(word)) >> kCountBits != epoch) {  // it was a larger one: that block did not count
       u64 now = load_relaxed(word);
       while (now >> kCountBits != epoch) {
         const u64 found = compare_and_swap(word, now, epoch << kCountBits);
         if (found == now) break;
         now = found;
       }
-      before = arrive_at(word);
     }
     const bool is_last = i32(before & ((1u << kCountBits) - 1)) == blocks - 1;
     if (is_last) store_relaxed(word, 0);

@@ -28,13 +28,6 @@ struct ProductOf<Element, true> {
 };
 #endif
 
-// Whether the last block of a tile can join the splits.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-constexpr bool kJoinsSplits = true;
-#else
-constexpr bool kJoinsSplits = false;
-#endif
-
 template <class Element_, class Key, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
 struct DecodeSm80 {
   using Element = Element_;
@@ -58,6 +51,13 @@ struct DecodeSm80 {
   // Lengths, and entries of the block table by lanes, where there are registers.
   static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && (!Operands::kIsE4m3 || dim_qk <= 128);
   static constexpr bool kByLanes = kGuesses && !Operands::kIsE4m3 && dim_qk <= 128;
+
+  // Whether the last block of a tile can join the splits: of calls with few options, on Hopper.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+  static constexpr bool kJoinsSplits = served != serves::FULL;
+#else
+  static constexpr bool kJoinsSplits = false;
+#endif
 
   const ForwardParams& p;
   Tile rows;
@@ -392,14 +392,32 @@ struct DecodeSm80 {
     const Sequence& s = rows.sequence;
     return r.head * p.partial_rows + s.q_slot * i64(p.sequences.slot_len_q) + s.q_begin + r.query;
   }
-  // The tile's splits have a word of their first row.
-  MICA_DEVICE LastBlock last_block() const { return {p.work_counter + part_row(rows.row_at(0)), p.work_epoch}; }
+  // The tile's blocks have the word of its first row.
+  MICA_DEVICE LastBlock last_block() const {
+    return {p.work_counter + part_row({rows.query_begin, rows.head_begin}), p.work_epoch};
+  }
 
-  // By a warp: the LSE of a row's parts become their shares, relative to the row's maximum; as combine.cuh adds them.
-  MICA_DEVICE void share_out(float* lse, float* state_of_row) const {
-    const i32 lane = threadIdx.x % 32;
-    const bool is_there = lane < p.splits.num_splits;
-    const float own = is_there ? lse[lane] : -infinity();
+  // What the last block has in shared memory.
+  struct Joined {
+    float* o;                 // (splits, rows, dim_v)
+    float* shares;            // (rows, splits); LSE before
+    float* states;            // (rows, 2)
+    typename Tile::Row* row;  // (rows)
+    MICA_DEVICE Joined(u8* smem, const JoinedSplits& at)
+        : o(reinterpret_cast<float*>(smem)),
+          shares(reinterpret_cast<float*>(smem + at.lse)),
+          states(reinterpret_cast<float*>(smem + at.state)),
+          row(reinterpret_cast<typename Tile::Row*>(smem + at.row)) {}
+  };
+  MICA_DEVICE Joined joined(u8* smem) const {
+    const JoinedSplits at = joined_splits(p.splits.num_splits, rows.rows, dim_v);
+    return Joined(smem + own_head() * at.bytes, at);
+  }
+
+  // By a warp: the LSE of a row's parts become their shares, relative to the row's maximum, as combine.cuh has them.
+  MICA_DEVICE void share_out(const Joined& to, i32 r) const {
+    const i32 lane = threadIdx.x % 32, n = p.splits.num_splits;
+    const float own = lane < n ? to.shares[r * n + lane] : -infinity();
     float max = own;
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, distance));
@@ -407,75 +425,84 @@ struct DecodeSm80 {
     float sum = share;
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-    if (is_there) lse[lane] = share;
-    if (lane == 0) {
-      state_of_row[0] = max;
-      state_of_row[1] = sum;
-    }
+    if (lane < n) to.shares[r * n + lane] = share;
+    if (lane == 0) *reinterpret_cast<float2*>(to.states + 2 * r) = make_float2(max, sum);
   }
 
   // By the last block: the parts of all splits come to shared memory, and become one row by row, in the order in which
   // a team of combine.cuh adds them.
-  MICA_DEVICE void join_splits(u8* smem) const {
-    constexpr i32 kChunks = dim_v / 4;
+  MICA_DEVICE void join_splits(const Joined& from) const {
+    constexpr i32 kChunks = dim_v / 4, kSplitsOfMember = 4;
+    static_assert(combine_team_warps(kMostJoinedSplits, kMostJoinedSplits) * kSplitsOfMember >= kMostJoinedSplits);
     const i32 n = p.splits.num_splits, team = combine_team_warps(n, kMostJoinedSplits), threads = 32 * warps_of_head();
-    const JoinedSplits at = joined_splits(n, rows.rows, dim_v);
-    u8* const own_room = smem + own_head() * at.bytes;
-    float* const o = reinterpret_cast<float*>(own_room);                  // (splits, rows, dim_v)
-    float* const shares = reinterpret_cast<float*>(own_room + at.lse);    // (rows, splits)
-    float* const states = reinterpret_cast<float*>(own_room + at.state);  // (rows, 2)
-    const i64 step = i64(p.heads_q) * p.partial_rows;                     // between two splits
-
-    for (i32 index = thread_of_head(); index < rows.rows * n; index += threads)
-      cp_async_4(shared_address(shares + index), p.partial_lse + index % n * step + part_row(rows.row_at(index / n)));
+    const i64 step = i64(p.heads_q) * p.partial_rows;  // between two splits
+#pragma unroll 1
+    for (i32 index = thread_of_head(); index < n * tile_q; index += threads) {
+      const i32 r = index % tile_q, split = index / tile_q;
+      if (r < rows.rows)
+        cp_async_4(shared_address(from.shares + r * n + split), p.partial_lse + split * step + part_row(from.row[r]));
+    }
     cp_async_commit();
+#pragma unroll 1
     for (i32 index = thread_of_head(); index < rows.rows * kChunks; index += threads) {
       const i32 column = index % kChunks * 4;
-      const float* from = p.partial_o + part_row(rows.row_at(index / kChunks)) * p.dim_v + column;
-      u32 to = shared_address(o + index * 4);
+      const float* part = p.partial_o + part_row(from.row[index / kChunks]) * p.dim_v + column;
+      u32 to = shared_address(from.o + index * 4);
+#pragma unroll 1
       for (i32 split = 0; split < n && column < p.dim_v; ++split) {
-        cp_async_16(to, from);
-        from += step * p.dim_v;
+        cp_async_16(to, part);
+        part += step * p.dim_v;
         to += rows.rows * dim_v * 4;
       }
     }
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();  // all LSE are there
-    for (i32 r = thread_of_head() / 32; r < rows.rows; r += warps_of_head()) share_out(shares + r * n, states + 2 * r);
+#pragma unroll 1
+    for (i32 r = uniform_warp() - own_head() * warps_of_head(); r < rows.rows; r += warps_of_head()) share_out(from, r);
     cp_async_wait<0>();  // of the columns that this thread asked for
     __syncthreads();     // all shares are there
 
+#pragma unroll 1
     for (i32 index = thread_of_head(); index < rows.rows * kChunks; index += threads) {
       const i32 r = index / kChunks, column = index % kChunks * 4;
       if (column >= p.dim_v) continue;
-      const typename Tile::Row where = rows.row_at(r);
-      float x[4];
+      const typename Tile::Row where = from.row[r];
+      float x[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // to which a sum is added as it is
+#pragma unroll 1
       for (i32 member = 0; member < team; ++member) {
-        float sum[4] = {0, 0, 0, 0};
-        for (i32 split = member; split < n; split += team) {
-          const float share = shares[r * n + split];
-          const float4 part = *reinterpret_cast<const float4*>(o + (split * rows.rows * kChunks + index) * 4);
-          sum[0] = fmaf(part.x, share, sum[0]);
-          sum[1] = fmaf(part.y, share, sum[1]);
-          sum[2] = fmaf(part.z, share, sum[2]);
-          sum[3] = fmaf(part.w, share, sum[3]);
+        float4 part[kSplitsOfMember];
+        float share[kSplitsOfMember], sum[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int i = 0; i < kSplitsOfMember; ++i) {
+          const i32 split = member + i * team;
+          if (split >= n) continue;
+          share[i] = from.shares[r * n + split];
+          part[i] = *reinterpret_cast<const float4*>(from.o + (split * rows.rows * kChunks + index) * 4);
         }
 #pragma unroll
-        for (int e = 0; e < 4; ++e) x[e] = member == 0 ? sum[e] : x[e] + sum[e];
+        for (int i = 0; i < kSplitsOfMember; ++i) {
+          if (member + i * team >= n) continue;
+          sum[0] = fmaf(part[i].x, share[i], sum[0]);
+          sum[1] = fmaf(part[i].y, share[i], sum[1]);
+          sum[2] = fmaf(part[i].z, share[i], sum[2]);
+          sum[3] = fmaf(part[i].w, share[i], sum[3]);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[e] += sum[e];
       }
-      SoftmaxState<FloatMath> joined = {states[2 * r], states[2 * r + 1]};
+      SoftmaxState<FloatMath> state_of_row = {from.states[2 * r], from.states[2 * r + 1]};
       float shrink = 1.0f;
       if (p.sinks) {
         const float sink_log2 = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype) * kLog2E;
-        const auto with_sink = merge_sink<FloatMath>(joined, sink_log2);
-        joined = with_sink.state;
+        const auto with_sink = merge_sink<FloatMath>(state_of_row, sink_log2);
+        state_of_row = with_sink.state;
         shrink = with_sink.factor_a;
       }
-      const float scale = normalizer<FloatMath>(joined) * shrink;
+      const float scale = normalizer<FloatMath>(state_of_row) * shrink;
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] *= scale;
-      rows.store_output(where, column, x, lse_log2<FloatMath>(joined));
+      rows.store_output(where, column, x, lse_log2<FloatMath>(state_of_row));
     }
   }
 
@@ -513,9 +540,11 @@ struct DecodeSm80 {
       rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4, own_head() * warps_of_head(), warps_of_head());
     if constexpr (kJoinsSplits)
       if (p.work_counter) {
-        __syncthreads();  // the split's part is written
+        __syncthreads();  // the split's part is written, and those of the warps have been read
+        const Joined to = joined(smem);
+        if (i32(thread_of_head()) < rows.rows) to.row[thread_of_head()] = rows.row_at(thread_of_head());
         const bool is_last = threadIdx.x != 0 || last_block().arrive(p.splits.num_splits);
-        if (barrier_all(1, 32 * warps, is_last)) join_splits(smem);
+        if (barrier_all(1, 32 * warps, is_last)) join_splits(to);
       }
   }
 };

@@ -60,7 +60,6 @@ bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams
   const KernelRow& row = kernel_table().rows[index];
   const i32 num_splits = params.splits.num_splits;
   if (!row.traits.joins_splits || num_splits <= 1 || num_splits > kMostSplits) return false;
-  if (params.features & kFeatureUnaligned) return false;
   const KernelImage& image = choice.images.images[find_image(choice.images, index, choice.device.arch)];
   if (image.arch != 90 || image.is_ptx) return false;
   const i32 heads = min_of(params.group, row.tile_q), queries = decode_queries(row.tile_q, params.group);

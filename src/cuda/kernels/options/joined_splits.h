@@ -8,15 +8,16 @@ namespace mica {
 
 constexpr i32 kMostJoinedSplits = 32;  // a lane each
 
-// O of the parts (splits, rows, dim_v), their LSE (rows, splits), and a softmax state of each row.
+// O of the parts (splits, rows, dim_v), their LSE (rows, splits), a softmax state of each row, and which row it is.
 struct JoinedSplits {
-  i32 lse, state, bytes;
+  i32 lse, state, row, bytes;
 };
 MICA_HD constexpr JoinedSplits joined_splits(i32 num_splits, i32 rows, i32 dim_v) {
   JoinedSplits at = {};
   at.lse = num_splits * rows * dim_v * 4;
-  at.state = at.lse + num_splits * rows * 4;
-  at.bytes = round_up(at.state + rows * 8, 16);
+  at.state = at.lse + round_up(num_splits * rows * 4, 16);
+  at.row = at.state + rows * 8;
+  at.bytes = round_up(at.row + rows * 8, 16);
   return at;
 }
 
