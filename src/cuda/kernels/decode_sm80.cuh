@@ -399,14 +399,14 @@ struct DecodeSm80 {
 
   // What the last block has in shared memory.
   struct Joined {
-    float* o;                 // (splits, rows, dim_v)
-    float* shares;            // (rows, splits); LSE before
-    float* states;            // (rows, 2)
-    typename Tile::Row* row;  // (rows)
+    float* o;                         // (splits, rows, dim_v)
+    float* shares;                    // (rows, splits); LSE before
+    SoftmaxState<FloatMath>* states;  // (rows)
+    typename Tile::Row* row;          // (rows)
     MICA_DEVICE Joined(u8* smem, const JoinedSplits& at)
         : o(reinterpret_cast<float*>(smem)),
           shares(reinterpret_cast<float*>(smem + at.lse)),
-          states(reinterpret_cast<float*>(smem + at.state)),
+          states(reinterpret_cast<SoftmaxState<FloatMath>*>(smem + at.state)),
           row(reinterpret_cast<typename Tile::Row*>(smem + at.row)) {}
   };
   MICA_DEVICE Joined joined(u8* smem) const {
@@ -417,16 +417,22 @@ struct DecodeSm80 {
   // By a warp: the LSE of a row's parts become their shares, relative to the row's maximum, as combine.cuh has them.
   MICA_DEVICE void share_out(const Joined& to, i32 r) const {
     const i32 lane = threadIdx.x % 32, n = p.splits.num_splits;
-    const float own = lane < n ? to.shares[r * n + lane] : -infinity();
-    float max = own;
+    float* const lse = to.shares + r * n;
+    SoftmaxState<FloatMath> own = empty_state<FloatMath>();
+#pragma unroll 1
+    for (i32 split = lane; split < n; split += 32)
+      own = merge<FloatMath>(own, SoftmaxState<FloatMath>{lse[split], 1.0f}).state;
+    SoftmaxState<FloatMath> all = own;
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, distance));
-    const float share = FloatMath::exp2(own - reference_of<FloatMath>(max));
-    float sum = share;
+    for (int distance = 16; distance > 0; distance /= 2)
+      all.max = fmaxf(all.max, __shfl_xor_sync(0xffffffffu, all.max, distance));
+    const float reference = reference_of<FloatMath>(all.max);
+    all.sum *= FloatMath::exp2(own.max - reference);
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-    if (lane < n) to.shares[r * n + lane] = share;
-    if (lane == 0) *reinterpret_cast<float2*>(to.states + 2 * r) = make_float2(max, sum);
+    for (int distance = 16; distance > 0; distance /= 2) all.sum += __shfl_xor_sync(0xffffffffu, all.sum, distance);
+#pragma unroll 1
+    for (i32 split = lane; split < n; split += 32) lse[split] = FloatMath::exp2(lse[split] - reference);
+    if (lane == 0) to.states[r] = all;
   }
 
   // By the last block: the parts of all splits come to shared memory, and become one row by row, in the order in which
@@ -491,7 +497,7 @@ struct DecodeSm80 {
 #pragma unroll
         for (int e = 0; e < 4; ++e) x[e] += sum[e];
       }
-      SoftmaxState<FloatMath> state_of_row = {from.states[2 * r], from.states[2 * r + 1]};
+      SoftmaxState<FloatMath> state_of_row = from.states[r];
       float shrink = 1.0f;
       if (p.sinks) {
         const float sink_log2 = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype) * kLog2E;

@@ -6,7 +6,7 @@
 
 namespace mica {
 
-constexpr i32 kMostJoinedSplits = 32;  // a lane each
+constexpr i32 kMostJoinedSplits = 64;
 
 // O of the parts (splits, rows, dim_v), their LSE (rows, splits), a softmax state of each row, and which row it is.
 struct JoinedSplits {
