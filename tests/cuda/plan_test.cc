@@ -165,6 +165,28 @@ TEST_F(PlanTest, OneQueryRowTakesDecodeAndSplits) {
   EXPECT_GT(mica_plan_splits(plan.plan), 8) << "100 multiprocessors, 4 pairs of batch and head";
 }
 
+// On Hopper the last block joins few splits; a word of the workspace tells it, by a number that no two calls share.
+TEST_F(PlanTest, FewSplitsOfDecodeAreOneLaunch) {
+  const bool is_hopper = fake.arch[device] == 90;
+  mica_attention a = describe(2, 1, 8192);
+  for (const int32_t splits : {8, 9}) {
+    a.control.num_splits = splits;
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const bool is_joined = is_hopper && splits == 8;
+    const mica_bindings x = bind(plan);
+    u64 epoch[2];
+    for (u64& each : epoch) {
+      fake.launches = 0;
+      ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+      EXPECT_EQ(fake.launches, is_joined ? 1 : 2);
+      EXPECT_EQ(launched().work_counter != nullptr, is_joined);
+      each = launched().work_epoch;
+    }
+    EXPECT_EQ(epoch[0] != epoch[1], is_joined);
+  }
+}
+
 // Rows of 64 bytes: of two key heads that lie side by side one block takes both, if their keys do not fit into L2. On
 // 100 SMs 400 such blocks are two rounds, whether two or three share an SM, and two take less time.
 TEST_F(PlanTest, KeysOfHalfALineAreTakenForTwoHeads) {
