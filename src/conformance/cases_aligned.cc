@@ -20,6 +20,42 @@ void add_ordered_varlen(const Add& add) {
          .deterministic = 1});
 }
 
+// Few rows in ranges of keys that one launch joins: pages, sinks, a sequence without keys, two tiles of heads, rows
+// that see fewer keys than others, rows of packed sequences.
+template <class Add>
+void add_split_decode(const Add& add) {
+  for (const int32_t splits : {2, 7}) {
+    const std::string suffix = "_splits_" + std::to_string(splits);
+    add("_decode" + suffix, {.batch = 3,
+                             .heads_q = 8,
+                             .len_q = 1,
+                             .len_k = 336,
+                             .sinks_dtype = MICA_FP32,
+                             .used_k = {300, 17, 0},
+                             .page_size = 16,
+                             .num_splits = splits});
+    add("_decode_24_heads" + suffix, {.batch = 2,
+                                      .heads_q = 48,
+                                      .len_q = 2,
+                                      .len_k = 336,
+                                      .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                      .used_k = {300, 17},
+                                      .page_size = 48,
+                                      .num_splits = splits});
+    add("_decode_append" + suffix, {.batch = 2,
+                                    .heads_q = 8,
+                                    .len_q = 3,
+                                    .len_k = 300,
+                                    .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                    .window_left = 130,
+                                    .used_k = {290, 130},
+                                    .len_new = 3,
+                                    .num_splits = splits});
+    add("_decode_packed" + suffix,
+        {.batch = 3, .heads_q = 8, .len_k = 208, .packed_q = {3, 0, 2}, .page_size = 16, .num_splits = splits});
+  }
+}
+
 }  // namespace
 
 void add_aligned_cases(CaseTable& table) {
@@ -520,6 +556,7 @@ void add_aligned_cases(CaseTable& table) {
                                 .len_k = 1700,
                                 .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                                 .has_batch_idx = true});
+    add_split_decode(add);
     add("_deterministic",
         {.heads_q = 4, .len_q = 200, .len_k = 300, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .deterministic = 1});
   }

@@ -8,6 +8,7 @@
 
 #include "cuda/backward_share.h"
 #include "cuda/few_rows.h"
+#include "cuda/kernels/options/joined_splits.h"
 #include "cuda/kernels/packed/packed_sm90.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
@@ -104,7 +105,7 @@ constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   traits.pairs_heads = decode_sm80_pairs_heads(key_bytes(r), r.dim_qk);
   if (traits.pairs_heads && r.blocks == 3) traits.roomy_smem_bytes = hopper_smem_bytes(r.blocks) + 128;
   traits.waits = true;
-  traits.joins_splits = r.served != serves::FULL;
+  traits.joins_splits = joins_splits(r.served == serves::FULL, key_bytes(r), r.dim_qk);
   return traits;
 }
 constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {

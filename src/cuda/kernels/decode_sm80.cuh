@@ -8,11 +8,17 @@
 // of its warps. On Hopper the last block of a tile may join the splits (ForwardParams::work_counter is not null).
 #pragma once
 
-#include "device/last_block_sm90.cuh"
 #include "kernels/options/block_entries.cuh"
-#include "kernels/options/joined_splits.h"
 #include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
+
+// Whether the last block of a tile can join the splits. Other images have nothing of it.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+#define MICA_JOINS_SPLITS 1
+#include "kernels/options/split_joiner.cuh"
+#else
+#define MICA_JOINS_SPLITS 0
+#endif
 
 namespace mica {
 
@@ -51,13 +57,6 @@ struct DecodeSm80 {
   // Lengths, and entries of the block table by lanes, where there are registers.
   static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && (!Operands::kIsE4m3 || dim_qk <= 128);
   static constexpr bool kByLanes = kGuesses && !Operands::kIsE4m3 && dim_qk <= 128;
-
-  // Whether the last block of a tile can join the splits: of calls with few options, on Hopper.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-  static constexpr bool kJoinsSplits = served != serves::FULL;
-#else
-  static constexpr bool kJoinsSplits = false;
-#endif
 
   const ForwardParams& p;
   Tile rows;
@@ -387,130 +386,12 @@ struct DecodeSm80 {
       }
   }
 
-  // Where a row's part is, among those of one split.
-  MICA_DEVICE i64 part_row(const typename Tile::Row& r) const {
-    const Sequence& s = rows.sequence;
-    return r.head * p.partial_rows + s.q_slot * i64(p.sequences.slot_len_q) + s.q_begin + r.query;
+#if MICA_JOINS_SPLITS
+  static constexpr bool kJoins = joins_splits(served == serves::FULL, Operands::kIsE4m3 ? 1 : 2, dim_qk);
+  MICA_DEVICE SplitJoiner<Tile, tile_q, dim_v> joiner(u8* smem) const {
+    return {p, rows, smem, own_head(), i32(thread_of_head()), warps_of_head()};
   }
-  // The tile's blocks have the word of its first row.
-  MICA_DEVICE LastBlock last_block() const {
-    return {p.work_counter + part_row({rows.query_begin, rows.head_begin}), p.work_epoch};
-  }
-
-  // What the last block has in shared memory.
-  struct Joined {
-    float* o;                         // (splits, rows, dim_v)
-    float* shares;                    // (rows, splits); LSE before
-    SoftmaxState<FloatMath>* states;  // (rows)
-    typename Tile::Row* row;          // (rows)
-    MICA_DEVICE Joined(u8* smem, const JoinedSplits& at)
-        : o(reinterpret_cast<float*>(smem)),
-          shares(reinterpret_cast<float*>(smem + at.lse)),
-          states(reinterpret_cast<SoftmaxState<FloatMath>*>(smem + at.state)),
-          row(reinterpret_cast<typename Tile::Row*>(smem + at.row)) {}
-  };
-  MICA_DEVICE Joined joined(u8* smem) const {
-    const JoinedSplits at = joined_splits(p.splits.num_splits, rows.rows, dim_v);
-    return Joined(smem + own_head() * at.bytes, at);
-  }
-
-  // By a warp: the LSE of a row's parts become their shares, relative to the row's maximum, as combine.cuh has them.
-  MICA_DEVICE void share_out(const Joined& to, i32 r) const {
-    const i32 lane = threadIdx.x % 32, n = p.splits.num_splits;
-    float* const lse = to.shares + r * n;
-    SoftmaxState<FloatMath> own = empty_state<FloatMath>();
-#pragma unroll 1
-    for (i32 split = lane; split < n; split += 32)
-      own = merge<FloatMath>(own, SoftmaxState<FloatMath>{lse[split], 1.0f}).state;
-    SoftmaxState<FloatMath> all = own;
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2)
-      all.max = fmaxf(all.max, __shfl_xor_sync(0xffffffffu, all.max, distance));
-    const float reference = reference_of<FloatMath>(all.max);
-    all.sum *= FloatMath::exp2(own.max - reference);
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) all.sum += __shfl_xor_sync(0xffffffffu, all.sum, distance);
-#pragma unroll 1
-    for (i32 split = lane; split < n; split += 32) lse[split] = FloatMath::exp2(lse[split] - reference);
-    if (lane == 0) to.states[r] = all;
-  }
-
-  // By the last block: the parts of all splits come to shared memory, and become one row by row, in the order in which
-  // a team of combine.cuh adds them.
-  MICA_DEVICE void join_splits(const Joined& from) const {
-    constexpr i32 kChunks = dim_v / 4, kSplitsOfMember = 4;
-    static_assert(combine_team_warps(kMostJoinedSplits, kMostJoinedSplits) * kSplitsOfMember >= kMostJoinedSplits);
-    const i32 n = p.splits.num_splits, team = combine_team_warps(n, kMostJoinedSplits), threads = 32 * warps_of_head();
-    const i64 step = i64(p.heads_q) * p.partial_rows;  // between two splits
-#pragma unroll 1
-    for (i32 index = thread_of_head(); index < n * tile_q; index += threads) {
-      const i32 r = index % tile_q, split = index / tile_q;
-      if (r < rows.rows)
-        cp_async_4(shared_address(from.shares + r * n + split), p.partial_lse + split * step + part_row(from.row[r]));
-    }
-    cp_async_commit();
-#pragma unroll 1
-    for (i32 index = thread_of_head(); index < rows.rows * kChunks; index += threads) {
-      const i32 column = index % kChunks * 4;
-      const float* part = p.partial_o + part_row(from.row[index / kChunks]) * p.dim_v + column;
-      u32 to = shared_address(from.o + index * 4);
-#pragma unroll 1
-      for (i32 split = 0; split < n && column < p.dim_v; ++split) {
-        cp_async_16(to, part);
-        part += step * p.dim_v;
-        to += rows.rows * dim_v * 4;
-      }
-    }
-    cp_async_commit();
-    cp_async_wait<1>();
-    __syncthreads();  // all LSE are there
-#pragma unroll 1
-    for (i32 r = uniform_warp() - own_head() * warps_of_head(); r < rows.rows; r += warps_of_head()) share_out(from, r);
-    cp_async_wait<0>();  // of the columns that this thread asked for
-    __syncthreads();     // all shares are there
-
-#pragma unroll 1
-    for (i32 index = thread_of_head(); index < rows.rows * kChunks; index += threads) {
-      const i32 r = index / kChunks, column = index % kChunks * 4;
-      if (column >= p.dim_v) continue;
-      const typename Tile::Row where = from.row[r];
-      float x[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // to which a sum is added as it is
-#pragma unroll 1
-      for (i32 member = 0; member < team; ++member) {
-        float4 part[kSplitsOfMember];
-        float share[kSplitsOfMember], sum[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int i = 0; i < kSplitsOfMember; ++i) {
-          const i32 split = member + i * team;
-          if (split >= n) continue;
-          share[i] = from.shares[r * n + split];
-          part[i] = *reinterpret_cast<const float4*>(from.o + (split * rows.rows * kChunks + index) * 4);
-        }
-#pragma unroll
-        for (int i = 0; i < kSplitsOfMember; ++i) {
-          if (member + i * team >= n) continue;
-          sum[0] = fmaf(part[i].x, share[i], sum[0]);
-          sum[1] = fmaf(part[i].y, share[i], sum[1]);
-          sum[2] = fmaf(part[i].z, share[i], sum[2]);
-          sum[3] = fmaf(part[i].w, share[i], sum[3]);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; ++e) x[e] += sum[e];
-      }
-      SoftmaxState<FloatMath> state_of_row = from.states[r];
-      float shrink = 1.0f;
-      if (p.sinks) {
-        const float sink_log2 = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype) * kLog2E;
-        const auto with_sink = merge_sink<FloatMath>(state_of_row, sink_log2);
-        state_of_row = with_sink.state;
-        shrink = with_sink.factor_a;
-      }
-      const float scale = normalizer<FloatMath>(state_of_row) * shrink;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) x[e] *= scale;
-      rows.store_output(where, column, x, lse_log2<FloatMath>(state_of_row));
-    }
-  }
+#endif
 
   MICA_DEVICE void run(u8* smem) {
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -523,8 +404,9 @@ struct DecodeSm80 {
       if (!rows.locate_and_wait(tile_q, heads_of_block, own_head())) return;
       prepare();
     }
-    if constexpr (kJoinsSplits)
-      if (p.work_counter && threadIdx.x == 0) last_block().begin();
+#if MICA_JOINS_SPLITS
+    if constexpr (kJoins) joiner(smem).begin();
+#endif
     k_base = rows.key_base(Operands::in_words(p.k));
     v_base = rows.key_base(Operands::in_words(p.v));
     k_lane = ring + KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -544,14 +426,9 @@ struct DecodeSm80 {
     __syncthreads();
     for (i32 index = thread_of_head(); index < rows.rows * (dim_v / 4); index += 32 * warps_of_head())
       rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4, own_head() * warps_of_head(), warps_of_head());
-    if constexpr (kJoinsSplits)
-      if (p.work_counter) {
-        __syncthreads();  // the split's part is written, and those of the warps have been read
-        const Joined to = joined(smem);
-        if (i32(thread_of_head()) < rows.rows) to.row[thread_of_head()] = rows.row_at(thread_of_head());
-        const bool is_last = threadIdx.x != 0 || last_block().arrive(p.splits.num_splits);
-        if (barrier_all(1, 32 * warps, is_last)) join_splits(to);
-      }
+#if MICA_JOINS_SPLITS
+    if constexpr (kJoins) joiner(smem).join_if_last();
+#endif
   }
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the last block of a tile of decode_sm80 has in shared memory when it joins the splits.
+// Which kernels of decode_sm80 can join splits in the last block of a tile (split_joiner.cuh), and what that block has
+// in shared memory.
 #pragma once
 
 #include "core/types.h"
@@ -7,6 +8,10 @@
 namespace mica {
 
 constexpr i32 kMostJoinedSplits = 64;
+// Those with few options, as far as there are registers.
+MICA_HD constexpr bool joins_splits(bool serves_all, i32 key_bytes, i32 dim_qk) {
+  return !serves_all && (key_bytes > 1 || dim_qk <= 128);
+}
 
 // O of the parts (splits, rows, dim_v), their LSE (rows, splits), a softmax state of each row, and which row it is.
 struct JoinedSplits {
