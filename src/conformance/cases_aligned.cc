@@ -568,6 +568,8 @@ void add_aligned_cases(CaseTable& table) {
       table.add_16_bit("aligned_" + std::to_string(dim) + suffix, o);
     };
     add_16_bit("", {.batch = 2, .heads_q = 2, .heads_k = 2, .len_q = 140, .len_k = 210});
+    add_16_bit("_decode_splits",
+               {.batch = 2, .heads_q = 8, .len_q = 1, .len_k = 336, .page_size = 16, .num_splits = 5});
     // More key tiles than a GPU has SMs.
     add_16_bit("_many_tiles", {.batch = 2, .heads_q = 8, .heads_k = 8, .len_q = 70, .len_k = 1100});
     add_16_bit("_many_tiles_causal",
