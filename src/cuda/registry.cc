@@ -105,7 +105,7 @@ constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   traits.pairs_heads = decode_sm80_pairs_heads(key_bytes(r), r.dim_qk);
   if (traits.pairs_heads && r.blocks == 3) traits.roomy_smem_bytes = hopper_smem_bytes(r.blocks) + 128;
   traits.waits = true;
-  traits.joins_splits = joins_splits(r.served == serves::FULL, key_bytes(r), r.dim_qk);
+  traits.joins_splits = joins_splits(r.served == serves::FULL, r.dim_qk);
   return traits;
 }
 constexpr KernelTraits traits_of_backward_sm80(const KernelRow& r) {

@@ -165,15 +165,23 @@ TEST_F(PlanTest, OneQueryRowTakesDecodeAndSplits) {
   EXPECT_GT(mica_plan_splits(plan.plan), 8) << "100 multiprocessors, 4 pairs of batch and head";
 }
 
-// On Hopper the last block joins few splits; a word of the workspace tells it, by a number that no two calls share.
+// On Hopper the last block joins few splits of few rows; a word of the workspace tells it, by a number that no two
+// calls share.
 TEST_F(PlanTest, FewSplitsOfDecodeAreOneLaunch) {
-  const bool is_hopper = fake.arch[device] == 90;
-  mica_attention a = describe(2, 1, 8192);
-  for (const int32_t splits : {8, 9}) {
-    a.control.num_splits = splits;
+  struct Case {
+    int64_t group, rows;
+    int32_t splits;
+    bool is_joined;
+  };
+  for (const Case& c : {Case{1, 1, 16, true}, Case{1, 1, 17, false}, Case{8, 1, 16, true}, Case{8, 2, 16, false},
+                        Case{8, 2, 8, true}, Case{16, 1, 9, false}}) {
+    mica_attention a = describe(2 * c.group, c.rows, 8192);
+    a.k = a.v = {MICA_BF16, 16, {2, 8192, 2, 64}, {1048576, 128, 64, 1}};
+    a.control.num_splits = c.splits;
     const Plan plan(a);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
-    const bool is_joined = is_hopper && splits == 8;
+    ASSERT_EQ(mica_plan_splits(plan.plan), c.splits);
+    const bool is_joined = fake.arch[device] == 90 && c.is_joined;
     const mica_bindings x = bind(plan);
     u64 epoch[2];
     for (u64& each : epoch) {

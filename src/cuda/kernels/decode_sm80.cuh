@@ -12,8 +12,8 @@
 #include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
 
-// Whether the last block of a tile can join the splits. Other images have nothing of it.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+// Whether the last block of a tile can join the splits (joins_splits). Other images have nothing of it.
+#if (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900) && !MICA_FULL && MICA_DIM_QK <= 128
 #define MICA_JOINS_SPLITS 1
 #include "kernels/options/split_joiner.cuh"
 #else
@@ -387,7 +387,7 @@ struct DecodeSm80 {
   }
 
 #if MICA_JOINS_SPLITS
-  static constexpr bool kJoins = joins_splits(served == serves::FULL, Operands::kIsE4m3 ? 1 : 2, dim_qk);
+  static_assert(joins_splits(served == serves::FULL, dim_qk));
   MICA_DEVICE SplitJoiner<Tile, tile_q, dim_v> joiner(u8* smem) const {
     return {p, rows, smem, own_head(), i32(thread_of_head()), warps_of_head()};
   }
@@ -405,7 +405,7 @@ struct DecodeSm80 {
       prepare();
     }
 #if MICA_JOINS_SPLITS
-    if constexpr (kJoins) joiner(smem).begin();
+    joiner(smem).begin();
 #endif
     k_base = rows.key_base(Operands::in_words(p.k));
     v_base = rows.key_base(Operands::in_words(p.v));
@@ -427,7 +427,7 @@ struct DecodeSm80 {
     for (i32 index = thread_of_head(); index < rows.rows * (dim_v / 4); index += 32 * warps_of_head())
       rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4, own_head() * warps_of_head(), warps_of_head());
 #if MICA_JOINS_SPLITS
-    if constexpr (kJoins) joiner(smem).join_if_last();
+    joiner(smem).join_if_last();
 #endif
   }
 };

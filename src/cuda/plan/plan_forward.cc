@@ -52,19 +52,21 @@ bool can_overlap(const KernelChoice& choice, i32 index) {
 
 namespace {
 
-// Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch: few of
-// them, as far as its shared memory holds them all.
+// Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch. That
+// block is alone with what combine's blocks share, so it must be little: of a row no more than its threads take in
+// about the time that a launch costs, of all rows no more than they take at once.
 bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams& params) {
-  constexpr i32 kMostSplits = 8;
-  static_assert(kMostSplits <= kMostJoinedSplits);
+  constexpr i32 kMostOfRow = 1024, kMostOfRows = 8 * kMostOfRow;  // elements
   const KernelRow& row = kernel_table().rows[index];
   const i32 num_splits = params.splits.num_splits;
-  if (!row.traits.joins_splits || num_splits <= 1 || num_splits > kMostSplits) return false;
+  if (!row.traits.joins_splits || num_splits <= 1 || num_splits > kMostJoinedSplits) return false;
   const KernelImage& image = choice.images.images[find_image(choice.images, index, choice.device.arch)];
   if (image.arch != 90 || image.is_ptx) return false;
   const i32 heads = min_of(params.group, row.tile_q), queries = decode_queries(row.tile_q, params.group);
   const i32 rows = heads * (params.packed_q ? queries : min_of(queries, choice.problem.max_len_q));
-  return params.section_heads * joined_splits(num_splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
+  const i32 of_row = num_splits * row.dim_v;
+  return of_row <= kMostOfRow && params.section_heads * rows * of_row <= kMostOfRows &&
+         params.section_heads * joined_splits(num_splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
 }
 
 // The last step, which the kernel of row `index` makes, may begin before the one before it is done.

@@ -7,11 +7,9 @@
 
 namespace mica {
 
-constexpr i32 kMostJoinedSplits = 64;
-// Those with few options, as far as there are registers.
-MICA_HD constexpr bool joins_splits(bool serves_all, i32 key_bytes, i32 dim_qk) {
-  return !serves_all && (key_bytes > 1 || dim_qk <= 128);
-}
+constexpr i32 kMostJoinedSplits = 16;
+// Those with few options; 256 columns are slower by it, with any number of splits.
+MICA_HD constexpr bool joins_splits(bool serves_all, i32 dim_qk) { return !serves_all && dim_qk <= 128; }
 
 // O of the parts (splits, rows, dim_v), their LSE (rows, splits), a softmax state of each row, and which row it is.
 struct JoinedSplits {
