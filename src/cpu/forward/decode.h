@@ -24,7 +24,11 @@ constexpr bool kHasPairs = false;
 // except where that costs more than it saves.
 constexpr bool kCallsIn = HWY_TARGET != HWY_NEON;
 template <i32 kDtype>
-constexpr bool kReadsInOrder = !kCallsIn || (kLanes == 16 && !(kHasPairs && kDtype == MICA_BF16));
+constexpr bool kReadsInOrder = !kCallsIn || kLanes == 16;
+template <i32 kDtype>
+constexpr bool kByPairs = kDtype == MICA_BF16 && kHasPairs;
+// Where pairs gain by it: long rows wait for memory, short ones for arithmetic. Four rows gain nothing.
+HWY_API bool is_in_order_by_pairs(i32 rows, i32 dim) { return rows <= 3 && dim >= (rows == 1 ? 129 : 128); }
 
 struct DecodeScratch {
   float *q, *s, *o;
@@ -104,7 +108,9 @@ class DecodeWorker {
 
   i64 bytes_of_keys() const { return i64(p_.total_k) * p_.heads_k * (p_.dim_qk + p_.dim_v) * dtype_bytes(p_.k.dtype); }
 
+  template <i32 kDtype>
   bool is_in_order() const {
+    if (kByPairs<kDtype> && !is_in_order_by_pairs(rows_, p_.dim_qk)) return false;
     return rows_ <= kRowsInOrder && p_.dim_qk >= kLanes && p_.dim_v >= kLanes && !expands_keys(p_);
   }
 
@@ -122,7 +128,7 @@ class DecodeWorker {
   template <i32 kDtype>
   void attend_keys(Range keys) {
     if constexpr (kReadsInOrder<kDtype>) {
-      if (is_in_order() && keys.begin < keys.end) {
+      if (is_in_order<kDtype>() && keys.begin < keys.end) {
         if (rows_ == 1) return attend_in_order<kDtype, 1>(keys);
         if constexpr (kRowsInOrder == 4) {
           if (rows_ == 2) return attend_in_order<kDtype, 2>(keys);
@@ -148,12 +154,20 @@ class DecodeWorker {
       const char* k[4];
 #pragma GCC unroll 4
       for (i32 i = 0; i < 4; ++i) k[i] = k_rows[min_of(j + i, count - 1)];  // those past the last one repeat it
-      if constexpr (kRows == 1)
+      if constexpr (kRows == 1 && !kByPairs<kDtype>)
         multiply_four<kDtype>(m_.q, k, p_.dim_qk, side_by_side, to + j);
       else
         multiply_block<kDtype, kRows>(k, m_.q, to + j);
     };
     const auto add = [&](i32 count, i32 j) HWY_ATTR __attribute__((always_inline)) {
+#if defined(__AVX512BF16__)
+      if constexpr (kByPairs<kDtype>) {
+        for (i32 i = 0; i < count; i += 4)
+          add_four_pairs<kRows>(m_.p_pairs + (j + i) / 2, kDecodeKeys / 2, v_rows + j + i, count - i, m_.o, m_.ld_o,
+                                p_.dim_v);
+        return;
+      }
+#endif
       add_in_order<kDtype, kRows>(s + j, kDecodeKeys, v_rows + j, count, m_.o, m_.ld_o, p_.dim_v, side_by_side);
     };
     for (i32 j = 0; j < tile.count; j += 4) multiply(tile.count, j, s);
@@ -163,6 +177,7 @@ class DecodeWorker {
         const float factor =
             softmax_row(call_, scoring_, place(r), tile, row, state_[r], row, round_up(tile.count, 2 * kLanes));
         if (factor != 1.0f) scale_row(m_.o + r * m_.ld_o, factor, m_.ld_o);
+        if (kByPairs<kDtype>) store_pairs(r, row, round_up(tile.count, 2 * kLanes));
       }
       rows_of(call_.x->v, p_.v, tile.begin).list(tile.count, v_rows);
       if (tile.begin + tile.count >= keys.end) break;
@@ -178,7 +193,20 @@ class DecodeWorker {
       next_s = last_s;
     }
     add(tile.count, 0);
-    for (i32 r = 0; r < kRows; ++r) settle_tail(m_.o + r * m_.ld_o, p_.dim_v);
+    for (i32 r = 0; r < kRows; ++r) {
+#if defined(__AVX512BF16__)
+      if constexpr (kByPairs<kDtype>) {
+        settle_pairs(m_.o + r * m_.ld_o, p_.dim_v);
+        continue;
+      }
+#endif
+      settle_tail(m_.o + r * m_.ld_o, p_.dim_v);
+    }
+  }
+
+  // The probabilities of a row in bf16.
+  void store_pairs(i32 r, const float* s, i32 count) {
+    for (i32 c = 0; c < count; c += kLanes) store_as<MICA_BF16>(load(s + c), m_.p_pairs + (r * kDecodeKeys + c) / 2);
   }
 
   template <i32 kDtype>
@@ -206,9 +234,7 @@ class DecodeWorker {
       float* s = m_.s + r * kDecodeKeys;
       const float factor = softmax_row(call_, scoring_, place(r), keys, s, state_[r], s, padded);
       if (factor != 1.0f) scale_row(m_.o + r * m_.ld_o, factor, m_.ld_o);
-      if (kHasPairs && kDtype == MICA_BF16)
-        for (i32 c = 0; c < padded; c += kLanes)
-          store_as<MICA_BF16>(load(s + c), m_.p_pairs + (r * kDecodeKeys + c) / 2);
+      if (kByPairs<kDtype>) store_pairs(r, s, padded);
     }
     for (i32 r = 0; r < rows_;) {
       if (rows_ - r >= 4) {

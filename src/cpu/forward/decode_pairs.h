@@ -92,6 +92,61 @@ HWY_INLINE void multiply_one_row(const u16* q, const char* const* k_rows, const 
   multiply_four(k, v, s + j);
 }
 
+// o (kRows x dim) += p v for up to four keys whose rows are read whole. Columns of o stay in the order in which pairs
+// are interleaved until settle_pairs.
+template <i32 kRows>
+HWY_INLINE void add_four_pairs(const u32* p, i64 ld_p, const char* const* v_rows, i32 count, float* HWY_RESTRICT o,
+                               i64 ld_o, i32 dim) {
+  __m512i left[kRows][2];
+#pragma GCC unroll 4
+  for (i32 r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (i32 pair = 0; pair < 2; ++pair) left[r][pair] = _mm512_set1_epi32(int(p[r * ld_p + pair]));
+  for (i32 c = 0; c < dim; c += kPairColumns) {
+    __m512i low[2], high[2];
+#pragma GCC unroll 2
+    for (i32 pair = 0; pair < 2; ++pair) {
+      const __m512i nothing = _mm512_setzero_si512();
+      const __m512i x = 2 * pair < count ? load_bf16(v_rows[2 * pair], c, dim) : nothing;
+      const __m512i y = 2 * pair + 1 < count ? load_bf16(v_rows[2 * pair + 1], c, dim) : nothing;
+      low[pair] = _mm512_unpacklo_epi16(x, y);
+      high[pair] = _mm512_unpackhi_epi16(x, y);
+    }
+#pragma GCC unroll 4
+    for (i32 r = 0; r < kRows; ++r) {
+      float* to = o + r * ld_o + c;
+      __m512 sum_low = _mm512_loadu_ps(to), sum_high = _mm512_loadu_ps(to + 16);
+#pragma GCC unroll 2
+      for (i32 pair = 0; pair < 2; ++pair) {
+        sum_low = _mm512_dpbf16_ps(sum_low, (__m512bh)left[r][pair], (__m512bh)low[pair]);
+        sum_high = _mm512_dpbf16_ps(sum_high, (__m512bh)left[r][pair], (__m512bh)high[pair]);
+      }
+      _mm512_storeu_ps(to, sum_low);
+      _mm512_storeu_ps(to + 16, sum_high);
+    }
+  }
+}
+
+// Unpacking takes columns in fours: 0 to 3 of every eight go low, 4 to 7 high. Then the first 16 are low, the others
+// high.
+HWY_INLINE void put_in_order(__m512& low, __m512& high) {
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  const __m512 were_low = low;
+  low = _mm512_permutex2var_ps(were_low, first, high);
+  high = _mm512_permutex2var_ps(were_low, second, high);
+}
+
+// Puts what add_four_pairs summed in order.
+HWY_INLINE void settle_pairs(float* o, i32 dim) {
+  for (i32 c = 0; c < dim; c += kPairColumns) {
+    __m512 low = _mm512_loadu_ps(o + c), high = _mm512_loadu_ps(o + c + 16);
+    put_in_order(low, high);
+    _mm512_storeu_ps(o + c, low);
+    _mm512_storeu_ps(o + c + 16, high);
+  }
+}
+
 // kGroups times 32 columns of o += p v. p: pairs of bf16, one for every two keys. kNextLines: those of a row of `next`;
 // -1: next says.
 template <i32 kRows, i32 kGroups, i32 kNextLines>
@@ -133,9 +188,6 @@ HWY_INLINE void add_pair_columns(const u32* p, i64 ld_p, const char* const* v_ro
     for (i32 n = 0; n < kSums; ++n) add(j + n, kBoth, sum[n]);
   for (; j < pairs; ++j) add(j, kBoth, sum[0]);
   if (count % 2) add(pairs, kEvenAlone, sum[0]);
-  // Unpacking took the columns in fours: 0 to 3 of every eight went low, 4 to 7 high.
-  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
 #pragma GCC unroll 4
   for (i32 r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
@@ -147,8 +199,9 @@ HWY_INLINE void add_pair_columns(const u32* p, i64 ld_p, const char* const* v_ro
         high = _mm512_add_ps(high, sum[n][r][g][1]);
       }
       float* to = o + r * ld_o + c + g * kPairColumns;
-      store(hn::Add(load(to), Vector{_mm512_permutex2var_ps(low, first, high)}), to);
-      store(hn::Add(load(to + 16), Vector{_mm512_permutex2var_ps(low, second, high)}), to + 16);
+      put_in_order(low, high);
+      store(hn::Add(load(to), Vector{low}), to);
+      store(hn::Add(load(to + 16), Vector{high}), to + 16);
     }
 }
 
