@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Dict, Optional, Tuple
 
 from . import _abi
-from ._describe import LONGEST, Options, options, rounded_hint
+from ._describe import LONGEST, Options, options, packed_hint, rounded_hint
 from .errors import InvalidArgument
 
 CAUSAL = {False: _abi.CAUSAL_NONE, None: _abi.CAUSAL_NONE, True: _abi.CAUSAL_BOTTOM_RIGHT,
@@ -127,3 +127,14 @@ def _numbers(*arguments: Any) -> Options:
             raise InvalidArgument(f"{name} is a {type(value).__name__}, want a number")
     *most, max_seqlen_q, max_seqlen_k = normalise(*arguments)
     return options(*most, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k))
+
+
+def numbers_of_packed(q: Any, k: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *arguments: Any) -> Options:
+    """numbers of a packed call, whose last two are the longest lengths."""
+    made = numbers(*arguments)
+    hints = tuple(packed_hint(int(length or 0), packed, cu_seqlens, made.batch_invariant) for length, packed, cu_seqlens in
+                  ((arguments[-2], q, cu_seqlens_q), (arguments[-1], k, cu_seqlens_k)))
+    if hints == (made.max_seqlen_q, made.max_seqlen_k):
+        return made
+    given = {name: getattr(made, name) for name in Options.__slots__}
+    return options(*{**given, "max_seqlen_q": hints[0], "max_seqlen_k": hints[1]}.values())

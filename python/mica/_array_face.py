@@ -10,7 +10,7 @@ import threading
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import _abi
-from ._arguments import numbers, window_of
+from ._arguments import numbers, numbers_of_packed, window_of
 from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, Options, View, check_axes, describe, view_of
 from ._dlpack import Located, is_numpy, locate, locate_lengths, native
 from ._library import Plan, load
@@ -171,11 +171,12 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
                      scale: Optional[float], softcap: Optional[float], alibi: Any, sinks: Any, dropout: float,
                      return_lse: Any, out: Any, diagonal: Optional[str], num_splits: int, batch_invariant: bool,
                      seed: Any, seqused_q: Any, seqused_k: Any, block_table: Any, qv: Any) -> Any:
-    options = numbers(causal, window_of(window), chunk, scale, softcap, dropout, diagonal, num_splits, batch_invariant, False,
-                      False, max_seqlen_q, max_seqlen_k)
     lengths = {name: locate_lengths(name, value) for name, value in (
         ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("seqused_q", seqused_q),
         ("seqused_k", seqused_k))}
+    options = numbers_of_packed(q, k, lengths["cu_seqlens_q"], lengths["cu_seqlens_k"], causal, window_of(window), chunk, scale,
+                                softcap, dropout, diagonal, num_splits, batch_invariant, False, False, max_seqlen_q,
+                                max_seqlen_k)
     if mask is not None or bias is not None:
         rows, keys = ([None if lengths[name] is None else _values(name, lengths[name])
                        for name in (f"cu_seqlens_{side}", f"seqused_{side}")] for side in "qk")

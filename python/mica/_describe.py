@@ -4,7 +4,7 @@
 import ctypes
 import struct
 from functools import lru_cache
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _abi
 from .errors import InvalidArgument, NotDense
@@ -93,6 +93,19 @@ LONGEST = 1 << 29  # MICA_MAX_SEQLEN
 def rounded_hint(length: int) -> int:
     """A longest length, as the next power of two: a new one is not a new plan each time."""
     return min(1 << (length - 1).bit_length(), LONGEST) if 0 < length <= LONGEST else length
+
+
+def packed_hint(length: int, packed: Any, cu_seqlens: Any, batch_invariant: bool) -> int:
+    """The same of the sequences packed in an array. As it is where all of them are that long by the number of rows: they
+    run as a dense batch does, and rows and sequences are a plan's own anyway. What goes with a batch of one sequence is not
+    for plans that do not depend on the batch."""
+    hint = rounded_hint(length)
+    if hint == length or batch_invariant or cu_seqlens is None:
+        return hint
+    try:
+        return length if packed.shape[0] == (cu_seqlens.shape[0] - 1) * length else hint
+    except (AttributeError, IndexError, TypeError):  # no arrays, which others refuse
+        return hint
 
 
 def lift(name: str, side: str, shape: Tuple[int, ...], stride: Tuple[int, ...]) -> Tuple[Tuple[int, ...], ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import _abi
 from ._caller import caller, lse_shape, output_dtype
-from ._describe import options, rounded_hint
+from ._describe import options, packed_hint
 from ._packed import clear_outside
 from .errors import InvalidArgument
 
@@ -118,8 +118,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, out: Optional[Tensor] = None, ls
         probs = q.new_empty((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32)
     lse, probs = None if lse is False else lse, None if probs is False else probs
     bound = (options(causal, diagonal, window_left, window_right, chunk, mask_last_keys, scale, softcap, dropout, num_splits, deterministic,
-                     batch_invariant, rotary_interleaved, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k),
-                     place, descale_per_page),
+                     batch_invariant, rotary_interleaved, packed_hint(max_seqlen_q, q, cu_seqlens_q, batch_invariant),
+                     packed_hint(max_seqlen_k, k, cu_seqlens_k, batch_invariant), place, descale_per_page),
              q, k, v, o, lse, probs, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
              cache_batch_idx, cache_leftpad, block_table, k_new, v_new, rotary_cos, rotary_sin, seed & _64_BITS,
              offset & _64_BITS, rng_state if dropout else None, q_descale, k_descale, v_descale)
@@ -160,7 +160,8 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
         for wanted, like, cu in ((dq, q, cu_seqlens_q), (dk, k, cu_seqlens_k), (dv, v, cu_seqlens_k),
                                  (d_bias, bias, None), (d_sinks, sinks, None)))
     numbers = (causal, diagonal, window_left, window_right, chunk, 0, scale, softcap, dropout, 0, deterministic,
-               batch_invariant, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k), place)
+               batch_invariant, False, packed_hint(max_seqlen_q, q, cu_seqlens_q, batch_invariant),
+               packed_hint(max_seqlen_k, k, cu_seqlens_k, batch_invariant), place)
     bound = (q, k, v, o, lse, mask, bias, alibi, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, cache_leftpad,
              seed & _64_BITS, offset & _64_BITS, rng_state if dropout else None, d_o, d_lse, dq, dk, dv, d_bias, d_sinks)
     if run is None:

@@ -14,10 +14,10 @@ from torch.autograd import forward_ad, profiler
 from torch.utils import _python_dispatch
 
 from . import _abi, _tensors, functions
-from ._arguments import integer, normalise, numbers, window_of
+from ._arguments import integer, normalise, numbers, numbers_of_packed, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
-from ._describe import ROWS, Options, rounded_hint
+from ._describe import ROWS, Options, packed_hint
 from ._dlpack import native, refuse_masked
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._packed import clear_outside
@@ -212,8 +212,8 @@ def _anew(names: Tuple[str, ...], given: Dict[str, Any], arguments: Tuple[Any, .
           q: Tensor, k: Tensor, v: Tensor, lengths: Tuple[Tensor, ...], return_lse: bool, out: Optional[Tensor],
           seed: Any) -> Any:
     """attention and attention_varlen where no earlier call is repeated and nothing is traced. given: the tensors that may be
-    bound, in the order of their names; arguments: those of numbers(); lengths: of a packed call that is plain."""
-    options = numbers(*arguments)
+    bound, in the order of their names; arguments: those of numbers(); lengths: the cumulative ones of a packed call."""
+    options = numbers_of_packed(q, k, *lengths, *arguments) if lengths else numbers(*arguments)
     if _any_autocast():
         q, k, v = autocast(q, k, v)
         if given.get("qv") is not None:
@@ -272,8 +272,9 @@ def attention_varlen_again(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     """attention_varlen likewise."""
     if is_dynamo_tracing() or type(max_seqlen_q) is not int or type(max_seqlen_k) is not int:
         return None
-    return _again((causal, None, 0, scale, softcap, None, 0, False, rounded_hint(max_seqlen_q), rounded_hint(max_seqlen_k),
-                          is_grad_enabled(), get_num_threads()), q, k, v, cu_seqlens_q, cu_seqlens_k)
+    return _again((causal, None, 0, scale, softcap, None, 0, False, packed_hint(max_seqlen_q, q, cu_seqlens_q, False),
+                   packed_hint(max_seqlen_k, k, cu_seqlens_k, False), is_grad_enabled(), get_num_threads()), q, k, v,
+                  cu_seqlens_q, cu_seqlens_k)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: Any, mask: Optional[Tensor],
@@ -320,8 +321,9 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
                 cu_seqlens_q is not None and cu_seqlens_k is not None)
     key: Optional[Key] = None
     if is_plain and type(max_seqlen_q) is int and type(max_seqlen_k) is int and not is_dynamo_tracing():
-        key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant, rounded_hint(max_seqlen_q),
-               rounded_hint(max_seqlen_k), is_grad_enabled(), get_num_threads())
+        key = (causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant,
+               packed_hint(max_seqlen_q, q, cu_seqlens_q, batch_invariant),
+               packed_hint(max_seqlen_k, k, cu_seqlens_k, batch_invariant), is_grad_enabled(), get_num_threads())
         made = _again(key, q, k, v, cu_seqlens_q, cu_seqlens_k)
         if made is not None:
             return made

@@ -544,6 +544,31 @@ def plans_kept():
     return sum(len(entries) for entries in _caller._caches)
 
 
+def test_a_length_that_all_sequences_have_is_said_as_it_is(monkeypatch):
+    """Kernels run them as a dense batch if they know it. Others' is rounded, and so is that of a plan for any batch."""
+    said, plan = [], _caller._plan
+
+    def listen(description, which, device):
+        said.append((description.sequences.max_seqlen_q, description.sequences.max_seqlen_k))
+        return plan(description, which, device)
+
+    monkeypatch.setattr(_caller, "_plan", listen)
+    x, keys = torch.randn(99, 2, 24), torch.randn(45, 2, 24)
+    even, of_keys, uneven = (torch.tensor(cu, dtype=torch.int32) for cu in
+                             ((0, 33, 66, 99), (0, 15, 30, 45), (0, 43, 66, 99)))
+
+    def call(**options):
+        said.clear()
+        mica.attention_varlen(x, keys, keys, cu_seqlens_k=of_keys, max_seqlen_k=15, **options)
+        return said
+
+    assert call(cu_seqlens_q=even, max_seqlen_q=33) == [(33, 15)]
+    assert call(cu_seqlens_q=even, max_seqlen_q=33) == []
+    assert call(cu_seqlens_q=uneven, max_seqlen_q=43) == [(64, 15)]
+    assert call(cu_seqlens_q=even, max_seqlen_q=33, softcap=2.0, return_lse=True) == [(33, 15)]
+    assert call(cu_seqlens_q=even, max_seqlen_q=33, batch_invariant=True) == [(64, 16)]
+
+
 def test_a_new_hint_is_not_a_new_plan():
     x = torch.randn(90, 2, 8)
     cu = torch.tensor([0, 40, 90], dtype=torch.int32)
