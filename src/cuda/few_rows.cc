@@ -138,10 +138,11 @@ i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice&
   const i32 num_tiles = ceil_div(max_of(seen_keys(p), 1), row.tile_k), num_sms = device.num_sms;
   const bool is_narrow = columns_of(p) <= kNarrow, is_wide = columns_of(p) > kWide;
   const i32 most = clamp_to(num_tiles / kLeastTiles, 1, kMostRanges);
-  const i32 overhead = is_narrow ? 8 : 4;  // tiles of narrow heads are soon done
+  const bool has_short_tiles = !is_wide && row.tile_k < kWide;
+  const i32 overhead = is_narrow ? 8 : has_short_tiles ? 5 : 4;  // tiles of narrow heads are soon done
   // Combine's blocks wait on SMs that have no block of forward. Where there are too few it begins later, by so many
   // tenths of a tile.
-  const i32 late = is_narrow ? 30 : is_wide ? 50 : 25;
+  const i32 late = is_narrow ? 30 : is_wide ? 50 : has_short_tiles ? 32 : 25;
   const KernelRow& combine = kernel_table().rows[find_kernel(Role::COMBINE, choice)];
   const i64 units = i64(p.batch) * p.heads_q * p.max_len_q * ceil_div(p.dim_v, kCombineColumns);
   const auto waits_beside = [&](i32 ranges) {

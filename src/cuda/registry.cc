@@ -335,11 +335,12 @@ bool prefers_tall(const Problem& p, i32 num_sms) {
   return short_cost(kNarrowCosts[1], p, num_sms) <= short_cost(kNarrowCosts[0], p, num_sms);
 }
 
-// Whether tiles of 192 joined rows are the better ones for heads of few columns: they read keys less often, unless more
-// of their rows are not there than of 128.
+// Whether tiles of 192 joined rows are the better ones: they read keys less often, unless more of their rows are not
+// there than of 128.
 bool is_for_tall_joined(const Problem& p) {
+  constexpr i32 kMostColumns = 128;
   const auto rows_of_tiles = [&](i32 consumers) { return round_up(p.max_len_q, consumers * p.joined_rows); };
-  return p.page_size == 0 && max_of(p.dim_qk, p.dim_v) <= kNarrow && p.max_len_q > 2 * p.joined_rows &&
+  return p.page_size == 0 && max_of(p.dim_qk, p.dim_v) <= kMostColumns && p.max_len_q > 2 * p.joined_rows &&
          rows_of_tiles(3) <= rows_of_tiles(2);
 }
 

@@ -30,9 +30,9 @@ namespace mica {
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
 struct ForwardSm90
     : ForwardWorkSm90<ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>, tile_q,
-                      tile_k, served == 0> {
+                      tile_k, served == 0, served != serves::JOINED> {
   using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>;
-  using Work = ForwardWorkSm90<Base, tile_q, tile_k, served == 0>;
+  using Work = ForwardWorkSm90<Base, tile_q, tile_k, served == 0, served != serves::JOINED>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -96,9 +96,10 @@ struct ForwardSm90
   static constexpr bool kInOrder = blocks > 1 && kConsumerRegisters < tile_k / 2 + tile_k / 4 + dim_v / 2 + 28;
 
   // Four consumers begin their products one after the other, so that the exponentials of three run under those of the
-  // fourth. Three fall into such an order by themselves; two of wide tiles do not always, and then stay out of it for
-  // as long as their keys last. Of two with wide heads only those that softcap keeps for longer gain by it.
-  static constexpr bool kOrdersConsumers = kConsumers > 3 ||
+  // fourth. Three fall into such an order by themselves, unless heads are narrow and every block has one tile of many
+  // keys, whose slowest counts; two of wide tiles do not always, and then stay out of it for as long as their keys
+  // last. Of two with wide heads only those that softcap keeps for longer gain by it.
+  static constexpr bool kOrdersConsumers = kConsumers > 3 || (served == serves::JOINED && dim_qk <= 64) ||
                                            (kConsumers == 2 && blocks == 1 && (dim_qk <= 128 || kCaps));
   static constexpr i32 kPingpongBarrier = 1 + kConsumers;  // the first of kConsumers named barriers
   static_assert(kPingpongBarrier + kConsumers <= 16);

@@ -12,8 +12,9 @@
 namespace mica {
 
 // begins_ahead: finds a packed call's first tiles before the kernel before this one is done (300 instructions, which
-// kernels of few callers are spared), and whoever writes results calls await_confirmation() before.
-template <class Block, int tile_q, int tile_k, bool begins_ahead>
+// kernels of few callers are spared), and whoever writes results calls await_confirmation() before. packs: has packed
+// calls at all.
+template <class Block, int tile_q, int tile_k, bool begins_ahead, bool packs = true>
 struct ForwardWorkSm90 : Block {
   using Block::band;
   using Block::batch_index;
@@ -75,10 +76,16 @@ struct ForwardWorkSm90 : Block {
           if (items.is_ahead || !deal_out_even(items)) deal_out_evenly(items);
           return;
         }
-      deal_out_packed();
+      if constexpr (packs) deal_out_packed();
       return;
     }
-    if (reads_lengths(p.sequences)) griddepcontrol_wait();
+    const bool reads = reads_lengths(p.sequences);
+    if constexpr (kFindsParts)
+      if (!reads && is_one_part()) {
+        deal_out_part();
+        return;
+      }
+    if (reads) griddepcontrol_wait();
     // Gains in calls of up to four items a block, and nothing beyond.
     const bool is_hasty = p.work_items <= 4 * i32(gridDim.x);
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items), is_hasty};
@@ -101,7 +108,56 @@ struct ForwardWorkSm90 : Block {
     counter.ask();
     return counter.answer();
   }
-  MICA_DEVICE bool is_counted_here() const { return p.packed_q && !p.partial_o; }
+  MICA_DEVICE bool is_counted_here() const { return packs && p.packed_q && !p.partial_o; }
+  // A part of few rows, the only item of its block, whose place no vector tells. No key is asked for before it is
+  // found, hence by few instructions that wait for each other: quotients, and each consumer's keys, by a lane each.
+  // Where heads are joined: others are seldom as short.
+  static constexpr bool kFindsParts = Block::kJoinsHeads && !(Block::kServed & kFeaturePaged);
+  static constexpr i32 kMostParts = 128;  // times key tiles: fits into 32 bits
+  MICA_DEVICE bool is_one_part() const {
+    return p.partial_o && !p.packed_q && p.section_heads == 1 && p.splits.length_tiles == 0 &&
+           p.splits.num_splits <= kMostParts && p.work_items <= i32(gridDim.x);
+  }
+  MICA_DEVICE void deal_out_part() {
+    constexpr u32 kAll = 0xffffffffu;
+    const i32 lane = i32(threadIdx.x) % 32;
+    // How many query tiles a head has, a sequence, and all of them.
+    const u32 index = blockIdx.x, of_head = p.tiles_q, of_sequence = of_head * p.heads_q, batch = p.batch;
+    const u32 quotient = index / (lane == 0 ? of_head : lane == 1 ? of_sequence : of_sequence * batch);
+    const u32 heads = __shfl_sync(kAll, quotient, 0), sequences = __shfl_sync(kAll, quotient, 1),
+              splits = __shfl_sync(kAll, quotient, 2);
+    split = i32(splits);
+    batch_index = i32(sequences - splits * batch);
+    head = i32(heads) - i32(sequences) * p.heads_q;
+    tile_row =
+        heavy_first(i32(index - heads * of_head), p.tiles_q, p.band.window_right < kUnlimited) * this->tile_rows();
+    SequenceTable shapes = {};
+    shapes.slot_len_q = p.sequences.slot_len_q;
+    shapes.slot_len_k = p.sequences.slot_len_k;
+    shapes.len_new = p.sequences.len_new;
+    sequence = sequence_of(shapes, batch_index);
+    band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
+    // Of a consumer's rows, or in the other lanes of all.
+    const i32 row = tile_row + (lane < kConsumers ? lane : 0) * this->consumer_rows();
+    const i32 row_end = min_of(row + (lane < kConsumers ? this->consumer_rows() : this->tile_rows()), sequence.len_q);
+    TileRange own = row < row_end ? this->tiles_of(row, row_end) : TileRange{0, 0, 0, 0};
+    const i32 all_begin = __shfl_sync(kAll, own.begin, kConsumers), all_end = __shfl_sync(kAll, own.end, kConsumers);
+    // Where the part begins, and in odd lanes where it ends.
+    const i32 bound = all_begin + i32((splits + u32(lane & 1)) * u32(all_end - all_begin) / u32(p.splits.num_splits));
+    tiles = TileRange{__shfl_sync(kAll, bound, 0), 0, 0, __shfl_sync(kAll, bound, 1)};
+    own.begin = clamp_to(own.begin, tiles.begin, tiles.end);
+    own.end = clamp_to(own.end, own.begin, tiles.end);
+    work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+    work_ring.store(
+        0, Tile{i32(index), tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
+#pragma unroll
+    for (int group = 0; group < kConsumers; ++group)
+      work_ring.store(kOwn + group * sizeof(TileRange),
+                      TileRange{__shfl_sync(kAll, own.begin, group), __shfl_sync(kAll, own.full_begin, group),
+                                __shfl_sync(kAll, own.full_end, group), __shfl_sync(kAll, own.end, group)});
+    work_ring.announce();
+    announce_end();
+  }
   // The same of packed sequences, whose items only the GPU can count. A loop of its own, which tells each part as soon
   // as it is found, since it takes more registers.
   // The block's first item is found by lengths that the kernel before this one may still change: when that one is done,
