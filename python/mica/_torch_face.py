@@ -17,14 +17,14 @@ from . import _abi, _tensors, functions
 from ._arguments import integer, normalise, numbers, numbers_of_packed, window_of
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
-from ._describe import ROWS, Options, packed_hint
+from ._describe import CALLED, ROWS, Options, packed_hint
 from ._dlpack import native, refuse_masked
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
 from ._prefix import attend_with_prefix, check_prefix, evenly_spaced, refuse_with_prefix, turn
 from ._subclasses import attend_subclass
-from ._tracing import (dispatch_modes, has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
+from ._tracing import (check_written, dispatch_modes, has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
                        refuse_gradient, refuse_slopes, traced)
 from .errors import InvalidArgument, NotDense
 
@@ -57,7 +57,16 @@ def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
         refuse_masked(name, value)
         return torch.from_dlpack(native(name, value))
     name = {"boolean_mask": "mask", "k_new": "k", "v_new": "v"}.get(name, name)
-    raise TypeError(f"{name} is a {type(value).__name__}, want a torch.Tensor (as q is)")
+    what = "None" if value is None else f"a {type(value).__name__}"
+    raise TypeError(f"{name} is {what}, want a torch.Tensor (as q is)")
+
+
+def as_tensors(q: Tensor, **given: Any) -> Tuple[Tensor, ...]:
+    return tuple(as_tensor(name, value, q) for name, value in given.items())
+
+
+def optional_as_tensors(q: Tensor, given: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: None if value is None else as_tensor(name, value, q) for name, value in given.items()}
 
 
 def lengths_of(name: str, value: Any, q: Tensor) -> Any:
@@ -103,6 +112,7 @@ def run_forward(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tenso
     call = _forward(optional, return_lse, out is not None)
     if out is None:
         return call(options, q, k, v, *values)
+    check_written(out)
     lse = call(options, q, k, v, out, *values)
     if "cu_seqlens_q" in optional:
         clear_outside(out, values[optional.index("cu_seqlens_q")])
@@ -129,6 +139,11 @@ def _refuse_layouts(**tensors: Any) -> None:
             raise TypeError(f"{name} is None, want a torch.Tensor (as q is)")
         if isinstance(tensor, Tensor) and tensor.layout is not torch.strided:
             raise InvalidArgument(f"{name} is {tensor.layout}, want torch.strided: {name}.to_dense()")
+
+
+def _refuse_optional_layouts(names: Tuple[str, ...], values: Tuple[Any, ...]) -> None:
+    """The same for what may be bound besides; asked once torch has said that something has no memory."""
+    _refuse_layouts(**{CALLED.get(name, name): value for name, value in zip(names, values) if value is not None})
 
 
 def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, v: Tensor, values: Tuple[Any, ...],
@@ -176,6 +191,9 @@ def _general(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor, 
     except AttributeError:  # arrays of another library: once more
         if _are_tensors(q, k, v, *values):
             raise
+    except RuntimeError:
+        _refuse_optional_layouts(optional, values)
+        raise
     q, k, v = (_tensors.dense(as_tensor(name, t, q)) for name, t in (("q", q), ("k", k), ("v", v)))
     return _dispatch(optional, options, q, k, v, _convert(optional, values, q), return_lse, out)
 
@@ -215,9 +233,9 @@ def _anew(names: Tuple[str, ...], given: Dict[str, Any], arguments: Tuple[Any, .
     bound, in the order of their names; arguments: those of numbers(); lengths: the cumulative ones of a packed call."""
     options = numbers_of_packed(q, k, *lengths, *arguments) if lengths else numbers(*arguments)
     if _any_autocast():
-        q, k, v = autocast(q, k, v)
+        q, k, v = autocast(q, *as_tensors(q, k=k, v=v))
         if given.get("qv") is not None:
-            (given["qv"],) = autocast(given["qv"])
+            (given["qv"],) = autocast(as_tensor("qv", given["qv"], q))
         key = None  # what a guard sees of the arguments is not what is computed with
     if is_plain:
         try:
@@ -297,6 +315,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: Any, window: Any, chunk: 
     if has_forward_mode():
         refuse_forward_mode(q, k, v, bias, sinks, alibi)
     if is_traced(q, k, v):
+        k, v = as_tensors(q, k=k, v=v)
+        given = optional_as_tensors(q, given)
         if attend_subclass.knows(q, k, v):
             return attend_subclass(q, k, v, dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, out=out),
                                    dict(causal=causal, window=window, chunk=chunk, scale=scale, softcap=softcap, dropout=dropout,
@@ -341,7 +361,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         refuse_forward_mode(q, k, v, bias, sinks, alibi, qv)
     if is_traced(q, k, v):
         _refuse_nested(q=q, k=k, v=v)
-        return traced(q, k, v, given, normalise(*arguments), return_lse, out, seed)
+        k, v = as_tensors(q, k=k, v=v)
+        return traced(q, k, v, optional_as_tensors(q, given), normalise(*arguments), return_lse, out, seed)
     _refuse_layouts(q=q, k=k, v=v)
     if mask is not None or bias is not None:
         check_pairs_of(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
@@ -394,20 +415,22 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi, *beside)
     if is_traced(q, k_cache, v_cache):
         _refuse_nested(q=q, k_cache=k_cache, v_cache=v_cache)
-        return traced(q, k_cache, v_cache,
-                      dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
-                           cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
-                           k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, qv=qv), normalise(*arguments),
-                      return_lse, out, None)
+        k_cache, v_cache = as_tensors(q, k_cache=k_cache, v_cache=v_cache)
+        given = dict(mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens, cache_batch_idx=cache_batch_idx,
+                     cache_leftpad=cache_leftpad, block_table=block_table, k_new=k, v_new=v, rotary_cos=rotary_cos,
+                     rotary_sin=rotary_sin, qv=qv)
+        return traced(q, k_cache, v_cache, optional_as_tensors(q, given), normalise(*arguments), return_lse, out, None)
     _refuse_layouts(q=q, k_cache=k_cache, v_cache=v_cache)
     if (mask is not None and tree is None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
         whole = k_cache.shape[1] if block_table is None else 0
         new = 0 if k is None else k.shape[1]
         check_pairs_of(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
+        k_cache, v_cache = as_tensors(q, k_cache=k_cache, v_cache=v_cache)
         if k_cache.element_size() > 1:  # beside a cache of e4m3 they stay what they are
-            q, k, v = (None if t is None else _tensors.autocast_to(k_cache.dtype, t) for t in (q, k, v))
-            beside = tuple(_tensors.autocast_to(k_cache.dtype, t) for t in beside)
+            q, k, v = (None if t is None else _tensors.autocast_to(k_cache.dtype, as_tensor(name, t, q))
+                       for name, t in (("q", q), ("k", k), ("v", v)))
+            beside = tuple(_tensors.autocast_to(k_cache.dtype, as_tensor("qv", t, q)) for t in beside)
     options = numbers(*arguments)
     names = (*_CACHED, *(_PREFIX if qv is None else _SECOND)) if beside else _CACHED
     values = (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v, rotary_cos,
@@ -420,6 +443,9 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         if _are_tensors(q, k_cache, v_cache, *values):
             raise
         made = None
+    except RuntimeError:
+        _refuse_optional_layouts(names, values)
+        raise
     if made is None:
         k_cache, v_cache = as_tensor("k_cache", k_cache, q), as_tensor("v_cache", v_cache, q)
         made = run_forward(names, options, _tensors.dense(q), k_cache, v_cache, _convert(names, values, q), return_lse, out)

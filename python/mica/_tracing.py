@@ -70,6 +70,12 @@ def refuse_slopes(alibi: Optional[Tensor]) -> None:
                           "bias=")
 
 
+def _only_functionalizes() -> bool:
+    """torch.func.functionalize has no rule for a Function, and needs none: it takes the op."""
+    from torch._C import _functorch
+    return all(level.key() == _functorch.TransformType.Functionalize for level in _functorch.get_interpreter_stack() or ())
+
+
 class TransformedBackward(torch.autograd.Function):
     """The gradient's op for torch.func.*, which has no derivative."""
     generate_vmap_rule = True
@@ -106,10 +112,16 @@ class Transformed(torch.autograd.Function):
     jvp = staticmethod(_refuse_tangents)
 
 
-def _check_out(out: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """What the library would say of it: here the result is copied into it."""
+def check_written(out: Any) -> None:
     if not isinstance(out, Tensor):
         raise InvalidArgument(f"out is a {type(out).__name__}, want a torch.Tensor (as q is)")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise InvalidArgument("out requires a gradient, which would not know of what is written, want out.detach()")
+
+
+def _check_out(out: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """What the library would say of it: here the result is copied into it."""
+    check_written(out)
     wanted = (*q.shape[:-1], v.shape[-1])
     if out.shape != wanted:
         raise InvalidArgument(f"out.shape is {tuple(out.shape)}, want {tuple(wanted)}")
@@ -162,7 +174,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         if needs_gradient and out is not None:
             raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
         call = torch.ops.mica.attention
-        if not _is_compiling() and _transforms():
+        if not _is_compiling() and _transforms() and not _only_functionalizes():
             call, needs_gradient = Transformed.apply, True
         o, lse = call(q, k, v, *tensors, *[values[name] for name in _torch_ops.NUMBER_NAMES],
                       return_lse or needs_gradient)

@@ -159,3 +159,80 @@ def test_what_backward_reads_is_not_changed_unnoticed(device, name):
         CHANGED[name](dict(given, k=k, o=o, lse=lse)[name])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def watched_by(watcher, call):
+    """The call under autocast, a profiler, or with q of a class of its own."""
+    if watcher == "autocast":
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return call(lambda q: q)
+    if watcher == "profiler":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            return call(lambda q: q)
+    return call(lambda q: q.as_subclass(Subclass))
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("watcher", ["autocast", "profiler", "subclass"])
+def test_arrays_beside_tensors_whoever_looks_on(watcher):
+    pytest.importorskip("numpy", reason="NumPy is not installed")
+    q, k, v = qkv("cpu", torch.float32, key_heads=4)
+    packed = [t.flatten(0, 1) for t in (q, k, v)]
+    starts = [0, 70, 140], [0, 90, 180]
+    mask = torch.rand(70, 90) < 0.5
+    second = torch.randn(2, 70, 4, 64)
+    for arrays, tensors in (
+            (lambda q: mica.attention(q, k.numpy(), v.numpy()), lambda q: mica.attention(q, k, v)),
+            (lambda q: mica.attention(q, k, v, mask=mask.numpy()), lambda q: mica.attention(q, k, v, mask=mask)),
+            (lambda q: mica.attention_varlen(q.flatten(0, 1), *(t.numpy() for t in packed[1:]), *starts, qv=second.flatten(0, 1).numpy()),
+             lambda q: mica.attention_varlen(q.flatten(0, 1), *packed[1:], *starts, qv=second.flatten(0, 1))),
+            (lambda q: mica.attention_with_cache(q, k.numpy(), v.numpy(), cache_seqlens=50, qv=second.numpy()),
+             lambda q: mica.attention_with_cache(q, k, v, cache_seqlens=50, qv=second))):
+        got, want = (watched_by(watcher, lambda wrapped: call(wrapped(q))) for call in (arrays, tensors))  # noqa: B023
+        assert got.dtype is want.dtype and torch.equal(got, want)
+    cache = torch.zeros(2, 2, 90, 4, 64)
+    new = k[:, :1], v[:, :1]
+    watched_by(watcher, lambda wrapped: mica.attention_with_cache(
+        wrapped(q), cache[0].numpy(), cache[1].numpy(), k=new[0].numpy(), v=new[1].numpy(), cache_seqlens=7))
+    assert torch.equal(cache[:, :, 7:8], torch.stack(new)) and torch.equal(cache[:, :, 8:], torch.zeros(2, 2, 82, 4, 64))
+
+
+@pytest.mark.parametrize("watcher", ["autocast", "profiler", "subclass"])
+def test_what_is_no_array_is_refused_whoever_looks_on(watcher):
+    q, k, v = qkv("cpu", torch.float32)
+    for call, said in ((lambda q: mica.attention(q, [1.0], v), "k is a list"), (lambda q: mica.attention(q, k, None), "v is None"),
+                       (lambda q: mica.attention_with_cache(q, "cache", v), "k_cache is a str"),
+                       (lambda q: mica.attention_with_cache(q, k, v, k=[1.0], v=v[:, :1], cache_seqlens=3), "k is a list"),
+                       (lambda q: mica.attention_with_cache(q, k, v, qv=[1.0]), "qv is a list")):
+        with pytest.raises(TypeError, match=f"^{said}, want a torch.Tensor"):
+            watched_by(watcher, lambda wrapped: call(wrapped(q)))  # noqa: B023
+
+
+@pytest.mark.parametrize("call", [
+    lambda q, k, v, out: mica.attention(q, k, v, out=out),
+    lambda q, k, v, out: mica.attention_varlen(*(t[0] for t in (q, k, v)), [0, 70], [0, 90], out=out),
+    lambda q, k, v, out: mica.attention_with_cache(q, k, v, out=out)], ids=["dense", "packed", "cached"])
+def test_results_that_cannot_be_written_are_refused(call):
+    q, k, v = qkv("cpu", torch.float32)
+    for out, said in (([1.0], "out is a list, want a torch.Tensor"),
+                      (torch.zeros_like(q).requires_grad_(), "out requires a gradient, .* want out.detach")):
+        with pytest.raises(ValueError, match=said):
+            call(q, k, v, out)
+
+
+@pytest.mark.parametrize("name", ["mask", "bias", "alibi", "sinks"])
+def test_sparse_tensors_are_refused_by_name(name):
+    q, k, v = qkv("cpu", torch.float32)
+    given = {"mask": torch.ones(70, 90, dtype=torch.bool), "bias": torch.ones(70, 90)}.get(name, torch.ones(4)).to_sparse()
+    for attend in (mica.attention, mica.attention_with_cache):
+        with pytest.raises(ValueError, match=f"^{name} is torch.sparse_coo, want torch.strided: {name}.to_dense"):
+            attend(q, k, v, **{name: given})
+
+
+def test_functionalize_takes_the_op():
+    q, k, v = qkv("cpu", torch.float32)
+    functionalize = pytest.importorskip("torch.func").functionalize
+    assert torch.equal(functionalize(lambda q: mica.attention(q * 1, k, v, causal=True))(q), mica.attention(q, k, v, causal=True))
