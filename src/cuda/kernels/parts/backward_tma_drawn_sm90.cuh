@@ -221,12 +221,20 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     griddepcontrol_wait();  // which clears the accumulator
     for_each_taken([&](i32 count) {
       if (threadIdx.x % 32 != 0 || !p.dq_accumulator) return;
+      await_first_part(count, parity);
       this->add_dq(count, parity);
       if (!maps.heads_done) return;
       bulk_wait();
       this->count_done();
     });
     bulk_wait();
+  }
+  // The turn of a key tile's first query tile is taken when there is something to add: others, who are there already,
+  // would wait for it through two steps. In a fixed order, or without a step, the phase of `empty` that this lane has
+  // ended is waited for instead: a branch makes consumers of 64 columns spill.
+  MICA_DEVICE void await_first_part(i32 count, u32 parity) const {
+    const u32 is_awaited = count > 0 && !p.dq_semaphores;
+    mbarrier_wait(is_awaited ? this->dq_ring.full(0) : this->dq_ring.empty(0), parity ^ is_awaited ^ 1);
   }
   MICA_DEVICE void ask_all_do() {
     RingPlace<2> place;

@@ -5,6 +5,7 @@
 // brings the row statistics; one lane adds dQ to its accumulator.
 #pragma once
 
+#include "device/kept_sums.cuh"
 #include "device/wgmma_registers.cuh"
 #include "kernels/options/cap.cuh"
 #include "kernels/parts/backward_tma_parts_sm90.cuh"
@@ -178,14 +179,15 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       turns.open(block);
     }
   }
-  // Adds it to what is there, or stores it, until it has been read.
+  // Adds it to what is there, or stores it, until it has been read. Other blocks add to it, too: it should stay in the
+  // second-level cache, as Q and dO do.
   MICA_DEVICE void send_half(i64 block, i32 group, bool is_first) const {
     float* where = p.dq_accumulator + block * (tile_q * dim_qk);
     const auto send = [=](float* to, u32 from, u32 bytes) {
       if (is_first)
-        bulk_store(to, from, bytes);
+        bulk_store_kept(to, from, bytes);
       else
-        bulk_reduce_add(to, from, bytes);
+        bulk_reduce_add_kept(to, from, bytes);
     };
     if constexpr (kTransposed || kRowsEach) {
       send(where + group * (kBytesDQ / 8), smem_dq + group * (kBytesDQ / 2), kBytesDQ / 2);
