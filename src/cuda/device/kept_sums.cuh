@@ -12,10 +12,10 @@ MICA_DEVICE void bulk_store_kept(float* global, u32 shared, u32 bytes) {
                : "memory");
 }
 MICA_DEVICE void bulk_reduce_add_kept(float* global, u32 shared, u32 bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;\n" ::"l"(
-                   global),
-               "r"(shared), "r"(bytes), "l"(keep_policy())
-               : "memory");
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;\n" ::"l"(global),
+      "r"(shared), "r"(bytes), "l"(keep_policy())
+      : "memory");
 }
 
 }  // namespace mica
