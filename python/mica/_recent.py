@@ -65,16 +65,17 @@ def _guard_is_right() -> bool:
 
 
 class Recent:
-    """A plan of a plain call, and how to see that a call can use it."""
-    __slots__ = ("is_same", "is_alike", "is_used", "guards_made", "entry", "call", "again", "needs_gradient", "return_lse")
+    """A plan of a plain call, and how to see that a call can use it. grows: a plan for other shapes is made like this one."""
+    __slots__ = ("is_same", "is_alike", "is_used", "guards_made", "entry", "call", "again", "needs_gradient", "return_lse",
+                 "grows")
 
-    def __init__(self, entry: Entry, call: Any, needs_gradient: bool, return_lse: bool) -> None:
+    def __init__(self, entry: Entry, call: Any, needs_gradient: bool, return_lse: bool, grows: bool = True) -> None:
         self.is_same: Callable[..., bool] = _never
         self.is_alike: Callable[..., bool] = _never
         self.is_used = False  # whether the guard was of use
         self.guards_made = 0
         self.entry, self.call, self.again = entry, call, call.again
-        self.needs_gradient, self.return_lse = needs_gradient, return_lse
+        self.needs_gradient, self.return_lse, self.grows = needs_gradient, return_lse, grows
 
     def guard(self, *tensors: Tensor) -> None:
         self.is_same = _guard(*tensors)
@@ -93,7 +94,8 @@ def remember(key: Key, call: Recent, *tensors: Tensor) -> None:
         call.guards_made = last.guards_made
         if call.guards_made < MOST_GUARDS and _guard_is_right() and len(set(map(id, tensors))) == len(tensors):
             call.guard(*tensors)
-            call.is_alike = _guard_of_kind(*tensors)
+            if call.grows:
+                call.is_alike = _guard_of_kind(*tensors)
     elif len(recent_calls) >= KEPT:
         recent_calls.clear()
     recent_calls[key] = call

@@ -20,6 +20,7 @@ from ._caller import Caller, Key, caller
 from ._describe import CALLED, ROWS, Options, packed_hint
 from ._dlpack import native, refuse_masked
 from ._recent import Recent, recent_calls, remember, with_other_shapes
+from ._messages import of_a_cache
 from ._packed import clear_outside
 from ._pairs import check_pairs, longest, tree_mask
 from ._prefix import attend_with_prefix, check_prefix, evenly_spaced, refuse_with_prefix, turn
@@ -204,6 +205,7 @@ _PACKED = ("boolean_mask", "bias", "alibi", "sinks", "cu_seqlens_q", "cu_seqlens
            "block_table", "rng_state", "qv")
 _CACHED = ("boolean_mask", "bias", "alibi", "sinks", "seqused_k", "cache_batch_idx", "cache_leftpad", "block_table",
            "k_new", "v_new", "rotary_cos", "rotary_sin")
+_NEW = _CACHED.index("k_new") - 2
 _PREFIX = ("k_prefix", "v_prefix")
 _SECOND = ("qv",)
 _plain = caller(_abi.FORWARD, ("q", "k", "v", "o"), ("o",))
@@ -370,6 +372,51 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     return _anew(_PACKED, given, arguments, key, is_plain, q, k, v, (cu_seqlens_q, cu_seqlens_k), return_lse, out, seed)
 
 
+def _cache_key(values: Tuple[Any, ...], causal: Any, window: Any, chunk: Any, scale: Any, softcap: Any, diagonal: Any,
+               num_splits: Any, batch_invariant: Any, rotary_interleaved: Any, max_seqlen_k: Any, return_lse: bool,
+               wants_gradient: bool) -> Key:
+    """What a call on a cache is known by. values: those of _CACHED after mask and bias, which it has not."""
+    return (causal, window, chunk, scale, softcap, diagonal, num_splits, bool(batch_invariant), bool(rotary_interleaved),
+            max_seqlen_k, return_lse, wants_gradient, get_num_threads(), *[value is None for value in values])
+
+
+def _cached_again(key: Key, q: Tensor, k_cache: Tensor, v_cache: Tensor, values: Tuple[Any, ...]) -> Any:
+    """_again on a cache, whose version is another one where it took up new keys."""
+    made = _again(key, q, k_cache, v_cache, *[value for value in values if value is not None])
+    if made is not None and values[_NEW] is not None:
+        _tensors.bump_version(k_cache)
+        _tensors.bump_version(v_cache)
+    return made
+
+
+def _cached_call(key: Key, options: Options, return_lse: bool, q: Tensor, k_cache: Tensor, v_cache: Tensor,
+                 values: Tuple[Any, ...]) -> Any:
+    """o, or (o, lse), remembered under the key."""
+    names = tuple(name for name, value in zip(_CACHED[2:], values) if value is not None)
+    given = [value for value in values if value is not None]
+    made = ("o", "lse") if return_lse else ("o",)
+    call = caller(_abi.FORWARD, ("q", "k", "v", *made, *names), made)
+    entry = call.find(options, q, k_cache, v_cache, *given)
+    remember(key, Recent(entry, call, False, return_lse, grows=False), q, k_cache, v_cache, *given)
+    return call.again(entry, q, k_cache, v_cache, *given)
+
+
+def attention_with_cache_again(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Any, v: Any, cache_seqlens: Any,
+                               block_table: Any, cache_batch_idx: Any, cache_leftpad: Any, rotary_cos: Any, rotary_sin: Any,
+                               rotary_interleaved: Any, causal: bool, scale: float, softcap: float, alibi: Any,
+                               num_splits: int, return_lse: bool) -> Any:
+    """attention_with_cache of these under no_grad, with window=(None, None), if it repeats an earlier call, else None."""
+    if is_dynamo_tracing():
+        return None
+    values = (alibi, None, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v, rotary_cos, rotary_sin)
+    key = _cache_key(values, causal, (None, None), 0, scale, softcap, None, num_splits, False, rotary_interleaved, None,
+                     return_lse, False)
+    try:
+        return _cached_again(key, q, k_cache, v_cache, values)
+    except InvalidArgument as error:
+        raise type(error)(of_a_cache(str(error))) from None
+
+
 def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
                          cache_seqlens: Any, block_table: Optional[Tensor], cache_batch_idx: Optional[Tensor],
                          cache_leftpad: Optional[Tensor], rotary_cos: Optional[Tensor],
@@ -379,7 +426,20 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          return_lse: bool, out: Optional[Tensor], diagonal: Optional[str], num_splits: int,
                          batch_invariant: bool, max_seqlen_k: Optional[int], tree: Optional[Tensor],
                          k_prefix: Optional[Tensor], v_prefix: Optional[Tensor], qv: Optional[Tensor]) -> Any:
-    cache_seqlens = cache_lengths_of(cache_seqlens, q)
+    if type(cache_seqlens) is not Tensor or cache_seqlens.dtype is not torch.int32:
+        cache_seqlens = cache_lengths_of(cache_seqlens, q)
+    if window is not None:
+        window = window_of(window)
+    rest = (alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v, rotary_cos, rotary_sin)
+    key: Optional[Key] = None
+    if (mask is None and bias is None and out is None and tree is None and k_prefix is None and v_prefix is None and
+            qv is None and type(return_lse) is bool and (max_seqlen_k is None or type(max_seqlen_k) is int) and
+            not is_dynamo_tracing()):
+        key = _cache_key(rest, causal, window, chunk, scale, softcap, diagonal, num_splits, batch_invariant,
+                         rotary_interleaved, max_seqlen_k, return_lse, is_grad_enabled())
+        made = _cached_again(key, q, k_cache, v_cache, rest)
+        if made is not None:
+            return made
     beside: Tuple[Any, ...] = () if qv is None else (qv,)  # of the cache, or of q
     if qv is not None and (k_prefix is not None or v_prefix is not None):
         raise InvalidArgument("k_prefix is given with qv, want None")
@@ -400,8 +460,6 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
             return attend_with_prefix(q, k_prefix, v_prefix, scale, softcap, functions.attention, own, turned, return_lse, out)
         beside = k_prefix, v_prefix
         q = evenly_spaced(q)
-    if window is not None:
-        window = window_of(window)
     arguments: Tuple[Any, ...] = (causal, window, chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                                   rotary_interleaved, None, max_seqlen_k)
     if tree is not None:
@@ -426,6 +484,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         new = 0 if k is None else k.shape[1]
         check_pairs_of(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
     if _any_autocast():
+        key = None
         k_cache, v_cache = as_tensors(q, k_cache=k_cache, v_cache=v_cache)
         if k_cache.element_size() > 1:  # beside a cache of e4m3 they stay what they are
             q, k, v = (None if t is None else _tensors.autocast_to(k_cache.dtype, as_tensor(name, t, q))
@@ -436,7 +495,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     values = (mask, bias, alibi, sinks, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, k, v, rotary_cos,
               rotary_sin, *beside)
     try:
-        made = run_forward(names, options, q, k_cache, v_cache, values, return_lse, out)
+        if key is None:
+            made = run_forward(names, options, q, k_cache, v_cache, values, return_lse, out)
+        else:
+            made = _cached_call(key, options, return_lse, q, k_cache, v_cache, rest)
     except NotDense:
         made = None  # copies: once more
     except AttributeError:  # arrays of another library: once more

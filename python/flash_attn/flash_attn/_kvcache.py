@@ -4,6 +4,7 @@ from typing import Optional, Tuple, Union
 
 import mica
 import torch
+from mica._torch_face import attention_with_cache_again
 from torch import Tensor
 
 from . import _native, _ops
@@ -82,13 +83,23 @@ def flash_attn_with_kvcache(
 
     Returns out (batch, seqlen_q, heads, dim), with return_softmax_lse also the LSE (batch, heads, seqlen_q).
     """
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    # Models make such calls for every layer and token, and most repeat an earlier one.
+    if (type(window_size) is tuple and window_size == (-1, -1) and type(softcap) is float and softcap >= 0 and
+            (softmax_scale is None or type(softmax_scale) is float) and type(return_softmax_lse) is bool and
+            type(num_splits) is int):
+        scale = (q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale) or 1e-30
+        made = attention_with_cache_again(
+            q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin,
+            rotary_interleaved, bool(causal), scale, softcap, alibi_slopes, num_splits, return_softmax_lse)
+        if made is not None:
+            return (made[0], _native.upstream_lse(made[1])) if return_softmax_lse else made
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.stride(-1) != 1:
             raise ValueError(f"{name}.stride(-1) is {cache.stride(-1)}, want 1: a copy would not be written in place")
     softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else number("softmax_scale", softmax_scale)
     softcap = number("softcap", softcap)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
     left, right = window_of(window_size)
     if _ops.is_traced(q):
         out, lse = torch.ops.flash_attn._flash_attn_with_kvcache(

@@ -391,8 +391,8 @@ def test_a_defect_inside_is_not_hidden(monkeypatch):
         tried.append(1)
         raise AttributeError("'NoneType' object has no attribute 'shape'")
 
-    monkeypatch.setattr(_torch_face, "run_forward", broken)
-    monkeypatch.setattr(_torch_face, "_plain_call", broken)
+    for name in ("run_forward", "_plain_call", "_cached_call"):
+        monkeypatch.setattr(_torch_face, name, broken)
     q = torch.randn(1, 4, 2, 8)
     for call in (lambda: mica.attention(q, q, q), lambda: mica.attention(q, q, q, bias=torch.zeros(1, 2, 4, 4)),
                  lambda: mica.attention_with_cache(q, q.clone(), q.clone())):
