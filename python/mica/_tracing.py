@@ -38,6 +38,11 @@ def is_traced(q: Tensor, *others: Tensor) -> bool:
             any(type(t) not in _PLAIN for t in (q, *others) if isinstance(t, Tensor)))
 
 
+def is_transformed() -> bool:
+    """Whether torch.func.* looks on, but for a compiler that looks through it."""
+    return not _is_compiling() and bool(_transforms())
+
+
 def has_forward_mode() -> bool:
     level: int = forward_ad._current_level
     return level >= 0
@@ -174,7 +179,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         if needs_gradient and out is not None:
             raise InvalidArgument("out is given while a gradient is wanted, want out=None or torch.no_grad()")
         call = torch.ops.mica.attention
-        if not _is_compiling() and _transforms() and not _only_functionalizes():
+        if is_transformed() and not _only_functionalizes():
             call, needs_gradient = Transformed.apply, True
         o, lse = call(q, k, v, *tensors, *[values[name] for name in _torch_ops.NUMBER_NAMES],
                       return_lse or needs_gradient)

@@ -5,6 +5,7 @@ from typing import Optional, Tuple, Union
 
 import mica
 import torch
+from mica._tracing import has_forward_mode, refuse_forward_mode
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -113,7 +114,7 @@ def _padded(x: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def _needs_gradient(*tensors: Optional[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
 
 
 def _length(value: Union[int, Tensor, None]) -> Optional[int]:
@@ -165,8 +166,12 @@ def attention(
     gradient = _needs_gradient(a, b, c)
     options = (dropout_p, softmax_scale, bool(causal), left, right, softcap if softcap != softcap else max(softcap, 0.0))
     lengths = (max_seqlen_q, max_seqlen_k)
+    if has_forward_mode():
+        refuse_forward_mode(a, b, c, alibi_slopes)
+    transformed = _ops.is_transformed()
     # S_dmask, a gradient written packed and one whose bits are asked for by argument are what Mica's face does not have.
-    if not (_ops.is_traced(a) or (return_attn_probs and dropout_p) or (gradient and (deterministic or c is None))):
+    if not ((_ops.is_traced(a) and not transformed) or (return_attn_probs and dropout_p) or
+            (gradient and (deterministic or (c is None and not transformed)))):
         out = _plain(*_unpack(a, b, c), *options, alibi_slopes, return_attn_probs, cu_seqlens_q, cu_seqlens_k, *lengths,
                      block_table)
         if return_attn_probs:

@@ -5,6 +5,7 @@ from typing import Optional, Tuple, Union
 import mica
 import torch
 from mica._torch_face import attention_with_cache_again
+from mica._tracing import has_forward_mode, refuse_forward_mode
 from torch import Tensor
 
 from . import _native, _ops
@@ -101,6 +102,8 @@ def flash_attn_with_kvcache(
     softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else number("softmax_scale", softmax_scale)
     softcap = number("softcap", softcap)
     left, right = window_of(window_size)
+    if has_forward_mode():
+        refuse_forward_mode(q, k_cache, v_cache, k, v, alibi_slopes)
     if _ops.is_traced(q):
         out, lse = torch.ops.flash_attn._flash_attn_with_kvcache(
             q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad,

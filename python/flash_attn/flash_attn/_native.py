@@ -26,7 +26,7 @@ def dense_rows(x: Optional[Tensor]) -> Optional[Tensor]:
 
 def vector(x: Optional[Tensor]) -> Optional[Tensor]:
     """int32 and dense, as the kernels want lengths and tables; what holds no integers is left to be refused by name."""
-    if x is None or (x.dtype is torch.int32 and x.is_contiguous()) or x.dtype not in _INTEGERS:
+    if not isinstance(x, Tensor) or (x.dtype is torch.int32 and x.is_contiguous()) or x.dtype not in _INTEGERS:
         return x
     return x.to(torch.int32).contiguous()
 

@@ -21,6 +21,11 @@ def is_traced(q: Tensor) -> bool:
     return HAS_OPERATORS and bool(_tracing.is_traced(q))
 
 
+def is_transformed() -> bool:
+    """Whether torch.func.* looks on, whose rules mica.attention has and the operators here have not."""
+    return HAS_OPERATORS and bool(_tracing.is_transformed())
+
+
 def _operator(fake: Callable, mutates: Tuple[str, ...] = ()) -> Callable:
     """Registers the decorated function as flash_attn::<its name>. `fake` takes the bound arguments by name."""
 

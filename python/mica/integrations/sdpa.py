@@ -21,6 +21,7 @@ from mica.integrations._meanings import finite_bias, scale_of
 
 NAME = "mica"
 MICA_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+WIDEST = 512  # columns of values
 
 
 def _rows_first(*tensors: Tensor) -> Tuple[Tensor, ...]:
@@ -131,7 +132,7 @@ def flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, 
 
 def _textbook(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Optional[Tensor],
               scale: float) -> Tuple[Tensor, Tensor]:
-    """Probabilities and LSE, for double, which Mica has no kernels for and PyTorch's CPU backend takes."""
+    """Probabilities and LSE."""
     scores = query @ key.transpose(-1, -2) * scale
     if is_causal:
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -float("inf"))
@@ -139,6 +140,15 @@ def _textbook(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Optional[T
         scores = scores.masked_fill(~attn_mask, -float("inf")) if attn_mask.dtype == torch.bool else scores + attn_mask
     lse = torch.logsumexp(scores, -1)
     return torch.exp(scores - lse.masked_fill(lse == -float("inf"), 0.0).unsqueeze(-1)), lse
+
+
+def _wants_textbook(query: Tensor) -> bool:
+    """What Mica has no kernels for and PyTorch's CPU backend takes."""
+    return query.dtype not in MICA_TYPES or query.shape[-1] > WIDEST
+
+
+def _wide(*tensors: Tensor) -> Tuple[Tensor, ...]:
+    return tuple(t if t.dtype is torch.float64 else t.float() for t in tensors)
 
 
 def _for_every_query_head(query: Tensor, *tensors: Tensor) -> Tuple[Tensor, ...]:
@@ -149,10 +159,10 @@ def sdpa_cpu(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, 
              attn_mask: Optional[Tensor] = None, scale: Optional[float] = None) -> Tuple[Tensor, Tensor]:
     """aten::_scaled_dot_product_flash_attention_for_cpu. PyTorch lays its LSE out as (batch, rows, heads)."""
     out = torch.empty_like(query)
-    if query.dtype not in MICA_TYPES:
-        k, v = _for_every_query_head(query, key, value)
+    if _wants_textbook(query):
+        q, k, v = _wide(query, *_for_every_query_head(query, key, value))
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        probability, lse = _textbook(query, k, is_causal, attn_mask, scale)
+        probability, lse = _textbook(q, k, is_causal, attn_mask, scale)
         return out.copy_(probability @ v), lse.transpose(1, 2).contiguous().transpose(1, 2)
     q, k, v = _rows_first(query, key, value)
     lse = torch.empty(q.shape[:3], dtype=torch.float32).transpose(1, 2)
@@ -164,13 +174,14 @@ def sdpa_cpu_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tenso
                       dropout_p: float, is_causal: bool, *, attn_mask: Optional[Tensor] = None,
                       scale: Optional[float] = None) -> Tuple[Tensor, ...]:
     """aten::_scaled_dot_product_flash_attention_for_cpu_backward."""
-    if query.dtype not in MICA_TYPES:
+    if _wants_textbook(query):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        k, v = _for_every_query_head(query, key, value)
-        probability, _ = _textbook(query, k, is_causal, attn_mask, scale)
-        d_score = probability * (grad_out @ v.transpose(-1, -2) - (grad_out * out).sum(-1, keepdim=True)) * scale
-        d_k, d_v = d_score.transpose(-1, -2) @ query, probability.transpose(-1, -2) @ grad_out
-        return d_score @ k, *(t.unflatten(1, (key.shape[1], -1)).sum(2) for t in (d_k, d_v))
+        q, k, v, d_o, o = _wide(query, *_for_every_query_head(query, key, value), grad_out, out)
+        probability, _ = _textbook(q, k, is_causal, attn_mask, scale)
+        d_score = probability * (d_o @ v.transpose(-1, -2) - (d_o * o).sum(-1, keepdim=True)) * scale
+        d_k, d_v = d_score.transpose(-1, -2) @ q, probability.transpose(-1, -2) @ d_o
+        made = d_score @ k, *(t.unflatten(1, (key.shape[1], -1)).sum(2) for t in (d_k, d_v))
+        return tuple(t.to(query.dtype) for t in made)
     return _backward(grad_out, query, key, value, out, logsumexp, **_mask(attn_mask), **_numbers(is_causal, scale, 0.0))
 
 

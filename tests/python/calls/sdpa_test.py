@@ -97,6 +97,20 @@ def test_cpu_masks_uneven_causal_and_double(calls):
     assert got.shape == v.shape and got[:, :2].abs().sum() > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cpu_heads_wider_than_any_kernel(calls, dtype):
+    torch.manual_seed(0)
+    leaves = [torch.randn(1, 2, 9, 600, dtype=dtype).requires_grad_() for _ in range(3)]
+    out = F.scaled_dot_product_attention(*leaves, is_causal=True)
+    want, exact_leaves = exact(*leaves, True)
+    tolerance = 1e-5 if dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(out.double(), want, rtol=tolerance, atol=tolerance)
+    d_out = torch.randn_like(out)
+    for got, right in zip(torch.autograd.grad(out, leaves, d_out), torch.autograd.grad(want, exact_leaves, d_out.double())):
+        torch.testing.assert_close(got.double(), right, rtol=5 * tolerance, atol=5 * tolerance)
+    assert calls == {"forward": 0, "backward": 0}
+
+
 def test_a_scale_of_zero_and_rows_hidden_by_the_least_number(calls):
     q, k, v = tensors("cpu", torch.float32, rows=5, keys=9)
     mean = v.double().mean(2, keepdim=True).expand(*q.shape[:3], v.shape[-1])

@@ -297,3 +297,40 @@ def test_a_call_that_repeats_goes_straight_to_its_plan(device, monkeypatch):
     longer = torch.cat((k, k), 1)
     flash_attn_func(q, longer, torch.cat((v, v), 1), softmax_scale=0.3, causal=True)  # another plan
     assert asked
+
+
+def packed_apart(call):
+    return lambda q, k, v: call(torch.stack((q, k, v), 2))
+
+
+@pytest.mark.parametrize("call", [
+    lambda q, k, v: flash_attn_func(q, k, v, causal=True), packed_apart(lambda qkv: flash_attn_qkvpacked_func(qkv, causal=True)),
+    lambda q, k, v: flash_attn_varlen_func(*(t.flatten(0, 1) for t in (q, k, v)), *[torch.tensor([0, 6, 12], dtype=torch.int32)] * 2,
+                                           6, 6, causal=True).unflatten(0, (2, 6))], ids=["apart", "packed", "varlen"])
+def test_functional_transforms(call):
+    func = pytest.importorskip("torch.func")
+    q, k, v = (torch.randn(2, 6, 2, 16) for _ in range(3))
+    leaf = q.clone().requires_grad_()
+    want, = torch.autograd.grad(call(leaf, k, v).square().sum(), leaf)
+    torch.testing.assert_close(func.grad(lambda q: call(q, k, v).square().sum())(q), want)
+    mapped = func.vmap(lambda q: call(q, k, v))(torch.stack((q, 2 * q)))
+    torch.testing.assert_close(mapped, torch.stack((call(q, k, v), call(2 * q, k, v))))
+    with pytest.raises(NotImplementedError, match="^forward-mode differentiation"):
+        func.jvp(lambda q: call(q, k, v), (q,), (q,))
+
+
+def test_what_no_tangent_passes_through_says_so():
+    func = pytest.importorskip("torch.func")
+    q, k, v = (torch.randn(2, 6, 2, 16) for _ in range(3))
+    for call in (lambda q: flash_attn_func(q, k, v, dropout_p=0.5, return_attn_probs=True)[0],
+                 lambda q: flash_attn.flash_attn_with_kvcache(q, k, v)):
+        with pytest.raises(NotImplementedError, match="^forward-mode differentiation"):
+            func.jvp(call, (q,), (q,))
+
+
+def test_lengths_that_are_no_tensor():
+    q, k, v = (torch.randn(2, 6, 2, 16) for _ in range(3))
+    want = flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=5)
+    assert torch.equal(flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=[5, 5]), want)
+    with pytest.raises(ValueError, match="^cache_seqlens is 5.0, want an int"):
+        flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=5.0)
