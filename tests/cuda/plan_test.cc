@@ -367,6 +367,22 @@ TEST_F(PlanTest, AHintDoesNotMakeKeysOfOneLengthShort) {
   }
 }
 
+// Under a causal mask the tiles of all heads whose keys half of L2 holds go from the heaviest to the lightest; more
+// heads in sections of one size.
+TEST_F(PlanTest, SectionsOfHeadsHaveOneSize) {
+  for (const int64_t heads : {10, 20}) {
+    const int64_t keys = heads == 10 ? 3489 : 8192;
+    mica_attention a = describe(heads, keys, keys);
+    a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    if (std::string(mica_plan_kernel(plan.plan)).find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
+    const mica_bindings x = bind(plan);
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(launched().section_heads, heads == 10 ? 20 : 10) << heads << " heads of each of two sequences";
+  }
+}
+
 // 64 heads of one key head with few keys for each SM: the small blocks of decode_sm80, not a wider row of Hopper's.
 TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   for (const int64_t keys : {16384, 65536 * 4}) {

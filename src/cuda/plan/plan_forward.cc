@@ -19,26 +19,30 @@ static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardP
 // How many heads' query tiles are dealt out together. One key head's where all tiles have the same work: whoever reads
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
 // lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM
-// one. A power of two, so that the last section is not much smaller than the others.
+// one. Keys need not stay for a whole head: tiles that follow one another read the same ones soon after each other, and
+// with few heads enough of them are under way at once. Sections of one size: the heaviest tiles of a small last one
+// would end alone.
 // Packed: those of whole sequences of the mean length, as many as a warp has lanes at most; 0 where a sequence's tiles
 // have the same work: then they go as they lie (packed_tiles_sm90.cuh). Heads of one tile each need no sections.
 i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, const ForwardParams& params) {
-  constexpr i64 kMostSequences = 32;
+  constexpr i64 kMostSequences = 32, kTilesAtOnce = 8;
   const bool packed = params.packed_q == 1, has_parts = params.splits.num_splits > 1;
   if (!packed && params.tiles_q == 1) return 1;
   if (!packed && (p.window_right >= MICA_MAX_SEQLEN || p.joined_heads > 0)) return p.group;
   if (packed && !has_parts && !is_banded(p) && p.max_len_q > row.tile_q) return 0;
-  const i64 batch = max_of(p.batch, 1);
+  // What is dealt out whole: a sequence where they are packed, else a key head.
+  const i64 batch = max_of(p.batch, 1), units = packed ? batch : batch * p.heads_k;
+  const i32 heads_of_unit = packed ? p.heads_q : p.group;
   const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k / batch : p.hint_len_k;
-  const i64 bytes_of_head = max_of<i64>(keys * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
-  const i64 heads_k = p.heads_k * (packed ? min_of(batch, kMostSequences) : batch);
-  const i64 tiles_of_head = (packed ? ceil_div<i64>(params.tiles_q, batch) : i64(params.tiles_q)) * p.group;
-  i64 heads = packed ? p.heads_k : 1;
-  while (2 * heads <= heads_k && 2 * heads * bytes_of_head <= device.l2_bytes / 2) heads *= 2;
-  while (2 * heads <= heads_k && heads * tiles_of_head < device.num_sms &&
-         2 * heads * bytes_of_head <= device.l2_bytes / 5 * 4)
-    heads *= 2;
-  return i32(heads * p.group);
+  const i64 bytes_of_unit =
+      max_of<i64>((packed ? p.heads_k : 1) * keys * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
+  const i64 tiles_of_unit = (packed ? ceil_div<i64>(params.tiles_q, batch) : i64(params.tiles_q)) * heads_of_unit;
+  i64 most = max_of<i64>(device.num_sms / kTilesAtOnce / heads_of_unit, 1);
+  most = max_of(most, device.l2_bytes / 2 / bytes_of_unit);
+  if (most * tiles_of_unit < device.num_sms) most = max_of(most, device.l2_bytes / 5 * 4 / bytes_of_unit);
+  if (packed) most = min_of(most, kMostSequences);
+  const i64 sections = ceil_div(units, most);
+  return i32(ceil_div(units, sections) * heads_of_unit);
 }
 
 }  // namespace
