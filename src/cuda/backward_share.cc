@@ -145,7 +145,9 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   const bool has_halves = p.deterministic && !(takes_parts_apart(row, p) && parts > 1);
   const i64 heads = i64(p.batch) * p.heads_k, most = has_halves ? heads / 2 : heads;
   if (takes_parts_apart(row, p)) parts = 1;
-  const i64 waves = p.deterministic ? 1 : 2, in_use = p.deterministic ? device.l2_bytes / 2 : device.l2_bytes / 5 * 4;
+  // Two waves of long and short key tiles take an SM no longer than the longest of them does: too little to make up
+  // for blocks before them that end late.
+  const i64 waves = p.deterministic ? 1 : 4, in_use = p.deterministic ? device.l2_bytes / 2 : device.l2_bytes / 5 * 4;
   const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
   const i64 in_waves = ceil_div<i64>(waves * device.num_sms, tiles_k * parts);
   const i64 in_l2 = in_use / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
