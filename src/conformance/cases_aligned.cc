@@ -24,6 +24,7 @@ void add_ordered_varlen(const Add& add) {
 // that see fewer keys than others, rows of packed sequences.
 template <class Add>
 void add_split_decode(const Add& add) {
+  add("_decode_splits_13", {.batch = 2, .heads_q = 8, .len_q = 1, .len_k = 336, .page_size = 16, .num_splits = 13});
   for (const int32_t splits : {2, 7}) {
     const std::string suffix = "_splits_" + std::to_string(splits);
     add("_decode" + suffix, {.batch = 3,

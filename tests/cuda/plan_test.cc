@@ -165,18 +165,20 @@ TEST_F(PlanTest, OneQueryRowTakesDecodeAndSplits) {
   EXPECT_GT(mica_plan_splits(plan.plan), 8) << "100 multiprocessors, 4 pairs of batch and head";
 }
 
-// On Hopper the last block joins few splits of few rows; a word of the workspace tells it, by a number that no two
-// calls share.
+// On Hopper the last block joins few splits of few rows, unless there are blocks for every SM and a second one for some
+// of the 100; a word of the workspace tells it, by a number that no two calls share.
 TEST_F(PlanTest, FewSplitsOfDecodeAreOneLaunch) {
   struct Case {
-    int64_t group, rows;
+    int64_t heads_k, group, rows, keys;
     int32_t splits;
     bool is_joined;
   };
-  for (const Case& c : {Case{1, 1, 16, true}, Case{1, 1, 17, false}, Case{8, 1, 16, true}, Case{8, 2, 16, false},
-                        Case{8, 2, 8, true}, Case{16, 1, 9, false}}) {
-    mica_attention a = describe(2 * c.group, c.rows, 8192);
-    a.k = a.v = {MICA_BF16, 16, {2, 8192, 2, 64}, {1048576, 128, 64, 1}};
+  for (const Case& c : {Case{2, 1, 1, 8192, 16, true}, Case{2, 1, 1, 8192, 17, false}, Case{2, 8, 1, 8192, 16, true},
+                        Case{2, 8, 2, 8192, 16, false}, Case{2, 8, 2, 8192, 8, true}, Case{2, 16, 1, 8192, 9, false},
+                        Case{16, 1, 1, 8192, 3, true}, Case{16, 1, 1, 8192, 4, false}, Case{16, 1, 1, 1024, 4, true},
+                        Case{16, 1, 1, 8192, 6, true}}) {
+    mica_attention a = describe(c.heads_k * c.group, c.rows, c.keys);
+    a.k = a.v = {MICA_BF16, 16, {2, c.keys, c.heads_k, 64}, {c.keys * c.heads_k * 64, c.heads_k * 64, 64, 1}};
     a.control.num_splits = c.splits;
     const Plan plan(a);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();

@@ -56,29 +56,6 @@ bool can_overlap(const KernelChoice& choice, i32 index) {
 
 namespace {
 
-// Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch. That
-// block is alone with what combine's blocks share, so it must be little: of a row no more than its threads take in
-// about the time that a launch costs, of all rows no more than they take at once.
-bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams& params) {
-  constexpr i32 kMostOfRow = 1024, kMostOfRows = 8 * kMostOfRow;  // elements
-  const KernelRow& row = kernel_table().rows[index];
-  const i32 num_splits = params.splits.num_splits;
-  if (!row.traits.joins_splits || num_splits <= 1 || num_splits > kMostJoinedSplits) return false;
-  const KernelImage& image = choice.images.images[find_image(choice.images, index, choice.device.arch)];
-  if (image.arch != 90 || image.is_ptx) return false;
-  const i32 heads = min_of(params.group, row.tile_q), queries = decode_queries(row.tile_q, params.group);
-  const i32 rows = heads * (params.packed_q ? queries : min_of(queries, choice.problem.max_len_q));
-  const i32 of_row = num_splits * row.dim_v;
-  return of_row <= kMostOfRow && params.section_heads * rows * of_row <= kMostOfRows &&
-         params.section_heads * joined_splits(num_splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
-}
-
-// The last step, which the kernel of row `index` makes, may begin before the one before it is done.
-void let_overlap(Plan& plan, const KernelChoice& choice, i32 index) {
-  Steps& steps = steps_of(plan);
-  steps.step[steps.num_steps - 1].overlaps = kernel_table().rows[index].traits.waits && can_overlap(choice, index);
-}
-
 // Queries of a tile, and blocks of all tiles, of a kernel's grid.
 i32 queries_of_tile(const KernelRow& row, const Problem& p) {
   return row.traits.packs_heads ? decode_queries(row.tile_q, p.group) : joined_tile(row.tile_q, p);
@@ -87,6 +64,32 @@ i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& param
   const i32 head_tiles =
       row.traits.packs_heads ? decode_head_tiles(row.tile_q, p.group) * p.heads_k / params.section_heads : p.heads_q;
   return i64(params.tiles_q) * head_tiles * (params.packed_q == 1 ? 1 : p.batch);
+}
+
+// Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch. That
+// block is alone with what combine's blocks share, so it must be little. Nor where some SMs have a block more than
+// others: without a combine in between the next call's blocks take the room that is left, and the rest of them come
+// beside them (is_spread); blocks of few keys gain more than that.
+bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams& params) {
+  constexpr i32 kMostElements = 8192, kFewKeys = 256;
+  const KernelRow& row = kernel_table().rows[index];
+  const i32 num_splits = params.splits.num_splits;
+  if (!row.traits.joins_splits || num_splits <= 1 || num_splits > kMostJoinedSplits) return false;
+  const KernelImage& image = choice.images.images[find_image(choice.images, index, choice.device.arch)];
+  if (image.arch != 90 || image.is_ptx) return false;
+  const i32 heads = min_of(params.group, row.tile_q), queries = decode_queries(row.tile_q, params.group);
+  const i32 rows = heads * (params.packed_q ? queries : min_of(queries, choice.problem.max_len_q));
+  const i64 sms = choice.device.num_sms, blocks = blocks_of(row, choice.problem, params) * num_splits;
+  const bool leaves_room = blocks > sms && 16 * blocks < 15 * row.blocks * sms;
+  return !(leaves_room && choice.problem.hint_len_k > i64(num_splits) * kFewKeys) &&
+         params.section_heads * rows * num_splits * row.dim_v <= kMostElements &&
+         params.section_heads * joined_splits(num_splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
+}
+
+// The last step, which the kernel of row `index` makes, may begin before the one before it is done.
+void let_overlap(Plan& plan, const KernelChoice& choice, i32 index) {
+  Steps& steps = steps_of(plan);
+  steps.step[steps.num_steps - 1].overlaps = kernel_table().rows[index].traits.waits && can_overlap(choice, index);
 }
 
 // Whether packed sequences are about as long as the longest is said to be, so that few tiles of a dense batch would be

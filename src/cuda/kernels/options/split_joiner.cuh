@@ -78,10 +78,11 @@ struct SplitJoiner {
 #pragma unroll 1
     for (i32 index = thread; index < rows.rows * kChunks; index += 32 * warps) {
       const i32 column = index % kChunks * 4;
+      if (column >= p.dim_v) continue;
       const float* part = p.partial_o + part_row(room.row[index / kChunks]) * p.dim_v + column;
       u32 to = shared_address(room.o + index * 4);
-#pragma unroll 1
-      for (i32 split = 0; split < n && column < p.dim_v; ++split) {
+#pragma unroll 4
+      for (i32 split = 0; split < n; ++split) {
         cp_async_16(to, part);
         part += split_step() * p.dim_v;
         to += rows.rows * dim_v * 4;
@@ -123,7 +124,7 @@ struct SplitJoiner {
     const i32 n = p.splits.num_splits, team = combine_team_warps(n, kMostJoinedSplits);
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] = -0.0f;  // to which a sum is added as it is
-#pragma unroll 1
+#pragma unroll 2
     for (i32 member = 0; member < team; ++member) {
       float4 part[kSplitsOfMember];
       float share[kSplitsOfMember], sum[4] = {0, 0, 0, 0};
