@@ -26,7 +26,7 @@ constexpr bool kCallsIn = HWY_TARGET != HWY_NEON;
 template <i32 kDtype>
 constexpr bool kReadsInOrder = !kCallsIn || kLanes == 16;
 template <i32 kDtype>
-constexpr bool kByPairs = kHasPairs && kDtype == MICA_BF16;
+constexpr bool kByPairs = (kHasPairs && kDtype == MICA_BF16);
 // Where pairs gain by it: long rows wait for memory, short ones for arithmetic. Four rows gain nothing.
 HWY_API bool is_in_order_by_pairs(i32 rows, i32 dim) { return rows <= 3 && dim >= (rows == 1 ? 129 : 128); }
 
