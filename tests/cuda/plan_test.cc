@@ -385,6 +385,23 @@ TEST_F(PlanTest, SectionsOfHeadsHaveOneSize) {
   }
 }
 
+// Items of a dense batch are found by its one length, unless a vector says how much of it is used.
+TEST_F(PlanTest, ADenseBatchHasOneLength) {
+  for (const bool is_used : {false, true}) {
+    mica_attention a = describe(4, 256, 320);
+    a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.o.shape[0] = 64;
+    if (is_used) a.sequences.vectors = MICA_SEQUSED_K;
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    if (fake.arch[device] < 90) GTEST_SKIP() << mica_plan_kernel(plan.plan) << ": the build has no images for Hopper";
+    mica_bindings x = bind(plan);
+    if (is_used) x.seqused_k = reinterpret_cast<int32_t*>(0x70000);
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(launched().even_len_q, is_used ? 0 : 256);
+    EXPECT_EQ(launched().even_len_k, is_used ? 0 : 320);
+  }
+}
+
 // 64 heads of one key head with few keys for each SM: the small blocks of decode_sm80, not a wider row of Hopper's.
 TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   for (const int64_t keys : {16384, 65536 * 4}) {

@@ -3,6 +3,7 @@
 // block tells the others through shared memory.
 #pragma once
 
+#include "device/ptx_draw.cuh"
 #include "device/ring_sm90.cuh"
 
 namespace mica {
@@ -29,7 +30,7 @@ struct WorkCounter {
         raise_to(counter, begin());
       else if (!has_drawn)
         set_up();
-      drawn = atomic_add(counter, 1);
+      drawn = draw_from(counter);
     }
     has_drawn = true;
   }
@@ -37,7 +38,7 @@ struct WorkCounter {
     if (!counter) return -1;
     if (is_hasty && threadIdx.x % 32 == 0 && drawn >> kCountBits != epoch) {
       set_up();
-      drawn = atomic_add(counter, 1);
+      drawn = draw_from(counter);
     }
     const u32 item = __shfl_sync(0xffffffffu, u32(drawn) & ((1u << kCountBits) - 1), 0);
     // Every block draws once in vain.

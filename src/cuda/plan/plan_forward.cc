@@ -101,8 +101,9 @@ bool packs_evenly(const Problem& p) {
 
 // Whether all of them are that long if it is right, so that a kernel knows where they are before it reads it. Keys that
 // are not packed have a length that no hint changes: a shorter one would let a block take two long items as short ones.
+// A dense batch has no hints.
 bool is_one_length(const Problem& p) {
-  return p.total_q == i64(p.batch) * p.hint_len_q && p.len_new == 0 && p.page_size == 0 &&
+  return p.joined_heads == 0 && p.total_q == i64(p.batch) * p.hint_len_q && p.len_new == 0 && p.page_size == 0 &&
          (is_packed_k(p) ? p.total_k == i64(p.batch) * p.hint_len_k : p.hint_len_k == p.max_len_k) &&
          (p.vectors & ~u32(MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K)) == 0;
 }
@@ -124,10 +125,12 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const KernelRow& row = kernel_table().rows[index];
   WorkspaceLayout& layout = steps_of(plan).layout;
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
-  if (row.traits.cuts_boxes && splits.num_splits == 1 && packs_evenly(p)) {
-    params.packed_q = kPackedEvenly;
-    params.tiles_q = ceil_div(p.hint_len_q, row.tile_q);
-    if (is_one_length(p)) {
+  if (row.traits.cuts_boxes && splits.num_splits == 1) {
+    if (packs_evenly(p)) {
+      params.packed_q = kPackedEvenly;
+      params.tiles_q = ceil_div(p.hint_len_q, row.tile_q);
+    }
+    if (params.packed_q != 1 && is_one_length(p)) {
       params.even_len_q = p.hint_len_q;
       params.even_len_k = p.hint_len_k;
     }

@@ -69,13 +69,15 @@ struct ForwardWorkSm90 : Block {
   // The kernel before this one may still run (steps.h), and may be the one that writes the lengths. Where there are
   // none, the block's first tile is known without it.
   MICA_DEVICE void deal_out() {
+    if constexpr (begins_ahead) {
+      EvenItems items = {0, kNotDrawn, p.even_len_q == 0};
+      if (!items.is_ahead && deal_out_even(items)) return;
+      if (p.packed_q == kPackedEvenly) {
+        deal_out_evenly(items);
+        return;
+      }
+    }
     if (is_counted_here()) {
-      if constexpr (begins_ahead)
-        if (p.packed_q == kPackedEvenly) {
-          EvenItems items = {0, kNotDrawn, p.even_len_q == 0};
-          if (items.is_ahead || !deal_out_even(items)) deal_out_evenly(items);
-          return;
-        }
       if constexpr (packs) deal_out_packed();
       return;
     }
@@ -215,19 +217,29 @@ struct ForwardWorkSm90 : Block {
     bool is_ahead;
     u32 parity = 0;
   };
-  // The same of packed sequences that all have one length if what was said is right: as a dense batch. What an item's
-  // place was taken for is compared while the next one is drawn. False: it is not right, and the items are dealt out
-  // again.
+  // The same of sequences that all have one length: a dense batch, or packed ones if what was said of them is right.
+  // Where a block has many short items, which last no longer than to find them, the next one, and what an item's place
+  // was taken for, are asked for before the item is told of, and looked at then: both are far away. Of few items
+  // whoever asks so soon has one too many. False: it is not right, and the items are dealt out again.
   MICA_DEVICE bool deal_out_even(EvenItems& items) {
+    constexpr i32 kFewItems = 4;
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items), true};
     split = 0;
     i32 before = -1;  // the sequence of the item before, if that one is not confirmed yet
     for (i32 work = i32(blockIdx.x); work >= 0;) {
-      tile_row = this->locate_evenly(work) * tile_q;
+      tile_row = this->locate_evenly(work) * this->tile_rows();
       sequence = even_sequence();
       band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
-      tiles = this->tiles_of(tile_row, min_of(tile_row + tile_q, sequence.len_q));
+      tiles = this->tiles_of(tile_row, min_of(tile_row + this->tile_rows(), sequence.len_q));
+      const EvenPart part = even_part(before);
+      const bool draws = !is_long();
+      const bool is_ahead = counter.has_drawn && p.work_items > kFewItems * i32(gridDim.x);
+      i32 found = part.begin;
       work_ring.wait_empty();
+      if (is_ahead) {
+        if (p.packed_q) found = *part.where;
+        if (draws) counter.ask();
+      }
       work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
       announce(work, false);
       const i32 next = work + i32(gridDim.x);
@@ -236,10 +248,15 @@ struct ForwardWorkSm90 : Block {
         work = next;
         continue;
       }
-      if (!counter.has_drawn) griddepcontrol_wait();
-      const bool draws = !is_long();
-      if (draws) counter.ask();
-      const bool is_right = confirm_even(before);
+      if (!is_ahead) {
+        if (!counter.has_drawn) {
+          if (p.packed_q) load_relaxed(part.where);  // in vain: then they are near when the kernel before is done
+          griddepcontrol_wait();
+        }
+        if (p.packed_q) found = *part.where;
+        if (draws) counter.ask();
+      }
+      const bool is_right = !p.packed_q || confirm_even(before, found == part.begin);
       await_end(items.parity);
       if (!is_right) {
         items.work = work < p.first_items ? 0 : work;
@@ -304,24 +321,35 @@ struct ForwardWorkSm90 : Block {
   }
   MICA_DEVICE Sequence even_sequence() const {
     Sequence s = {};
-    s.q_begin = i64(batch_index) * p.even_len_q;
     s.len_q = s.slot_len_q = p.even_len_q;
     s.len_k = s.slot_len_k = s.append_begin = p.even_len_k;
+    if (p.packed_q)
+      s.q_begin = i64(batch_index) * p.even_len_q;
+    else
+      s.q_slot = batch_index;
     if (p.sequences.cu_seqlens_k)
       s.k_begin = i64(batch_index) * p.even_len_k;
     else
       s.k_slot = batch_index;
     return s;
   }
-  // Whether the item's sequence, and that of the item before (or -1), lie as even_sequence says: four lanes each read
-  // where it begins and ends, all at once.
-  MICA_DEVICE bool confirm_even(i32 before) const {
+  // Where the item's sequence, and that of the item before (or -1), begin and end, and where they would by
+  // even_sequence: four lanes for each, all at once.
+  struct EvenPart {
+    const i32* where;
+    i32 begin;
+  };
+  MICA_DEVICE EvenPart even_part(i32 before) const {
     const i32 lane = i32(threadIdx.x) % 32, i = ((lane & 4) && before >= 0 ? before : batch_index) + (lane & 1);
     const bool is_key = (lane & 2) && p.sequences.cu_seqlens_k;
     const i32* begins = is_key ? p.sequences.cu_seqlens_k : p.sequences.cu_seqlens_q;
-    const bool is_right = __all_sync(0xffffffffu, begins[i] == i64(i) * (is_key ? p.even_len_k : p.even_len_q));
+    return {begins + i, i * (is_key ? p.even_len_k : p.even_len_q)};
+  }
+  MICA_DEVICE bool confirm_even(i32 before, bool is_as_said) const {
+    const bool is_right = __all_sync(0xffffffffu, is_as_said);
     const i32 last = work_ring.place.stage ^ 1;
-    for (i32 slot = before >= 0 ? 0 : last; slot <= last; ++slot) confirm(slot, is_right);
+    if (before >= 0) confirm(last ^ 1, is_right);
+    confirm(last, is_right);
     return is_right;
   }
   // Whether the lengths of the first sequences, of which `table` then has a copy, are read before the kernel before
@@ -418,6 +446,7 @@ struct ForwardWorkSm90 : Block {
   MICA_DEVICE bool is_long() const { return tiles.end - tiles.begin > kDrawnAhead; }
   // Of the block's key tiles those that a consumer's queries from `row` on see; none: an empty range at their end.
   MICA_DEVICE TileRange own_tiles(i32 row) const {
+    if constexpr (kConsumers == 1) return tiles;
     const i32 row_end = min_of(row + this->consumer_rows(), band.len_q);
     TileRange range = row < row_end ? this->tiles_of(row, row_end) : TileRange{0, 0, 0, 0};
     range.begin = clamp_to(range.begin, tiles.begin, tiles.end);
