@@ -31,14 +31,21 @@ TileCounts most_tiles(const KernelRow& row, const Problem& p) {
 // Times are counted in products of a query tile and a key tile. A key tile costs some beside them, and more where its
 // gradients are added to those of other blocks.
 constexpr i64 kStepsOfTile = 2, kStepsOfSharedTile = 5;
+// Where whole heads and single key tiles are compared, twice as finely: a key tile of a head costs less than one alone.
+constexpr i64 kHalfStepsOfHeadTile = 6, kHalfStepsOfSingleTile = 8, kHalfStepsOfSharing = 6;
 constexpr i32 kShortKeys = 1024;
 
-// How long whole heads take.
-i64 steps_of_heads(const KernelRow& row, const Problem& p, const Device& device, i32 query_parts) {
+bool is_causal(const Problem& p) { return p.window_right < kUnlimited && p.window_left == kUnlimited; }
+
+// Half steps of one key tile with `tiles_q` query tiles of each of `heads`: under a causal mask the mean of all.
+i64 half_steps(const Problem& p, i64 heads, i64 tiles_q) { return heads * (is_causal(p) ? tiles_q + 1 : 2 * tiles_q); }
+
+// How long whole heads take, in half steps.
+i64 half_steps_of_heads(const KernelRow& row, const Problem& p, const Device& device, i32 query_parts) {
   const TileCounts tiles = mean_tiles(row, p);
   const i64 rounds = ceil_div<i64>(i64(p.batch) * p.heads_k * query_parts, device.num_sms);
-  return rounds * tiles.k *
-         (p.group * ceil_div<i64>(tiles.q, query_parts) + (query_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
+  return rounds * tiles.k * (half_steps(p, p.group, ceil_div<i64>(tiles.q, query_parts)) + kHalfStepsOfHeadTile +
+                             (query_parts > 1 ? kHalfStepsOfSharing : 0));
 }
 
 // What a key tile reads and adds to of a query: Q, dO and the sums of dQ.
@@ -81,7 +88,6 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
   const bool has_sums = share.head_parts > 1 || p.group >= 4;
   const i32 fewest_heads = p.deterministic && has_sums ? 1 : share.part_heads;
   const i64 sms = device.num_sms, tiles_q = mean_tiles(row, p).q, head_bytes = p.max_len_q * bytes_of_query_row(row, p);
-  const bool is_causal = p.window_right < kUnlimited && p.window_left == kUnlimited;
   const i64 many = p.hint_len_k <= kShortKeys ? 11 : 14;  // quarters of a wave: a part costs short sequences more
   if (fewest_heads == 1) share = {1, p.group, 1};
   i64 least = 0;
@@ -89,7 +95,7 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
     if (p.group % heads != 0) continue;
     const i32 parts = p.group / heads;
     const i64 items = key_blocks * parts;
-    if (is_causal) {
+    if (is_causal(p)) {
       // Two full waves are even, where the second one's long key tiles follow short ones, and so are many. A block's
       // heads follow one another: L2 should keep all of them, since blocks of different lengths are at different ones.
       const bool is_even = (items * 10 >= sms * 19 && items <= sms * 2) || items * 4 >= sms * many;
@@ -111,7 +117,7 @@ BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& 
   if (!can_share_keys(row, p) || p.deterministic) return share;
   const i32 most = i32(min_of<i64>(kMostParts, mean_tiles(row, p).q));
   for (i32 parts = 2; parts <= most; ++parts)
-    if (steps_of_heads(row, p, device, parts) < steps_of_heads(row, p, device, share.query_parts))
+    if (half_steps_of_heads(row, p, device, parts) < half_steps_of_heads(row, p, device, share.query_parts))
       share.query_parts = parts;
   return share;
 }
@@ -144,10 +150,14 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   // There, too, the long key tiles of the second half of the heads should follow short ones of the first.
   const bool has_halves = p.deterministic && !(takes_parts_apart(row, p) && parts > 1);
   const i64 heads = i64(p.batch) * p.heads_k, most = has_halves ? heads / 2 : heads;
-  if (takes_parts_apart(row, p)) parts = 1;
   // Two waves of long and short key tiles take an SM no longer than the longest of them does: too little to make up
-  // for blocks before them that end late.
-  const i64 waves = p.deterministic ? 1 : 4, in_use = p.deterministic ? device.l2_bytes / 2 : device.l2_bytes / 5 * 4;
+  // for blocks before them that end late. But blocks that take several heads are at different ones of them, and with
+  // many or wide ones more waves do not stay in L2 (40:8 heads of 128 took a third longer).
+  constexpr i32 kNarrow = 64, kFewHeads = 4;
+  const bool is_light = row.dim_qk <= kNarrow && ceil_div(p.group, parts) <= kFewHeads;
+  if (takes_parts_apart(row, p)) parts = 1;
+  const i64 waves = p.deterministic ? 1 : is_light ? 4 : 2;
+  const i64 in_use = p.deterministic ? device.l2_bytes / 2 : device.l2_bytes / 5 * 4;
   const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
   const i64 in_waves = ceil_div<i64>(waves * device.num_sms, tiles_k * parts);
   const i64 in_l2 = in_use / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
@@ -192,19 +202,18 @@ bool stores_dq_first(const KernelRow& row, const Problem& p) {
   return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow);
 }
 
-// How long single key tiles take.
-static i64 steps_of_key_tiles(const KernelRow& row, const Problem& p, const Device& device) {
+// How long single key tiles take, in half steps.
+static i64 half_steps_of_key_tiles(const KernelRow& row, const Problem& p, const Device& device) {
   const TileCounts tiles = mean_tiles(row, p);
   const i64 key_blocks = i64(p.batch) * p.heads_k * tiles.k;
   const BackwardShare share = share_by_waves(row, p, device, key_blocks);
   return ceil_div<i64>(key_blocks * share.head_parts, device.num_sms) *
-         (share.part_heads * tiles.q + (share.head_parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
+         (half_steps(p, share.part_heads, tiles.q) + kHalfStepsOfSingleTile +
+          (share.head_parts > 1 ? kHalfStepsOfSharing : 0));
 }
 
 const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kMostKeys = 1024, kNarrowest = 64, kStepOfDims = 32;
-  // A step of single key tiles costs more by a quarter: they add to dQ's sums in the workspace.
-  constexpr i64 kStepOfHeads = 4, kStepOfTiles = 5;
   if (p.max_len_k == 0) return "there are no keys";
   if (p.batch_invariant) return "the batch decides whether it is faster, and bits must not go by it";
   // The row that fits the heads has said why not.
@@ -214,24 +223,25 @@ const char* why_not_whole_heads(const KernelRow& row, const Problem& p, const De
     return "it writes dQ in q's type, 16 bytes at a time";
   const TileCounts most = most_tiles(row, p);
   const i32 query_parts = share_heads(row, p, device).query_parts;
-  i64 by_tiles = steps_of_key_tiles(row, p, device);
-  i64 by_heads = steps_of_heads(row, p, device, query_parts);
+  i64 by_tiles = half_steps_of_key_tiles(row, p, device);
+  i64 by_heads = half_steps_of_heads(row, p, device, query_parts);
   // Of packed sequences the longest ends when others have nothing left to do.
   if (is_packed_k(p)) {
-    const i64 longest = p.group * most.q + kStepsOfTile;
-    by_tiles += longest / 2;
-    by_heads += longest * most.k / 2;
+    const i64 longest = half_steps(p, p.group, most.q);
+    by_tiles += (longest + kHalfStepsOfSingleTile) / 2;
+    by_heads += (longest + kHalfStepsOfHeadTile) * most.k / 2;
   }
-  by_tiles *= kStepOfTiles;
-  by_heads *= kStepOfHeads;
   // Each key tile reads Q and dO of its head again, and adds to its dQ. Single key tiles of one head run side by side;
-  // here as many heads are under way as SMs have parts of: what does not stay in L2 comes from memory, a quarter
-  // slower.
-  const i64 len_q = is_packed_q(p) ? p.hint_len_q : p.max_len_q;
-  const i64 heads_at_once =
-      ceil_div<i64>(min_of<i64>(device.num_sms, i64(p.batch) * p.heads_k * query_parts), query_parts);
-  if (most.k > 1 && heads_at_once * p.group * len_q * bytes_of_query_row(row, p) > device.l2_bytes / 5 * 4)
-    by_heads += by_heads / 4;
+  // of whole heads as many are under way as SMs have parts of: what crosses L2's halves is slower by an eighth, what
+  // does not stay in L2 by a quarter.
+  const i64 heads = i64(p.batch) * p.heads_k, len_q = is_packed_q(p) ? p.hint_len_q : p.max_len_q;
+  const auto slower_by = [&](i64 time, i64 blocks_of_head) {
+    const i64 heads_at_once = ceil_div<i64>(min_of<i64>(device.num_sms, heads * blocks_of_head), blocks_of_head);
+    const i64 bytes = most.k > 1 ? heads_at_once * p.group * len_q * bytes_of_query_row(row, p) : 0;
+    return bytes > device.l2_bytes / 5 * 4 ? time / 4 : bytes > device.l2_bytes / 2 ? time / 8 : 0;
+  };
+  by_heads += slower_by(by_heads, query_parts);
+  by_tiles += slower_by(by_tiles, most.k);
   return by_heads < by_tiles ? "" : "there are too few heads for its blocks";
 }
 
