@@ -252,7 +252,7 @@ class Questions {
 };
 
 constexpr i32 kUsualTile = 192;  // queries
-constexpr i32 kNarrow = 64;      // head dimensions up to here have a row of their own, and tiles of 256 queries
+constexpr i32 kNarrow = 64;      // head dimensions up to here have rows of their own
 // Batch-invariant: tiles are chosen as if there were so many sequences, since sums go by them.
 i64 sequences_of(const Problem& p) {
   constexpr i64 kInvariantBatch = 8;

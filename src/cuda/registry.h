@@ -22,7 +22,7 @@ enum class Role : i32 {
   PROBS,             // the softmax itself, for tests
   BACKWARD_PREPARE,  // the row sums of dO * O
   BACKWARD,          // dK, dV, and dQ in fp32
-  BACKWARD_FINISH,   // dQ in its own type
+  BACKWARD_FINISH,   // dQ in its own type; dK and dV where several blocks added to them
   BACKWARD_BIAS,     // dBias, by computing dS again
   BACKWARD_SINKS,    // dSinks from the row sums
 };
@@ -30,7 +30,7 @@ enum class Role : i32 {
 // The lengths that suit a row of several that could run: forward_sm90's tiles (docs/design/tuning.md).
 enum class Lengths {
   ANY,
-  MIDDLE,       // queries that tiles of 192 would waste
+  MIDDLE,       // its tiles come through all queries in fewer rounds than those of 192, or are cheapest
   FEW_KEYS,     // one small key tile, or more where that is cheapest: several small blocks an SM
   ONE_TILE,     // one tile, or more where that is cheapest: two blocks an SM, one loads while the other computes
   FEW_QUERIES,  // up to two tiles that 192 queries a tile would waste, and many keys

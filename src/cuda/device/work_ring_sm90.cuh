@@ -8,7 +8,8 @@
 
 namespace mica {
 
-// A block's first item is its own index; those from `first` on are drawn. The counter is an epoch (40 bits), which no
+// Items below `first` are the blocks' own: their index, and in calls of short items the one a grid further. Those from
+// `first` on are drawn. The counter is an epoch (40 bits), which no
 // two calls share, and a count: what lies in the workspace before the call has another epoch, and the last draw of a
 // call leaves epoch 0, so that the call can be repeated as it is. No two launches use a workspace at the same time.
 struct WorkCounter {
@@ -84,14 +85,14 @@ struct WorkRing {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring().full(place.stage));
     place.next();
   }
-  // A part of the call's first or second item after it was announced, which nobody reads before another barrier.
+  // A part of the item in a slot after it was announced, which nobody reads before another barrier.
   template <class Part>
-  MICA_DEVICE void store_item(i32 item, u32 offset, const Part& part) const {
-    store_at(slot(item) + offset, part);
+  MICA_DEVICE void store_item(i32 stage, u32 offset, const Part& part) const {
+    store_at(slot(stage) + offset, part);
   }
   template <class Part>
-  MICA_DEVICE Part load_item(i32 item, u32 offset) const {
-    return load_at<Part>(slot(item) + offset);
+  MICA_DEVICE Part load_item(i32 stage, u32 offset) const {
+    return load_at<Part>(slot(stage) + offset);
   }
 
   // By each thread of a taking warp, in this order.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// After backward: dQ from its fp32 accumulator, scaled, to its type and strides. A block takes one (tile_q, dim) block.
+// After backward: dQ, or dK or dV to which several blocks added, from its fp32 accumulator, scaled, to its type and
+// strides. A block takes one (tile_q, dim) block.
 // Columns dim_qk and tile_q of its row may be 0: then the parameters say what they are.
 #pragma once
 

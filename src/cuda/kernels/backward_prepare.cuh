@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE), and
-// zeros for dQ's accumulator. A group of lanes shares a row; memory-bound.
+// Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE),
+// zeros for the sums and counts in the workspace that begin with them, and packed sequences in the order of their
+// lengths. A group of lanes shares a row; memory-bound.
 #pragma once
 
 #include "device/attend.cuh"

@@ -78,7 +78,7 @@ struct ForwardSm90
   static constexpr bool kInBlocks = reads_page_blocks(kPaged, kHasSmallPages, dim_qk);
   using KTile = KeyTile<round_up(dim_qk, 64), tile_k, kInBlocks>;
   using VTile = KeyTile<round_up(dim_v, 64), tile_k, kInBlocks>;
-  using OTile = PanelTile<round_up(dim_v, 64), 64>;  // of a consumer, in the place of its Q
+  using OTile = PanelTile<round_up(dim_v, 64), 64>;  // of a consumer, in the place of its Q or in a room of their own
   static_assert(kLayout.k == kQSlots * kConsumers * QTile::kBytes && kLayout.v - kLayout.k == stages * KTile::kBytes &&
                 kLayout.o - kLayout.v == stages * VTile::kBytes && OTile::kBytes <= QTile::kBytes);
   using Scores = float[1][tile_k / 8][4];
@@ -598,7 +598,7 @@ struct ForwardSm90
       if (keys.end - keys.begin == 1 && sum > 0.0f) scale[0][half] *= sum / unpack<Element>(pack<Element>(sum, sum)).x;
     }
   }
-  // Writes O through the slot of this tile's Q, from where the copy engine takes it. Where its boxes would not end with
+  // Writes O through the slot of this tile's Q, or the room that O has, from where the copy engine takes it. Where its boxes would not end with
   // a packed sequence, those rows go from the registers, and so does O where there was no Q. Warps without rows have
   // nothing to write, which takes long from the registers.
   MICA_DEVICE void finish(i32 group, const Result& r, const float (&scale)[1][2]) {

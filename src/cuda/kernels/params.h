@@ -115,7 +115,9 @@ struct ForwardParams {
   i32 work_items;     // query tiles in all; forward_sm90 may have fewer blocks
   i32 joined_rows;    // see Problem; 64 where heads are not joined
   i32 first_items;    // forward_sm90: so many of them, a block's first or its first two, need no draw
-  u64* work_counter;  // from which blocks draw further query tiles (device/work_ring_sm90.cuh); null: none is left
+  // From which blocks draw further query tiles (device/work_ring_sm90.cuh); of decode_sm80 a word a tile, whose last
+  // block joins the splits (device/last_block_sm90.cuh); null: neither.
+  u64* work_counter;
   u64 work_epoch;
   i32 even_len_q, even_len_k;  // of each packed sequence, if all are as long as the caller says; 0: they are not
   // (batch, query head) pairs whose tiles are dealt out together: their K and V stay in L2; decode_sm80: key heads that
@@ -269,7 +271,7 @@ struct BackwardPrepareParams {
   i32 heads_k, tile_k;
 };
 
-// dQ from its accumulator to its type and strides.
+// dQ from its accumulator to its type and strides; dK or dV likewise (of_keys).
 struct BackwardFinishParams {
   RowsArg dq;
   i32 dq_dtype;

@@ -192,7 +192,7 @@ struct ForwardWorkSm90 : Block {
         tiles = TileRange{0, 0, 0, 0};
         const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
         if (tile_row < row_end) tiles = this->tiles_of(tile_row, row_end);
-        is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys results would not wait
+        is_announced = !is_ahead || tiles.begin < tiles.end;  // without keys there is nothing to ask for ahead
         if (is_announced) announce(work, !is_ahead);
       }
       bool is_right = true;

@@ -5,9 +5,10 @@
 // the second those of b, and each passes its probabilities on through shared memory:
 //
 //   fetch a   a0 | a1 | a2 | ...      two warps each, one for each half of V's columns: a half is free for the next
-//   tile fetch b   b0 | b1 | b2 | ...      as soon as the warpgroup that owns these columns has taken it first     S of
-//   a | softmax, pass on P | O += P V of a |                    O += P V of b | S of the next a | ... second    S of b
-//   |                    | O += P V of a | softmax, pass on P | O += P V of b | S of the next b | ...
+//   fetch b   b0 | b1 | b2 | ...      tile as soon as the warpgroup that owns these columns has taken it
+//
+//   first     S of a | softmax, pass on P | O += P V of a |                    | O += P V of b | S of the next a | ...
+//   second    S of b |                    | O += P V of a | softmax, pass on P | O += P V of b | S of the next b | ...
 //
 // Both take a before b, so that both know the maximum that P refers to: the second warpgroup goes on from the maximum
 // that the first one passes on with P, and the first from the second's. While one computes exponentials the other's
