@@ -77,7 +77,7 @@ i32 find_better(const KernelChoice& choice, i32 index, Problem& forward, i32& ls
   if (in_one_axis || (can_combine && heads_in_boxes(p, forward))) {
     const i32 other = find();
     if (other >= 0) {
-      forward.num_splits = ranges_of_joined(kernel_table().rows[other], forward, choice, is_decode);
+      forward.num_splits = ranges_of_joined(kernel_table().rows[other], forward, choice, is_decode ? &row : nullptr);
       if (forward.num_splits == 0 && is_better_in_one_tile(forward, num_sms)) forward.num_splits = 1;
       if (p.num_splits == 1) forward.num_splits = min_of(forward.num_splits, 1);
       if (forward.num_splits > 0) return other;

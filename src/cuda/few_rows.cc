@@ -32,21 +32,116 @@ i64 bytes_of_keys(const Problem& p) {
   return i64(p.batch) * p.heads_k * seen_keys(p) * (p.dim_qk + p.dim_v) * dtype_bytes(p.k.dtype);
 }
 
-// Several queries of wide heads, in boxes.
-bool is_wide_joined(const Problem& p) { return p.joined_heads > 0 && columns_of(p) > kWide; }
-
-// Up to how many rows of a key head decode reads keys about as often as a tile of joined heads would, whose blocks do
-// more at once: that matters where the keys come from L2.
-i32 most_rows_of_decode(const Problem& p, const Device& device) {
-  if (p.dtype == MICA_FP8_E4M3) return 127;
-  if (is_wide_joined(p) && 2 * bytes_of_keys(p) <= 5 * i64(device.l2_bytes)) return kDecodeRows;
-  return 9 * bytes_of_keys(p) <= 4 * i64(device.l2_bytes) ? 32 : 64;
-}
-
 // Tiles of so many rows that share a key head, of decode.
 constexpr i32 kMostTiles = 4;
 i32 decode_tiles(i32 tile_q, const Problem& p) {
   return ceil_div(max_of(p.hint_len_q, 1), decode_queries(tile_q, p.group)) * decode_head_tiles(tile_q, p.group);
+}
+
+// Up to how many rows of a key head decode is not compared with joined heads: it was the faster one of nearly all that
+// were timed, and of few keys none were.
+i32 most_rows_of_decode(const Problem& p) {
+  constexpr i32 kLeastKeys = 1024;
+  if (p.dtype == MICA_FP8_E4M3) return 127;
+  return seen_keys(p) < kLeastKeys ? kTile : p.group == 1 ? 2 * kDecodeRows : kDecodeRows;
+}
+
+// Whether decode's small blocks would be two on many SMs and one on others, for as long as their keys in L2 take, where
+// a row of forward has room for three: all of them run at once so.
+bool evens_out(const KernelRow& row, const Problem& p, const Device& device) {
+  const i64 blocks = i64(p.batch) * p.heads_k;
+  return row.blocks > 2 && p.max_len_q == kDecodeRows && 8 * blocks > 9 * device.num_sms &&
+         blocks < 2 * device.num_sms && bytes_of_keys(p) <= device.l2_bytes;
+}
+
+// What a call of few rows takes, by a model that was fitted on an H200 (docs/design/tuning.md, "Costs of few rows"):
+// the SM with most blocks makes one after the other, or as many at a time as it has room for, or all wait for memory.
+struct CallCost {
+  i32 call_ns, block_ns;
+  i32 tile_ns, full_tile_ns;  // one warpgroup has rows, several; of decode's small blocks: one on an SM, two
+  i32 busy_percent;           // more for a tile where all SMs work
+  i32 memory_gbs;
+  i32 cut_ns, range_ns, late_ns, part_ns;  // to join ranges: at all, each of them, begun late, each MB of parts
+};
+// Of up to 64, 128, 256 columns.
+constexpr CallCost kJoinedCosts[] = {{2278, 1224, 900, 977, 14, 3885, 2484, 0, 300, 802},
+                                     {2382, 2092, 971, 1134, 21, 3852, 2400, 14, 891, 520},
+                                     {3178, 789, 733, 1021, 54, 4045, 1676, 18, 874, 638}};
+constexpr CallCost kTallCosts[] = {{3071, 2120, 1218, 1218, 10, 3885, 2240, 2, 0, 668},
+                                   {2100, 2922, 869, 869, 22, 3852, 2487, 4, 283, 464}};
+constexpr CallCost kDecodeCosts[] = {{2795, 4864, 847, 847, 11, 4350, 134, 0, 1453, 387},
+                                     {1410, 4734, 574, 574, 32, 4150, 704, 25, 653, 662},
+                                     {4992, 739, 537, 537, 34, 4150, 67, 83, 1468, 862}};
+constexpr CallCost kSmallCosts[] = {{1100, 1961, 178, 192, 0, 4350, 698, 14, 0, 2400},
+                                    {2346, 2042, 178, 196, 0, 4350, 296, 13, 0, 2085},
+                                    {1000, 5200, 552, 582, 0, 4350, 942, 21, 0, 645}};
+i32 class_of(const Problem& p) { return columns_of(p) <= kNarrow ? 0 : columns_of(p) <= kWide ? 1 : 2; }
+
+struct FewRows {
+  i64 blocks, pairs;  // without ranges; sequences times key heads
+  i64 bytes, units;   // of keys; what combine joins
+  i32 tiles, at_once;
+  bool has_rounds, is_full;  // blocks stay and take one item after the other; several warpgroups have rows
+};
+
+bool waits_beside(i64 units, i32 ranges, i64 free_sms, const Device& device) {
+  const KernelTable& table = kernel_table();
+  i32 index = 0;
+  while (index + 1 < table.num_rows && table.rows[index].role != Role::COMBINE) ++index;
+  const KernelRow& combine = table.rows[index];
+  return team_of_combine(combine, units, ranges, free_sms, device) * units <= free_sms * combine.blocks * combine.warps;
+}
+
+i64 cost_ns(const CallCost& cost, const FewRows& few, i32 ranges, const Device& device) {
+  const i64 sms = device.num_sms, all = few.blocks * ranges, tiles = ceil_div(few.tiles, ranges);
+  i64 ns = 0;
+  if (few.at_once == 1) {
+    const i64 busy = min_of(all, sms) * cost.busy_percent, tile_ns = few.is_full ? cost.full_tile_ns : cost.tile_ns;
+    ns = ceil_div(all, sms) * (cost.block_ns + tiles * (tile_ns + tile_ns * busy / (100 * sms)));
+  } else {
+    const i64 of_sm = ceil_div(all, sms);
+    ns = of_sm / 2 * (cost.block_ns + tiles * cost.full_tile_ns) + of_sm % 2 * (cost.block_ns + tiles * cost.tile_ns);
+  }
+  if (few.at_once > 1 || 5 * few.bytes > 4 * i64(device.l2_bytes)) {
+    // Two neighbouring SMs share what they get from memory, and forward's rounds begin with both.
+    constexpr i64 kPairGbs = 75;
+    const i64 of_pair = few.has_rounds && 2 * all > sms ? 2 * ceil_div(all, sms) : ceil_div(2 * all, sms);
+    ns = max_of(ns, few.bytes / cost.memory_gbs);
+    if (few.at_once == 1) ns = max_of(ns, of_pair * (few.bytes / max_of<i64>(few.pairs * ranges, 1)) / kPairGbs);
+  }
+  if (ranges == 1) return cost.call_ns + ns;
+  const i64 free_sms = few.at_once > 1 ? 0 : max_of<i64>(sms - all, 0);
+  return cost.call_ns + ns + cost.cut_ns + cost.range_ns * ranges +
+         (waits_beside(few.units, ranges, free_sms, device) ? 0 : cost.late_ns) +
+         few.units * ranges * cost.part_ns * (4 * kCombineColumns) / 1000000;
+}
+
+struct Choice {
+  i32 ranges;
+  i64 ns;
+};
+Choice choose_ranges(const CallCost& cost, const FewRows& few, i32 least_tiles, const Device& device) {
+  Choice best = {1, cost_ns(cost, few, 1, device)};
+  for (i32 n = 2; n <= clamp_to(few.tiles / least_tiles, 1, kMostRanges); ++n) {
+    const i64 ns = cost_ns(cost, few, n, device);
+    if (ns < best.ns) best = {n, ns};
+  }
+  return best;
+}
+
+FewRows few_rows_of(const Problem& p, i64 blocks, i32 tile_k, i32 at_once) {
+  const i64 pairs = i64(p.batch) * p.heads_k;
+  const i64 units = i64(p.batch) * p.heads_q * p.max_len_q * ceil_div(p.dim_v, kCombineColumns);
+  return {blocks, pairs, bytes_of_keys(p), units, ceil_div(max_of(seen_keys(p), 1), tile_k), at_once, false, false};
+}
+// Of joined heads by tiles of so many rows and keys.
+Choice choose_joined(const CallCost& cost, const Problem& p, i32 tile_q, i32 tile_k, const Device& device) {
+  constexpr i32 kLeastTiles = 2;
+  const i64 rows = joined_tile(tile_q, p);
+  FewRows few = few_rows_of(p, i64(p.batch) * p.heads_k * ceil_div<i64>(p.max_len_q, rows), tile_k, 1);
+  few.has_rounds = true;
+  few.is_full = p.max_len_q > joined_tile(kBoxRows, p);
+  return choose_ranges(cost, few, kLeastTiles, device);
 }
 
 }  // namespace
@@ -130,49 +225,31 @@ i32 team_of_combine(const KernelRow& combine, i64 units, i32 num_splits, i64 fre
   return team;
 }
 
-i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice& choice, bool is_decode) {
-  constexpr i32 kLeastTiles = 2, kPartsOfTile = 10;
+bool prefers_tall_joined(const Problem& p, const Device& device) {
+  const i32 columns = class_of(p);
+  if (columns > 1) return false;
+  return choose_joined(kTallCosts[columns], p, 192, columns == 0 ? 128 : 64, device).ns <
+         choose_joined(kJoinedCosts[columns], p, 128, 128, device).ns;
+}
+
+i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice& choice, const KernelRow* decode) {
   const Device& device = choice.device;
-  if (is_decode && p.max_len_q <= most_rows_of_decode(p, device)) return 0;
-  const i64 blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_q, joined_tile(row.tile_q, p));
-  const i32 num_tiles = ceil_div(max_of(seen_keys(p), 1), row.tile_k), num_sms = device.num_sms;
-  const bool is_narrow = columns_of(p) <= kNarrow, is_wide = columns_of(p) > kWide;
-  const i32 most = clamp_to(num_tiles / kLeastTiles, 1, kMostRanges);
-  const bool has_short_tiles = !is_wide && row.tile_k < kWide;
-  const i32 overhead = is_narrow ? 8 : has_short_tiles ? 5 : 4;  // tiles of narrow heads are soon done
-  // Combine's blocks wait on SMs that have no block of forward. Where there are too few it begins later, by so many
-  // tenths of a tile.
-  const i32 late = is_narrow ? 30 : is_wide ? 50 : has_short_tiles ? 32 : 25;
-  const KernelRow& combine = kernel_table().rows[find_kernel(Role::COMBINE, choice)];
-  const i64 units = i64(p.batch) * p.heads_q * p.max_len_q * ceil_div(p.dim_v, kCombineColumns);
-  const auto waits_beside = [&](i32 ranges) {
-    const i64 free_sms = max_of<i64>(num_sms - blocks * ranges, 0);
-    return team_of_combine(combine, units, ranges, free_sms, device) * units <=
-           free_sms * combine.blocks * combine.warps;
-  };
-  // Wide keys from memory, for one warpgroup: half of the SMs ask for all that memory has, and two neighbours for no
-  // more than one SM alone.
-  const bool is_fed = is_wide && p.max_len_q <= kTile && bytes_of_keys(p) > device.l2_bytes;
-  const auto cost = [&](i32 ranges) {
-    const i64 all = blocks * ranges, rounds = ceil_div<i64>(all, num_sms);
-    i64 tiles = rounds * ceil_div(num_tiles, ranges);
-    if (is_fed)
-      tiles = max_of((11 * all > 6 * num_sms ? 2 : 1) * tiles, ceil_div<i64>(2 * blocks * num_tiles, num_sms));
-    if (ranges == 1) return (tiles + rounds * overhead) * kPartsOfTile;
-    const i64 ends = (is_fed ? 1 : rounds) * 2 * overhead;
-    return (tiles + ends) * kPartsOfTile + ranges + (waits_beside(ranges) ? 0 : late);
-  };
-  i32 ranges = 1;
-  i64 least = cost(1);
-  for (i32 n = 2; n <= most; ++n) {
-    const i64 next = cost(n);
-    if (next >= least) continue;
-    least = next;
-    ranges = n;
-  }
-  // Decode's tiles are half as large: of little work it makes more blocks.
-  const i64 wanted = p.max_len_q > kTile || is_wide ? 2 * num_sms / 5 : num_sms / 2;
-  return is_decode && blocks * (is_wide ? most : ranges) < wanted ? 0 : ranges;
+  const i32 columns = class_of(p);
+  const bool is_tall = row.served == serves::JOINED;
+  const Choice joined =
+      choose_joined(is_tall ? kTallCosts[columns] : kJoinedCosts[columns], p, row.tile_q, row.tile_k, device);
+  if (!decode) return joined.ranges;
+  const Problem& own = choice.problem;
+  if (p.max_len_q <= most_rows_of_decode(own)) return evens_out(row, p, device) ? 1 : 0;
+  const bool is_small = decode->tile_q <= kDecodeRows;
+  const i64 blocks = i64(own.batch) * own.heads_k * decode_tiles(decode->tile_q, own);
+  const FewRows few = few_rows_of(own, blocks, decode->tile_k, is_small ? 2 : 1);
+  const i64 decode_ns = cost_ns(is_small ? kSmallCosts[columns] : kDecodeCosts[columns], few,
+                                ranges_of(*decode, own, choice, blocks).num_splits, device);
+  // What one tile of decode takes, too, was not timed in more ranges.
+  constexpr i32 kMostTimed = 48;
+  if (p.max_len_q <= kTile && joined.ranges > kMostTimed) return 0;
+  return joined.ns < decode_ns ? joined.ranges : 0;
 }
 
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks) {
@@ -206,16 +283,24 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
   }
   // More blocks than SMs, but not as many as fit on each: some SMs would have one more than others for as long as
   // memory takes.
-  constexpr i32 kUnevenOverhead = 12;
+  constexpr i32 kUnevenOverhead = 12, kFewOverhead = 8;
   const i32 num_sms = choice.device.num_sms;
   const bool in_memory = bytes_of_keys(p) > choice.device.l2_bytes;
   if (!overhead && blocks > num_sms && in_memory) {
-    const i32 at_once = blocks < workers ? num_sms : workers;
-    return Splits{choose_fastest_splits(blocks, hint_tiles, at_once, kLeastTiles, kMostRanges, kUnevenOverhead), 0};
+    const bool is_one_round = blocks < workers;
+    return Splits{choose_fastest_splits(blocks, hint_tiles, is_one_round ? num_sms : workers, kLeastTiles, kMostRanges,
+                                        is_one_round ? kFewOverhead : kUnevenOverhead),
+                  0};
+  }
+  // From L2 a second block on each SM may gain less than the join costs.
+  if (!overhead && !in_memory && row.blocks == 2 && 2 * blocks > num_sms && blocks <= num_sms) {
+    const FewRows few = few_rows_of(p, blocks, row.tile_k, row.blocks);
+    const CallCost& cost = kSmallCosts[class_of(p)];
+    if (cost_ns(cost, few, 1, choice.device) < cost_ns(cost, few, 2, choice.device)) return Splits{1, 0};
   }
   // Fewer blocks, whose ranges would leave as many SMs with one block: more of them, in rounds that are full.
   const i32 splits = choose_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges);
-  if (!overhead && in_memory && splits > 1 && blocks * splits > num_sms && 5 * blocks * splits < 4 * workers)
+  if (!overhead && in_memory && splits > 1 && blocks * splits > num_sms && 20 * blocks * splits < 19 * workers)
     return Splits{choose_fastest_splits(blocks, hint_tiles, workers, kLeastTiles, kMostRanges, kUnevenOverhead), 0};
   // More parts than combine fetches at once cost it a further wait; with as many from each of a few blocks SMs would
   // have two of them already.

@@ -34,9 +34,11 @@ i32 blocks_of_sm(const KernelRow& row, i64 blocks, const Device& device);
 // on free_sms so.
 i32 team_of_combine(const KernelRow& combine, i64 units, i32 num_splits, i64 free_sms, const Device& device);
 
-// Into how many ranges the keys of heads as rows are cut by a forward kernel; 0: decode, which could take the problem,
-// does better.
-i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice& choice, bool is_decode);
+// Into how many ranges the keys of heads as rows are cut by a forward kernel; 0: the row of decode that could take the
+// problem does better.
+i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice& choice, const KernelRow* decode);
+// Whether tiles of 192 joined rows do better than those of 128.
+bool prefers_tall_joined(const Problem& p, const Device& device);
 // The same of all problems that are not heads as rows; `blocks` without ranges.
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks);
 

@@ -335,19 +335,16 @@ bool prefers_tall(const Problem& p, i32 num_sms) {
   return short_cost(kNarrowCosts[1], p, num_sms) <= short_cost(kNarrowCosts[0], p, num_sms);
 }
 
-// Whether tiles of 192 joined rows are the better ones: they read keys less often, unless more of their rows are not
-// there than of 128.
-bool is_for_tall_joined(const Problem& p) {
-  constexpr i32 kMostColumns = 128;
-  const auto rows_of_tiles = [&](i32 consumers) { return round_up(p.max_len_q, consumers * p.joined_rows); };
-  return p.page_size == 0 && max_of(p.dim_qk, p.dim_v) <= kMostColumns && p.max_len_q > 2 * p.joined_rows &&
-         rows_of_tiles(3) <= rows_of_tiles(2);
+// Tiles of 192 joined rows take keys that do not lie in pages.
+bool is_for_tall_joined(const Problem& p, const Device& device) {
+  return p.page_size == 0 && p.max_len_q > 2 * p.joined_rows && prefers_tall_joined(p, device);
 }
 
-bool suits(const KernelRow& row, const Problem& p, i32 num_sms) {
+bool suits(const KernelRow& row, const Problem& p, const Device& device) {
+  const i32 num_sms = device.num_sms;
   constexpr i32 kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
   const bool is_tall_joined = row.served == serves::JOINED;
-  if (p.joined_heads > 0) return row.role != Role::FORWARD || is_tall_joined == is_for_tall_joined(p);
+  if (p.joined_heads > 0) return row.role != Role::FORWARD || is_tall_joined == is_for_tall_joined(p, device);
   if (is_tall_joined) return false;
   const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
   switch (row.traits.lengths) {
@@ -428,7 +425,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device&
          q.ask(!row.traits.v_in_k || v_can_lie_in_k(p),
                "v has as many columns as k or other strides: it is no part of k") &&
          q.ask(keys_of_sequence(row, p) >= least_keys(row, p), "%d keys: too few for it", keys_of_sequence(row, p)) &&
-         q.ask(suits(row, p, num_sms), "%d queries and %d keys: another tile suits them better", p.hint_len_q,
+         q.ask(suits(row, p, device), "%d queries and %d keys: another tile suits them better", p.hint_len_q,
                p.hint_len_k) &&
          q.ask(row.traits.fixed_order || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(!row.traits.wants_pages || p.page_size > 0, "it reads keys from pages, and there is no block table") &&

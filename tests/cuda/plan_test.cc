@@ -238,16 +238,15 @@ TEST_F(PlanTest, KeysOfE4m3AreCutWhereARoundIsNearlyEmpty) {
 }
 
 // 64 query heads of a key head with four rows each are 256 rows of one head: two tiles of 128 for each of 24 sequences,
-// which are half of the 100 SMs, so that the keys are cut in two; those of four sequences in eight, which leaves SMs on
-// which the blocks that join the parts can wait; a single sequence of few keys is decode's. Under a
-// causal mask and where the heads of two key heads alternate likewise.
+// which are half of the 100 SMs, so that the keys are cut in two; those of four sequences in eleven, of a single one in
+// ranges of three tiles or two. Under a causal mask and where the heads of two key heads alternate likewise.
 TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
   const struct {
     int64_t batch, heads_k, keys;
     bool causal;
     int32_t splits;
-  } cases[] = {{24, 1, 8192, false, 2}, {24, 1, 8192, true, 2}, {12, 2, 8192, true, 2}, {4, 1, 8192, true, 8},
-               {1, 1, 8192, false, 22}, {1, 1, 4096, false, 0}, {1, 1, 4096, true, 0}};
+  } cases[] = {{24, 1, 8192, false, 2}, {24, 1, 8192, true, 2},  {12, 2, 8192, true, 2}, {4, 1, 8192, true, 11},
+               {1, 1, 8192, false, 22}, {1, 1, 4096, false, 16}, {1, 1, 4096, true, 16}};
   for (const auto& c : cases) {
     mica_attention a = describe(64 * c.heads_k, 4, c.keys);
     a.q.shape[0] = a.o.shape[0] = c.batch;
@@ -259,10 +258,35 @@ TEST_F(PlanTest, HeadsAsRowsAreCutUntilTheyFillTheGpu) {
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     const std::string kernel = mica_plan_kernel(plan.plan);
     if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << kernel << ": the build has no images for Hopper";
-    EXPECT_EQ(kernel, c.splits > 0 ? "cuda/forward_sm90_bf16_d64_middle" : "cuda/decode_sm90_bf16_d64");
-    if (c.splits > 0) {
-      EXPECT_EQ(mica_plan_splits(plan.plan), c.splits);
-    }
+    EXPECT_EQ(kernel, "cuda/forward_sm90_bf16_d64_middle");
+    EXPECT_EQ(mica_plan_splits(plan.plan), c.splits) << c.batch << " x " << c.keys;
+  }
+}
+
+// Which kernel takes so many rows of 16 heads that share a key head, of so many sequences. 192 rows are one tall tile,
+// but two tiles of 128 make more of few keys. Decode keeps 16 rows, and 48 of many long
+// caches.
+TEST_F(PlanTest, FewRowsGoByWhatKernelsCost) {
+  const struct {
+    int64_t batch, rows, keys, dim;
+    const char* kernel;
+  } cases[] = {{16, 12, 32768, 128, "forward_sm90_bf16_d128_joined"},
+               {16, 12, 32768, 64, "forward_sm90_bf16_d64_joined"},
+               {6, 12, 2048, 128, "forward_sm90_bf16_d128_middle"},
+               {8, 3, 2048, 256, "forward_sm90_bf16_d256"},
+               {32, 3, 4096, 64, "forward_sm90_bf16_d64_middle"},
+               {96, 3, 32768, 128, "decode_sm90_bf16_d128"},
+               {8, 1, 2048, 128, "decode_sm80_bf16_d128"}};
+  for (const auto& c : cases) {
+    mica_attention a = describe(16, c.rows, c.keys);
+    a.q = a.o = {MICA_BF16, 16, {c.batch, c.rows, 16, c.dim}, {c.rows * 16 * c.dim, 16 * c.dim, c.dim, 1}};
+    a.k = a.v = {MICA_BF16, 16, {c.batch, c.keys, 1, c.dim}, {c.keys * c.dim, c.dim, c.dim, 1}};
+    a.lse = {};
+    a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    if (fake.arch[device] < 90) GTEST_SKIP() << mica_plan_kernel(plan.plan) << ": the build has no images for Hopper";
+    EXPECT_EQ(mica_plan_kernel(plan.plan), std::string("cuda/") + c.kernel) << c.batch << " x " << c.rows;
   }
 }
 

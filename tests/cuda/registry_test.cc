@@ -52,6 +52,7 @@ Problem problem_of(const KernelRow& row) {
                                : row.traits.lengths == Lengths::MIDDLE ? 2000
                                : is_short                              ? 256
                                : is_one_tile                           ? 128
+                               : row.served == serves::JOINED          ? 40000
                                                                        : max_of(5000, row.traits.least_keys);
   p.total_q = i64(p.batch) * p.max_len_q;
   p.total_k = i64(p.batch) * p.max_len_k;
