@@ -249,6 +249,9 @@ i32 ranges_of_joined(const KernelRow& row, const Problem& p, const KernelChoice&
   // What one tile of decode takes, too, was not timed in more ranges.
   constexpr i32 kMostTimed = 48;
   if (p.max_len_q <= kTile && joined.ranges > kMostTimed) return 0;
+  // Rows that fill decode's own tile have half of forward's: wide keys from memory take up to a fifth longer so.
+  const bool fills_tile = p.max_len_q <= kTile && 2 * p.max_len_q > kTile;
+  if (fills_tile && columns_of(p) > kWide && bytes_of_keys(p) > device.l2_bytes) return 0;
   return joined.ns < decode_ns ? joined.ranges : 0;
 }
 
