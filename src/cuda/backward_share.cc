@@ -44,8 +44,9 @@ i64 half_steps(const Problem& p, i64 heads, i64 tiles_q) { return heads * (is_ca
 i64 half_steps_of_heads(const KernelRow& row, const Problem& p, const Device& device, i32 query_parts) {
   const TileCounts tiles = mean_tiles(row, p);
   const i64 rounds = ceil_div<i64>(i64(p.batch) * p.heads_k * query_parts, device.num_sms);
-  return rounds * tiles.k * (half_steps(p, p.group, ceil_div<i64>(tiles.q, query_parts)) + kHalfStepsOfHeadTile +
-                             (query_parts > 1 ? kHalfStepsOfSharing : 0));
+  return rounds * tiles.k *
+         (half_steps(p, p.group, ceil_div<i64>(tiles.q, query_parts)) + kHalfStepsOfHeadTile +
+          (query_parts > 1 ? kHalfStepsOfSharing : 0));
 }
 
 // What a key tile reads and adds to of a query: Q, dO and the sums of dQ.

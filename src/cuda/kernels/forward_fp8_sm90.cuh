@@ -2,8 +2,8 @@
 // Forward attention of e4m3 for Hopper, with wgmma and the copy engine; see forward_sm90, whose query tiles are dealt
 // out in the same way. What is different with elements of 8 bits:
 //
-//   warp 0       Q, then K0, V0 | K1, V1 | ... by the copy engine      warp 1     finds the next query tile
-//   warps 2, 3   V0 -> V0^T | V1 -> V1^T | ...                         consumers  S | exp2 S | O = f O + P V^T^T | S ...
+//   warp 0       Q, then K0, V0 | K1, V1 | ... by the copy engine     warp 1     finds the next query tile
+//   warps 2, 3   V0 -> V0^T | V1 -> V1^T | ...                        consumers  S | exp2 S | O = f O + P V^T^T | ...
 //
 // wgmma wants both operands of 8 bits with the summed index along their rows, so V is transposed on its way through
 // shared memory. A lane holds scores of keys 2t, 2t + 1 of every eight, but as the A operand of P V wants four keys in

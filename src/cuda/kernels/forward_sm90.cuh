@@ -598,9 +598,9 @@ struct ForwardSm90
       if (keys.end - keys.begin == 1 && sum > 0.0f) scale[0][half] *= sum / unpack<Element>(pack<Element>(sum, sum)).x;
     }
   }
-  // Writes O through the slot of this tile's Q, or the room that O has, from where the copy engine takes it. Where its boxes would not end with
-  // a packed sequence, those rows go from the registers, and so does O where there was no Q. Warps without rows have
-  // nothing to write, which takes long from the registers.
+  // Writes O through the slot of this tile's Q, or the room that O has, from where the copy engine takes it. Where its
+  // boxes would not end with a packed sequence, those rows go from the registers, and so does O where there was no Q.
+  // Warps without rows have nothing to write, which takes long from the registers.
   MICA_DEVICE void finish(i32 group, const Result& r, const float (&scale)[1][2]) {
     const bool has_q = tiles.begin < tiles.end;
     const i32 row = tile_row + r.first_row, rows = sequence.slot_len_q - row;

@@ -111,10 +111,10 @@ struct ForwardParams {
   SequenceTable sequences;
   i32 batch, heads_q, group;
   i32 dim_qk, dim_v;
-  i32 tiles_q;        // per head: ceil(max_len_q / tile_q), or packed_tile_count
-  i32 work_items;     // query tiles in all; forward_sm90 may have fewer blocks
-  i32 joined_rows;    // see Problem; 64 where heads are not joined
-  i32 first_items;    // forward_sm90: so many of them, a block's first or its first two, need no draw
+  i32 tiles_q;      // per head: ceil(max_len_q / tile_q), or packed_tile_count
+  i32 work_items;   // query tiles in all; forward_sm90 may have fewer blocks
+  i32 joined_rows;  // see Problem; 64 where heads are not joined
+  i32 first_items;  // forward_sm90: so many of them, a block's first or its first two, need no draw
   // From which blocks draw further query tiles (device/work_ring_sm90.cuh); of decode_sm80 a word a tile, whose last
   // block joins the splits (device/last_block_sm90.cuh); null: neither.
   u64* work_counter;

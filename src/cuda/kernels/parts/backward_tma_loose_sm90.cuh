@@ -18,8 +18,8 @@ template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warp
 struct BackwardTmaSm90;
 
 // The blocks that add to a tile of dQ in any order. Who comes first stores its part; the others wait until it has
-// arrived. Turns are taken relaxed. Who opens a tile releases, and who waits for that acquires: what the copy engine has
-// done lies in the second-level cache by then (bulk_wait).
+// arrived. Turns are taken relaxed. Who opens a tile releases, and who waits for that acquires: what the copy engine
+// has done lies in the second-level cache by then (bulk_wait).
 struct DqTurns {
   static constexpr u32 kOpen = 1u << 31;
   u32* words;  // null: there are zeros to add to
