@@ -69,7 +69,7 @@ i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& param
 // Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch. That
 // block is alone with what combine's blocks share, so it must be little. Nor where some SMs have a block more than
 // others: without a combine in between the next call's blocks take the room that is left, and the rest of them come
-// beside them (is_spread); blocks of few keys gain more than that.
+// beside them (is_spread); blocks of few keys gain more than that. Batch-invariant: however many blocks there are.
 bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams& params) {
   constexpr i32 kMostElements = 8192, kFewKeys = 256;
   const KernelRow& row = kernel_table().rows[index];
@@ -80,7 +80,7 @@ bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams
   const i32 heads = min_of(params.group, row.tile_q), queries = decode_queries(row.tile_q, params.group);
   const i32 rows = heads * (params.packed_q ? queries : min_of(queries, choice.problem.max_len_q));
   const i64 sms = choice.device.num_sms, blocks = blocks_of(row, choice.problem, params) * num_splits;
-  const bool leaves_room = blocks > sms && 16 * blocks < 15 * row.blocks * sms;
+  const bool leaves_room = !choice.problem.batch_invariant && blocks > sms && 16 * blocks < 15 * row.blocks * sms;
   return !(leaves_room && choice.problem.hint_len_k > i64(num_splits) * kFewKeys) &&
          params.section_heads * rows * num_splits * row.dim_v <= kMostElements &&
          params.section_heads * joined_splits(num_splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
