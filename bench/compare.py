@@ -40,7 +40,8 @@ def parse_arguments():
     parser.add_argument("--kernels", default="", help="comma-separated: time Mica's GPU kernels whose names contain each "
                         "of these beside the one it chooses itself")
     parser.add_argument("--threads", type=int, default=0, help="of both, on the CPU (default: all)")
-    parser.add_argument("--samples", type=int, default=5, help="samples of each contender (default 5)")
+    parser.add_argument("--samples", type=int, default=5, help="samples of each contender (default 5; of calls "
+                        "at a GPU's power limit 1.8 times as many, where they differ)")
     parser.add_argument("--sample-seconds", type=float, default=None, help="about how long one sample takes")
     parser.add_argument("--cell-seconds", type=float, default=60,
                         help="a contender that needs longer for its samples gets fewer (default 60)")
@@ -191,21 +192,20 @@ def measure(case, device, library, peers, arguments):
     else:
         times = interleaved_medians(device, runs, arguments.samples, arguments.sample_seconds or default_seconds,
                                     arguments.cell_seconds)
-    mica = times["mica"][0]
+    mica = times["mica"].median
     if arguments.graph:
         replays = {name: device.captured(run, CALLS_IN_A_GRAPH) for name, run in runs.items()}
         in_graph = interleaved_medians(device, replays, arguments.samples, arguments.sample_seconds or default_seconds,
-                                       arguments.cell_seconds)
-        cell["graph_median_s"] = {name: t[0] / CALLS_IN_A_GRAPH for name, t in in_graph.items()}
-    cell["median_s"] = {name: t[0] for name, t in times.items()}
-    cell["p10_s"] = {name: t[1] for name, t in times.items()}
-    cell["p90_s"] = {name: t[2] for name, t in times.items()}
-    cell["samples"] = {name: t[3] for name, t in times.items()}
+                                       arguments.cell_seconds, CALLS_IN_A_GRAPH)
+        cell["graph_median_s"] = {name: t.median / CALLS_IN_A_GRAPH for name, t in in_graph.items()}
+    for key, field in (("median_s", "median"), ("p10_s", "p10"), ("p90_s", "p90"), ("min_s", "least"), ("max_s", "most"),
+                       ("samples", "samples"), ("settle_s", "settling")):
+        cell[key] = {name: getattr(t, field) for name, t in times.items()}
     cell["gflops"], cell["gbytes_per_s"] = case.flops() / mica * 1e-9, case.bytes() / mica * 1e-9
     own = ("mica", "alone", "after", "inside", "alone inside", "after inside", "cold", "cold inside",
            "nothing alone", "nothing after",
            *(f"{name} {kind}" for name in runs for kind in ("alone", "after")))
-    cell["ratio"] = {name: t[0] / mica for name, t in times.items() if name not in own}
+    cell["ratio"] = {name: t.median / mica for name, t in times.items() if name not in own}
     if arguments.graph:
         cell["ratio"].update({name + IN_A_GRAPH: t / cell["graph_median_s"]["mica"]
                               for name, t in cell["graph_median_s"].items() if name != "mica"})
@@ -214,13 +214,13 @@ def measure(case, device, library, peers, arguments):
         if of_peers and len(peers) > 1:
             cell["ratio"]["best" + suffix] = min(of_peers)
     if "inside" in times:
-        cell["ratio"]["alone"] = times["alone"][0] / times["after"][0]
-        cell["ratio"]["inside"] = times["alone inside"][0] / times["after inside"][0]
+        cell["ratio"]["alone"] = times["alone"].median / times["after"].median
+        cell["ratio"]["inside"] = times["alone inside"].median / times["after inside"].median
         if "nothing after" in times:
-            cold = times["nothing after"][0] - times["nothing alone"][0]
-            cell["ratio"]["least"] = times["alone"][0] / (times["alone"][0] + max(cold, 0))
-            cell["ratio"]["cold"] = times["cold inside"][0] / times["after inside"][0]
-        cell["ratio"].update({name + " alone": times[name + " alone"][0] / times[name + " after"][0] for name in peers
+            cold = times["nothing after"].median - times["nothing alone"].median
+            cell["ratio"]["least"] = times["alone"].median / (times["alone"].median + max(cold, 0))
+            cell["ratio"]["cold"] = times["cold inside"].median / times["after inside"].median
+        cell["ratio"].update({name + " alone": times[name + " alone"].median / times[name + " after"].median for name in peers
                               if name + " alone" in times})
     if case.beside == "dense-rate":
         cell["ratio"]["beside"] = dense_rate_seconds(case, device, library, arguments) / mica

@@ -2,14 +2,42 @@
 """What compare.py must know of a device: how to time on it, and which of PyTorch's backends are the peers."""
 
 import contextlib
+import math
 import os
 import random
 import statistics
 import time
+from typing import NamedTuple
 
 import torch
 
 import mica_ctypes as mica
+
+# On a GPU, in seconds: the shortest calls that may be at the power limit, and what such a chip takes to find its clock.
+LEAST_HOT_CALL = 200e-6
+SECONDS_TO_SETTLE = 0.05
+# Samples that differ by less, the slowest over the fastest, are enough; else hot calls get so many times as many.
+QUIET = 1.02
+MORE_SAMPLES = 1.8
+# One order after the other, in every cell another.
+shuffle = random.Random(1).shuffle
+
+
+class Care(NamedTuple):
+    """What a contender's samples need: so many calls of its own before each, and more samples if it is hot."""
+    settling: int
+    is_hot: bool
+
+
+class Times(NamedTuple):
+    """In seconds, of a contender's run; settling: what ran before each sample."""
+    median: float
+    p10: float
+    p90: float
+    least: float
+    most: float
+    samples: int
+    settling: float
 
 
 class CpuDevice:
@@ -52,8 +80,8 @@ class CpuDevice:
         """For all that was asked of the device."""
 
     @staticmethod
-    def calls_to_settle(seconds, repetitions):
-        return 1
+    def care(seconds, quickest, repetitions, calls):
+        return Care(1, False)
 
     @staticmethod
     def settle(function, calls):
@@ -109,11 +137,13 @@ class CudaDevice:
         torch.cuda.synchronize()
 
     @staticmethod
-    def calls_to_settle(seconds, repetitions):
-        """As many as are timed then, of calls that may bring a chip to its power limit, where it owes some of its clock to
-        whoever ran before: 5 to 10 % in calls of 1.4 ms on an H200. Short ones wait for memory and launches most of the
-        time."""
-        return repetitions if seconds >= 100e-6 else 1
+    def care(seconds, quickest, repetitions, calls):
+        """Calls that may bring a chip to its power limit follow their own kind: there it owes some of its clock to whoever
+        ran before, 5 to 10 % in calls of 1.4 ms on an H200, and finds its clock in about 50 ms. Short ones wait for memory
+        and launches most of the time, and to whom takes half as long again as the quickest a few percent are nothing."""
+        if quickest < LEAST_HOT_CALL * calls or seconds > 1.5 * quickest:
+            return Care(repetitions if quickest >= 100e-6 * calls else 1, False)
+        return Care(max(repetitions, math.ceil(SECONDS_TO_SETTLE / seconds)), True)
 
     @staticmethod
     def settle(function, calls):
@@ -142,25 +172,36 @@ def make_device(word, library, threads):
     raise ValueError(f"--device is {word}, want cpu, cuda or cuda:N")
 
 
-def interleaved_medians(device, contenders, samples, sample_seconds, cell_seconds):
-    """{name: (median, p10, p90, samples) in seconds}. Mica and each peer take turns: a slow moment of the machine hits
-    them all. A contender for which the cell's time does not suffice gets fewer samples, and at least one."""
-    repetitions, settling, wanted = {}, {}, {}
-    for name, function in contenders.items():  # each ran before, when it was checked
-        once = device.seconds(function, 1)
-        repetitions[name] = max(1, min(1000, round(sample_seconds / max(once, 1e-7))))
-        settling[name] = device.calls_to_settle(once, repetitions[name])
-        turn = once * (settling[name] + repetitions[name])
-        wanted[name] = max(1, min(samples, int(cell_seconds / max(turn, 1e-9))))
+def interleaved_medians(device, contenders, samples, sample_seconds, cell_seconds, calls=1):
+    """{name: Times} of contenders that make so many calls each. Mica and each peer take turns in an order drawn anew each
+    time: a slow moment of the machine hits them all. Where samples of a hot one differ by more than QUIET, there are
+    MORE_SAMPLES of all of these. A contender for which the cell's time does not suffice gets fewer samples, and at least one."""
+    once = {name: device.seconds(function, 1) for name, function in contenders.items()}  # ran before, when it was checked
+    quickest = min(once.values())
+    repetitions, cares, affordable = {}, {}, {}
+    for name, seconds in once.items():
+        repetitions[name] = max(1, min(1000, round(sample_seconds / max(seconds, 1e-7))))
+        cares[name] = device.care(seconds, quickest, repetitions[name], calls)
+        turn = seconds * (cares[name].settling + repetitions[name])
+        affordable[name] = max(1, int(cell_seconds / max(turn, 1e-9)))
     times = {name: [] for name in contenders}
-    order, shuffle = list(contenders), random.Random(1).shuffle
-    for sample in range(samples):
-        shuffle(order)
-        for name in order:
-            if sample < wanted[name]:
-                device.settle(contenders[name], settling[name])
-                times[name].append(device.seconds(contenders[name], repetitions[name]))
-    return {name: summary(values) for name, values in times.items()}
+    order = list(contenders)
+
+    def take_turns(count, names):
+        for _ in range(count):
+            shuffle(order)
+            for name in order:
+                if name in names and len(times[name]) < affordable[name]:
+                    device.settle(contenders[name], cares[name].settling)
+                    times[name].append(device.seconds(contenders[name], repetitions[name]))
+
+    hot = [name for name, care in cares.items() if care.is_hot]
+    for name in hot:  # the chip was cold
+        device.settle(contenders[name], cares[name].settling)
+    take_turns(samples, contenders)
+    if any(max(times[name]) > QUIET * min(times[name]) for name in hot):
+        take_turns(math.ceil(samples * MORE_SAMPLES) - samples, hot)
+    return {name: summary(values, cares[name].settling) for name, values in times.items()}
 
 
 # Calls of up to so many seconds are warm again only after a few of them, and cheap enough for it; longer ones warm
@@ -229,8 +270,8 @@ def kind_name(contender, kind):
     return (kind or contender) if contender == "mica" else f"{contender} {kind}".strip()
 
 
-def summary(values):
-    """(median, p10, p90, samples)."""
-    values = sorted(values)
+def summary(values, calls_to_settle=0):
+    values, median = sorted(values), statistics.median(values)
     last = len(values) - 1
-    return statistics.median(values), values[round(0.1 * last)], values[round(0.9 * last)], len(values)
+    return Times(median, values[round(0.1 * last)], values[round(0.9 * last)], values[0], values[-1], len(values),
+                 calls_to_settle * median)
