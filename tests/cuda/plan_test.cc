@@ -393,11 +393,14 @@ TEST_F(PlanTest, AHintDoesNotMakeKeysOfOneLengthShort) {
   }
 }
 
-// Under a causal mask the tiles of all heads whose keys half of L2 holds go from the heaviest to the lightest; more
-// heads in sections of one size.
+// Under a causal mask the tiles of all heads whose keys L2 keeps go from the heaviest to the lightest; more heads in
+// sections of one size, which may be larger so that the last one has as many tiles as keep all SMs at work.
 TEST_F(PlanTest, SectionsOfHeadsHaveOneSize) {
-  for (const int64_t heads : {10, 20}) {
-    const int64_t keys = heads == 10 ? 3489 : 8192;
+  const struct {
+    int64_t heads, keys;  // of each of two sequences
+    int32_t section;
+  } cases[] = {{10, 3489, 20}, {20, 8192, 14}, {8, 16384, 8}, {8, 32768, 4}};
+  for (const auto& [heads, keys, section] : cases) {
     mica_attention a = describe(heads, keys, keys);
     a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
     const Plan plan(a);
@@ -405,7 +408,7 @@ TEST_F(PlanTest, SectionsOfHeadsHaveOneSize) {
     if (std::string(mica_plan_kernel(plan.plan)).find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
     const mica_bindings x = bind(plan);
     ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
-    EXPECT_EQ(launched().section_heads, heads == 10 ? 20 : 10) << heads << " heads of each of two sequences";
+    EXPECT_EQ(launched().section_heads, section) << heads << " heads, " << keys << " keys";
   }
 }
 

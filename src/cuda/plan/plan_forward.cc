@@ -18,12 +18,12 @@ static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardP
 
 // How many heads' query tiles are dealt out together. One key head's where all tiles have the same work: whoever reads
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
-// lighter ones even out: as many as fit into half of L2, or into four fifths if their tiles would not give every SM
-// one. Keys need not stay for a whole head: tiles that follow one another read the same ones soon after each other, and
-// with few heads enough of them are under way at once. Sections of one size: the heaviest tiles of a small last one
-// would end alone.
-// Packed: those of whole sequences of the mean length, as many as a warp has lanes at most; 0 where a sequence's tiles
-// have the same work: then they go as they lie (packed_tiles_sm90.cuh). Heads of one tile each need no sections.
+// lighter ones even out: at least so many that few tiles of each are under way, which read the same keys soon after
+// each other. Where L2 does not hold those, as many as it keeps beside what else goes through it: what is read from
+// memory again takes power from the products. Sections of one size, the last of which has tiles enough: the heaviest
+// ones of a small one would end alone. Packed: those of whole sequences of the mean length, as many as a warp has lanes
+// at most; 0 where a sequence's tiles have the same work: then they go as they lie (packed_tiles_sm90.cuh). Heads of
+// one tile each need no sections.
 i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, const ForwardParams& params) {
   constexpr i64 kMostSequences = 32, kTilesAtOnce = 8;
   const bool packed = params.packed_q == 1, has_parts = params.splits.num_splits > 1;
@@ -37,12 +37,19 @@ i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, 
   const i64 bytes_of_unit =
       max_of<i64>((packed ? p.heads_k : 1) * keys * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
   const i64 tiles_of_unit = (packed ? ceil_div<i64>(params.tiles_q, batch) : i64(params.tiles_q)) * heads_of_unit;
-  i64 most = max_of<i64>(device.num_sms / kTilesAtOnce / heads_of_unit, 1);
-  most = max_of(most, device.l2_bytes / 2 / bytes_of_unit);
-  if (most * tiles_of_unit < device.num_sms) most = max_of(most, device.l2_bytes / 5 * 4 / bytes_of_unit);
-  if (packed) most = min_of(most, kMostSequences);
-  const i64 sections = ceil_div(units, most);
-  return i32(ceil_div(units, sections) * heads_of_unit);
+  const i64 kept = max_of<i64>(device.l2_bytes / 16 * 9 / bytes_of_unit, 1);
+  i64 most = max_of<i64>(kept, device.num_sms / kTilesAtOnce / heads_of_unit);
+  if (packed) {
+    if (most * tiles_of_unit < device.num_sms) most = max_of(most, device.l2_bytes / 5 * 4 / bytes_of_unit);
+    most = min_of(most, kMostSequences);
+  }
+  const auto evenly = [&](i64 at_most) { return ceil_div(units, ceil_div(units, at_most)); };
+  i64 size = evenly(most);
+  if (packed) return i32(size * heads_of_unit);
+  if (size * bytes_of_unit > device.l2_bytes) size = evenly(kept);
+  const auto ends_alone = [&] { return 8 * ((units - 1) % size + 1) * tiles_of_unit < 15 * i64(device.num_sms); };
+  while (size < units && ends_alone()) ++size;
+  return i32(size * heads_of_unit);
 }
 
 }  // namespace
