@@ -71,6 +71,8 @@ void add_aligned_cases(CaseTable& table) {
     add("_causal", {.batch = 1, .heads_k = 1, .len_q = 140, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
     add("_negative_scale",
         {.batch = 1, .heads_k = 1, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT, .scale = -0.2f});
+    // Nothing can be divided by it.
+    if (dim <= 128) add("_tiny_scale", {.batch = 1, .heads_k = 1, .len_q = 70, .len_k = 140, .scale = 1e-30f});
     // As many heads as fill a GPU with tiles of 256 queries.
     if (dim < 128) {
       add("_short", {.batch = 1, .heads_q = 70, .heads_k = 1, .len_q = 200, .len_k = 130});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/registry.h"
 
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -118,10 +119,11 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
   const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
-  const bool holds_values = backward_holds_values(r.course == Course::DRAWN, r.dim_v);
-  const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages);
+  const bool draws = r.course == Course::DRAWN, holds_values = backward_holds_values(draws, r.dim_v);
+  const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, draws);
   return {.smem_bytes = backward_values(layout, holds_values, r.tile_k, r.dim_v).bytes,
           .least_keys = least_keys,
+          .divides_by_scale = backward_has_stat_columns(r.tile_q, r.served == serves::PLAIN),
           .shares_groups = true,
           .uses_maps = true};
 }
@@ -400,6 +402,7 @@ bool reads_keys(const KernelRow& row, const Problem& p) {
 // What the fields of the row say about the problem.
 bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device& device) {
   const i32 num_sms = device.num_sms;
+  constexpr float kLeastScale = 1e-20f;
   constexpr i32 kMostNarrow = 256;  // up to here there are kernels as fast that take V from anywhere
   const u32 packed = row.traits.packs_heads ? u32(kFeatureChunk) : 0u;
   const u32 missing = features_of(p) & ~(row.served | row.traits.also_serves | packed);
@@ -427,6 +430,8 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device&
          q.ask(keys_of_sequence(row, p) >= least_keys(row, p), "%d keys: too few for it", keys_of_sequence(row, p)) &&
          q.ask(suits(row, p, device), "%d queries and %d keys: another tile suits them better", p.hint_len_q,
                p.hint_len_k) &&
+         q.ask(!row.traits.divides_by_scale || std::fabs(p.scale) >= kLeastScale,
+               "score.scale is %g: too small for it to divide by", double(p.scale)) &&
          q.ask(row.traits.fixed_order || !p.deterministic || !p.dq.dtype, "it cannot sum dQ in a fixed order") &&
          q.ask(!row.traits.wants_pages || p.page_size > 0, "it reads keys from pages, and there is no block table") &&
          q.ask(missing == 0, "its variant does without %s", feature_name(missing & (~missing + 1)));

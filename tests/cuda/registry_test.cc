@@ -229,6 +229,10 @@ TEST(KernelTable, SaysWhyNot) {
       EXPECT_NE(reason(i, p, 90).find("keys: too few for it"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
+    p.scale = 1e-25f;
+    EXPECT_EQ(reason(i, p, 90).find("too small for it to divide by") != std::string::npos, row.traits.divides_by_scale)
+        << row.name << reason(i, p, 90);
+    p = fits;
     if (row.traits.v_in_k) {
       p.v.stride[1] += 8;
       EXPECT_NE(reason(i, p, 90).find("it is no part of k"), std::string::npos) << row.name << reason(i, p, 90);

@@ -64,6 +64,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       u32 parities = 0;
       Place q_place;
       RingPlace<2> place;
+      this->begin_rows();
       this->bring_stats(count, q_place, place, parities);
     } else if (threadIdx.x / 32 == 2) {
       this->clear_ahead(blockIdx.x);

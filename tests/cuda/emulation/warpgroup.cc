@@ -27,23 +27,30 @@ float number(u16 bits, i32 dtype) {
   return dtype == MICA_BF16 ? bf16_to_float(bits) : fp16_to_float(bits);
 }
 
-// Element (row, column) of rows of 128 bytes in panels of 64 columns, swizzled by the address bits 7 to 9.
+// Element (row, column) of rows of 128 bytes in panels of 64 columns, swizzled by the address bits 7 to 9, or, where
+// the descriptor says so, of rows of 16 bytes.
 struct Matrix {
   u32 address, leading_bytes, stride_bytes;
+  bool is_plain;
   explicit Matrix(u64 descriptor)
       : address(u32(descriptor & 0x3fff) << 4),
         leading_bytes(u32(descriptor >> 16 & 0x3fff) << 4),
-        stride_bytes(u32(descriptor >> 32 & 0x3fff) << 4) {}
+        stride_bytes(u32(descriptor >> 32 & 0x3fff) << 4),
+        is_plain(descriptor >> 62 == 0) {}
   u16 at(u32 offset, u32 bytes = 2) const {
     const u32 plain = address + offset;
-    const u32 swizzled = plain ^ (plain >> 7 & 7) << 4;
+    const u32 swizzled = is_plain ? plain : plain ^ (plain >> 7 & 7) << 4;
     u16 bits = 0;
     std::memcpy(&bits, shared_pointer(swizzled, bytes), bytes);
     note_access(swizzled, bytes, Access::kReadByWgmma);
     return bits;
   }
   // The summed index k runs along the rows: (row, k < 16; e4m3: k < 32).
-  u16 along(u32 row, u32 k, u32 bytes) const { return at(row / 8 * stride_bytes + row % 8 * 128 + k * bytes, bytes); }
+  u16 along(u32 row, u32 k, u32 bytes) const {
+    const u32 column = k * bytes;
+    if (is_plain) return at(row / 8 * stride_bytes + column / 16 * leading_bytes + row % 8 * 16 + column % 16, bytes);
+    return at(row / 8 * stride_bytes + row % 8 * 128 + column, bytes);
+  }
   // It goes down the rows: (k < 16, column).
   u16 down(u32 k, u32 column) const {
     return at(column / 64 * leading_bytes + k / 8 * stride_bytes + k % 8 * 128 + column % 64 * 2);

@@ -25,9 +25,10 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
   using typename Base::Pairs;
   using typename Base::STile;
 
-  // c (64 keys x tile_q) = A B^T over dim columns, begun.
-  template <int dim, class ATile, class BTile>
-  static MICA_DEVICE void gemm_rows(float (&c)[tile_q / 8][4], u32 a, u32 b) {
+  // c (64 keys x tile_q) = A B^T over dim columns, begun, and what more() adds to it.
+  template <int dim, class ATile, class BTile, class More = void (*)()>
+  static MICA_DEVICE void gemm_rows(
+      float (&c)[tile_q / 8][4], u32 a, u32 b, More more = [] {}) {
     const u64 from_a = matrix_descriptor(a, 16, 1024), from_b = matrix_descriptor(b, 16, 1024);
     wgmma_hold(c);
     wgmma_fence();
@@ -35,6 +36,7 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
     for (int i = 0; i < dim / 16; ++i)
       Wgmma<Element, tile_q>::add(c, advance(from_a, i / 4 * ATile::kPanelBytes + i % 4 * 32),
                                   advance(from_b, i / 4 * BTile::kPanelBytes + i % 4 * 32), i > 0);
+    more();
     wgmma_commit();
   }
   // c (64 keys x columns) += operand (64 keys x tile_q) B, begun.

@@ -74,9 +74,9 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     ask<Tile>(shared, rows, i32(sequence.k_begin) + key_begin + row, head_k, sequence.k_slot, barrier);
   }
 
-  // One warp: the row statistics of a query tile, on their way while the stage is waited for.
-  template <class WaitEmpty>
-  MICA_DEVICE void bring_stats_of(const HeadTile& query, i32 stage, WaitEmpty wait_empty) const {
+  // One warp: the row statistics of a query tile, on their way while the stage is waited for. put(row, lse, delta).
+  template <class WaitEmpty, class Put>
+  MICA_DEVICE void bring_stats_of(const HeadTile& query, WaitEmpty wait_empty, Put put) const {
     constexpr int kRows = (tile_q + 31) / 32;
     const i32 lane = threadIdx.x % 32, row = counted(query.tile) * tile_q, valid = sequence.len_q - row;
     const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
@@ -88,13 +88,17 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
       delta[i] = at < valid ? p.row_delta[stat + at] : 0.0f;
     }
     wait_empty();
-    float* to = stats + stage * 2 * tile_q + lane;
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
-      if (tile_q % 32 == 0 || lane + i * 32 < tile_q) {
-        to[i * 32] = lse[i];
-        to[tile_q + i * 32] = delta[i];
-      }
+      if (tile_q % 32 == 0 || lane + i * 32 < tile_q) put(lane + i * 32, lse[i], delta[i]);
+  }
+  template <class WaitEmpty>
+  MICA_DEVICE void bring_stats_of(const HeadTile& query, i32 stage, WaitEmpty wait_empty) const {
+    float* to = stats + stage * 2 * tile_q;
+    bring_stats_of(query, wait_empty, [to](i32 row, float lse, float delta) {
+      to[row] = lse;
+      to[tile_q + row] = delta;
+    });
   }
 
   template <class Tile>

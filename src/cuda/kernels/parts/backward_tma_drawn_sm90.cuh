@@ -248,6 +248,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     Place q_place;
     RingPlace<2> place;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
+    this->begin_rows();
     for_each_taken([&](i32 count) { this->bring_stats(count, q_place, place, parities); });
   }
 

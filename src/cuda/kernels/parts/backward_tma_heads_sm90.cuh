@@ -161,12 +161,13 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   MICA_DEVICE void bring_stats() {
     u32 parities = 0;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
+    this->begin_rows();
     Place place;
     this->for_each_in_heads([&] {
       const i32 count = this->num_steps();
       auto query = this->first_query_tile();
       for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
-        this->bring_stats_of(query, place.stage, [&] { ring.wait_empty(place); });
+        this->bring_rows(query, place.stage, [&] { ring.wait_empty(place); });
         if (this->is_ragged(query.tile * tile_q)) {
           mbarrier_wait(landed + place.stage * 8, parities >> place.stage & 1);
           parities ^= 1u << place.stage;
@@ -200,9 +201,13 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       this->wait_for_keys(keys_full, keys_parity);
       keys_parity ^= 1;
       Scores s;
+      const auto begin_scores = [&] {
+        this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
+                                                       smem_q + place.stage * QTile::kBytes,
+                                                       [&] { this->add_logarithms(s[0], this->rows_of(place.stage)); });
+      };
       ring.wait_full(place);
-      this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
-                                                     smem_q + place.stage * QTile::kBytes);
+      begin_scores();
       wgmma_wait<0>();
       wgmma_hold(s[0]);
       auto query = this->first_query_tile();
@@ -212,15 +217,16 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
         const float* row_stats = stats + place.stage * 2 * tile_q;
         Scores dp;
         Operand probability, gradient;  // P^T and dS^T, rounded
-        this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
+        this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o,
+                                                      [&] { this->add_deltas(dp[0], this->rows_of(place.stage)); });
         if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
           this->mask(s, key_begin + first_row, query.tile * tile_q);
-        this->probabilities(s[0], row_stats);
+        this->weigh_scores(s[0], row_stats);
         this->round(probability, s[0]);
         this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
         wgmma_wait<1>();
         wgmma_hold(dp[0]);
-        this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
+        this->differentiate_scores(dp[0], probability, row_stats + tile_q);
         this->round(gradient, dp[0]);
         this->share(ds, first_row, gradient);
         float dq[kColumnsDQ / 8][4];
@@ -240,8 +246,7 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
         const bool is_last = step + 1 == count;
         if (!is_last) place.next();
         ring.wait_full(place);
-        this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
-                                                       smem_q + place.stage * QTile::kBytes);
+        begin_scores();
         wgmma_wait<1>();
         wgmma_hold(dq);
         if (!is_last) ring.release_by_thread(old);

@@ -51,6 +51,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using Base::kLayout;
   using Base::kOwnBarrier;
   using Base::kRowsEach;
+  using Base::kStatColumns;
   using Base::kTransposed;
   using Base::landed;
   using Base::maps;
@@ -225,7 +226,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
         __syncwarp();
         arrive_as_warp(ring.full(q_place.stage));
       }
-      this->bring_stats_of(query, place.stage, [&] { do_ring.wait_empty(place); });
+      this->bring_rows(query, place.stage, [&] { do_ring.wait_empty(place); });
       if (ragged) {
         await_landed(stages + place.stage);
         this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, tile);
@@ -261,11 +262,14 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       WgmmaOfRegisters<Element>::add(dp, values[i], advance(from_do, i / 4 * OTile::kPanelBytes + i % 4 * 32), i > 0);
     wgmma_commit();
   }
-  // s (64 keys x tile_q) = K Q^T, begun.
-  MICA_DEVICE void begin_scores(float (&s)[tile_q / 8][4], const Place& place, i32 group) const {
+  // s (64 keys x tile_q) = K Q^T, less the logarithms of rows if they are there, begun.
+  template <bool has_rows = true>
+  MICA_DEVICE void begin_scores(float (&s)[tile_q / 8][4], const Place& place, u64 rows, i32 group) const {
     const u32 keys = smem_k + group * 64 * 128, q = smem_q + place.stage * QTile::kBytes;
     if constexpr (kKeyColumns == 64) {
-      this->template gemm_rows<dim_qk, KTile, QTile>(s, keys, q);
+      this->template gemm_rows<dim_qk, KTile, QTile>(s, keys, q, [&] {
+        if constexpr (has_rows) this->add_logarithms(s, rows);
+      });
     } else {
       constexpr int kSteps = kKeyColumns / 16;  // of a panel of K
       const u64 from_k = matrix_descriptor(keys, 16, 1024), from_q = matrix_descriptor(q, 16, 1024);
@@ -350,28 +354,35 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     const i32 first_row = group * 64 + warp * 16;
     Scores s;
     ring.wait_full(place);
-    begin_scores(s[0], place, group);
+    begin_scores<false>(s[0], place, 0, group);
+    if constexpr (kStatColumns) {
+      do_ring.wait_full(place_of(first));
+      wgmma_fence();
+      this->add_logarithms(s[0], this->rows_of(place_of(first).stage));
+      wgmma_commit();
+    }
     auto query = this->first_query_tile();
     for (i32 step = first; step < end; ++step, this->next(query)) {
       const RingPlace<2> now = place_of(step);
       const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + now.stage * OTile::kBytes;
       const u32 ds = smem_ds + now.stage * DsTile::kBytes;
-      const float* row_stats = stats + now.stage * 2 * tile_q;
-      Operand probability, weights, gradient;  // P^T, with softcap times its slope, and dS^T, rounded
+      const float* row_stats = stats + now.stage * 2 * tile_q;  // where they are no columns
+      Operand probability, weights, gradient;                   // P^T, with softcap times its slope, and dS^T, rounded
       wgmma_wait<0>();
       wgmma_hold(s[0]);
       ping_pong_wait(group);
-      do_ring.wait_full(now);
+      if constexpr (!kStatColumns) do_ring.wait_full(now);
       Scores dp;
       if constexpr (kHoldsValues)
         gemm_values(dp[0], values, d_o);
       else
-        this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o);
+        this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o,
+                                                      [&] { this->add_deltas(dp[0], this->rows_of(now.stage)); });
       if constexpr (kCapped) {
         weigh_capped(probability, weights, s, row_stats, key_begin + first_row, query.tile);
       } else {
         if (is_partly_hidden(query.tile)) this->mask(s, key_begin + first_row, this->counted(query.tile) * tile_q);
-        this->probabilities(s[0], row_stats);
+        this->weigh_scores(s[0], row_stats);
         this->round(probability, s[0]);
       }
       this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
@@ -381,7 +392,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       if constexpr (kCapped)
         differentiate(dp[0], weights, row_stats + tile_q);
       else
-        this->gradients(dp[0], probability, row_stats + tile_q, 0, ds, first_row);
+        this->differentiate_scores(dp[0], probability, row_stats + tile_q);
       this->round(gradient, dp[0]);
       ds_ring.wait_empty(now);
       this->share(ds, first_row, gradient);
@@ -392,17 +403,18 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       float dq[kColumnsDQ / 8][4];
       if (step > first) ds_ring.wait_full(place_of(step - 1));
       this->gemm_dq(dq, step > first ? smem_ds + (now.stage ^ 1) * DsTile::kBytes : smem_k, group);
+      const bool is_last = step + 1 == end;
+      if constexpr (kStatColumns) do_ring.wait_full(place_of(is_last ? step : step + 1));
       wgmma_wait<1>();
       wgmma_hold(dv[0]);
       wgmma_hold(dk[0]);
       do_ring.release_by_thread(now);
-      // After the last tile the scores are those of the tile itself, and not used: a branch would keep the compiler
-      // from leaving products under way.
+      // After the last tile the scores are those of the tile itself, of no rows, and not used: a branch would keep the
+      // compiler from leaving products under way.
       const Place old = place;
-      const bool is_last = step + 1 == end;
       if (!is_last) place.next();
       ring.wait_full(place);
-      begin_scores(s[0], place, group);
+      begin_scores(s[0], place, is_last ? this->no_rows() : this->rows_of(place_of(step + 1).stage), group);
       if (!is_last && this->lane == 0) mbarrier_arrive(ring.empty(old.stage));
       wgmma_wait<1>();
       wgmma_hold(dq);

@@ -8,6 +8,7 @@
 
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "kernels/parts/backward_maps_sm90.cuh"
+#include "kernels/parts/backward_stat_rows_sm90.cuh"
 
 namespace mica {
 
@@ -34,12 +35,14 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using Base::smem_q;
   using Base::smem_v;
   using Base::stats;
+  using typename Base::HeadTile;
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::VTile;
   static constexpr bool kHoldsValues = backward_holds_values(draws, dim_v);
   static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
-  using DsTile = PanelTile<tile_k, tile_q>;                                            // dS, rows are queries
+  static constexpr bool kStatColumns = backward_has_stat_columns(tile_q, served == serves::PLAIN);
+  using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers : kRowsEach || tile_q == 64);
@@ -49,7 +52,8 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
   static constexpr bool kByColumns = draws && backward_dq_lies_by_columns(dim_qk);
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
-  static constexpr BackwardTmaSm90Layout kLayout = backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
+  static constexpr BackwardTmaSm90Layout kLayout =
+      backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, draws);
   static_assert(kLayout.dq - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
 
   u32 smem_dq, keys_full, landed;
@@ -66,6 +70,61 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     keys_full = smem_k + kLayout.keys_full;
     landed = smem_k + kLayout.landed;
     stats = reinterpret_cast<float*>(smem + kLayout.stats);
+  }
+
+  // The row statistics. One warp brings them, as columns of products or as they are; before the first, the selectors.
+  MICA_DEVICE StatRows stat_rows() const { return {smem_k + kLayout.stats, smem_k + kLayout.selectors}; }
+  MICA_DEVICE void begin_rows() const {
+    if constexpr (kStatColumns) stat_rows().write_selectors(threadIdx.x % 32);
+  }
+  template <class WaitEmpty>
+  MICA_DEVICE void bring_rows(const HeadTile& query, i32 stage, WaitEmpty wait_empty) const {
+    if constexpr (kStatColumns) {
+      const float inverse = -1.0f / p.score.scale_log2;  // a score's scale comes after its logarithm
+      const u32 to = stat_rows().stage(stage, tile_q);
+      this->bring_stats_of(query, wait_empty, [=](i32 row, float lse, float delta) {
+        StatRows::write_row(to, row, lse * inverse, -delta);
+      });
+      fence_for_wgmma();
+    } else {
+      this->bring_stats_of(query, stage, wait_empty);
+    }
+  }
+  MICA_DEVICE u64 rows_of(i32 stage) const {
+    return plain_descriptor(stat_rows().stage(stage, tile_q), 0, StatRows::kCoreBytes);
+  }
+  // What may be read where nothing is made of it.
+  MICA_DEVICE u64 no_rows() const { return plain_descriptor(stat_rows().selectors, 0, 0); }
+  MICA_DEVICE void add_logarithms(float (&s)[tile_q / 8][4], u64 rows) const {
+    if constexpr (kStatColumns) StatRows::add<tile_q>(s, stat_rows().selectors, rows);
+  }
+  MICA_DEVICE void add_deltas(float (&dp)[tile_q / 8][4], u64 rows) const {
+    if constexpr (kStatColumns) StatRows::add<tile_q>(dp, stat_rows().selectors + StatRows::kCoreBytes, rows);
+  }
+  // s becomes P.
+  MICA_DEVICE void weigh_scores(float (&s)[tile_q / 8][4], const float* lse) const {
+    if constexpr (kStatColumns) {
+#pragma unroll
+      for (int i = 0; i < tile_q / 2; ++i) s[i / 4][i % 4] = ex2_approx(s[i / 4][i % 4] * p.score.scale_log2);
+    } else {
+      this->probabilities(s, lse);
+    }
+  }
+  // dP becomes dS. P is taken as it was rounded: its registers are needed.
+  MICA_DEVICE void differentiate_scores(float (&dp)[tile_q / 8][4], const Operand& probability,
+                                        const float* delta) const {
+    if constexpr (kStatColumns) {
+#pragma unroll
+      for (int n = 0; n < tile_q / 8; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 x = unpack<Element>(probability[n / 2][n % 2 * 2 + half]);
+          dp[n][2 * half] *= x.x;
+          dp[n][2 * half + 1] *= x.y;
+        }
+    } else {
+      this->gradients(dp, probability, delta, 0, 0, 0);
+    }
   }
 
   MICA_DEVICE u32 leave_room() const { return kHoldsValues ? smem_k + kLayout.v : smem_v; }

@@ -161,11 +161,14 @@ MICA_HD constexpr BackwardSm90Layout backward_sm90_layout(i32 tile_q, i32 tile_k
 // each consumer); then barriers for K and V there and free, for dQ settled, and for each stage of Q and dO landed.
 struct BackwardTmaSm90Layout {
   i32 v, q, d_o, ds, dq, ring, do_ring, ds_ring, dq_ring, keys_full, keys_empty, values, dq_settled, landed, do_landed,
-      work, stats, bytes;
+      stats, selectors, work, bytes;
 };
+constexpr i32 kStatRowBytes = 16;  // a row's statistics, as columns of products (backward_stat_rows_sm90.cuh)
+// Whether they are that: where a tile has many rows (docs/design/tuning.md). A softcap is of scores without them.
+MICA_HD constexpr bool backward_has_stat_columns(i32 tile_q, bool is_plain) { return is_plain && tile_q > 64; }
 MICA_HD constexpr u32 backward_tma_sm90_item_bytes() { return 96; }  // a key tile, as it is announced
 MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32 tile_k, i32 dim_qk, i32 dim_v,
-                                                                 i32 stages) {
+                                                                 i32 stages, bool draws) {
   const i32 panels_qk = round_up(dim_qk, 64), panels_v = round_up(dim_v, 64);
   BackwardTmaSm90Layout at = {};
   at.v = tile_k * panels_qk * 2;
@@ -183,9 +186,10 @@ MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32
   at.dq_settled = at.values + 4 * kBarrierBytes;
   at.landed = at.dq_settled + kBarrierBytes;
   at.do_landed = at.landed + stages * kBarrierBytes;
-  at.work = round_up(at.do_landed + 2 * kBarrierBytes, 16);
-  at.stats = at.work + ring_bytes(2) + 2 * backward_tma_sm90_item_bytes();
-  at.bytes = at.stats + 2 * 2 * tile_q * 4;
+  at.stats = round_up(at.do_landed + 2 * kBarrierBytes, 16);
+  at.selectors = at.stats + 2 * tile_q * kStatRowBytes;
+  at.work = at.selectors + 2 * 8 * kStatRowBytes;
+  at.bytes = at.work + (draws ? ring_bytes(2) + 2 * i32(backward_tma_sm90_item_bytes()) : 0);
   return at;
 }
 // Its dQ lies transposed in the accumulator where the queries of a tile are no rows of wgmma's.
