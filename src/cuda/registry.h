@@ -121,7 +121,8 @@ i32 why_not(i32 row, const KernelChoice& choice, char* text, size_t text_bytes);
 // The first row of a role, or of the problem's pass, that can run. -1: none. find_principal_apart: of those that take V
 // from anywhere.
 i32 find_kernel(Role role, const KernelChoice& choice);
-// The step after a backward kernel: reads the accumulator as that kernel's tiles lay it out. -1: none.
+// The step after a backward kernel: reads the accumulator as that kernel's tiles lay it out; of {}, that of any tiles.
+// -1: none.
 i32 find_backward_finish(const KernelRow& backward);
 i32 find_principal(const KernelChoice& choice);
 i32 find_principal_apart(const KernelChoice& choice);

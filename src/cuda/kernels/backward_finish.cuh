@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// After backward: dQ, or dK or dV to which several blocks added, from its fp32 accumulator, scaled, to its type and
-// strides. A block takes one (tile_q, dim) block.
+// After backward: dQ, or dK and dV to which several blocks added, from fp32 accumulators, scaled, to their types and
+// strides. A block takes one (tile_q, dim) block of dQ, or a part of one of dK's or dV's.
 // Columns dim_qk and tile_q of its row may be 0: then the parameters say what they are.
 #pragma once
 
@@ -11,21 +11,21 @@
 
 namespace mica {
 
-// Columns [column, column + 8) of one row; those past dim_qk do not exist.
-MICA_DEVICE void store_row_8(const BackwardFinishParams& p, i64 row_offset, i32 column, const float (&x)[8]) {
-  if (p.dq_dtype != MICA_FP32 && !p.unaligned) {
-    if (column >= p.dim_qk) return;
+// Columns [column, column + 8) of one row; those past `dim` do not exist.
+MICA_DEVICE void store_row_8(const SummedRows& to, i64 row_offset, i32 column, const float (&x)[8]) {
+  if (to.dtype != MICA_FP32 && !to.unaligned) {
+    if (column >= to.dim) return;
     u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      words[i] = p.dq_dtype == MICA_BF16 ? pack<Bf16>(x[2 * i], x[2 * i + 1]) : pack<Fp16>(x[2 * i], x[2 * i + 1]);
-    *reinterpret_cast<uint4*>(static_cast<u16*>(p.dq.data) + row_offset + column) =
+      words[i] = to.dtype == MICA_BF16 ? pack<Bf16>(x[2 * i], x[2 * i + 1]) : pack<Fp16>(x[2 * i], x[2 * i + 1]);
+    *reinterpret_cast<uint4*>(static_cast<u16*>(to.rows.data) + row_offset + column) =
         make_uint4(words[0], words[1], words[2], words[3]);
     return;
   }
 #pragma unroll
   for (int e = 0; e < 8; ++e)
-    if (column + e < p.dim_qk) store_float(p.dq.data, row_offset + column + e, p.dq_dtype, x[e]);
+    if (column + e < to.dim) store_float(to.rows.data, row_offset + column + e, to.dtype, x[e]);
 }
 
 // Lanes 2n and 2n + 1 have eight columns of a row each; then the even one has the first four of both rows and the odd
@@ -38,9 +38,9 @@ MICA_DEVICE void share_in_pair(float (&x)[8]) {
     (odd ? x[e] : x[4 + e]) = other;
   }
 }
-MICA_DEVICE void store_4(const BackwardFinishParams& p, i64 row_offset, i32 column, const float* x) {
-  if (column < p.dim_qk)
-    *reinterpret_cast<float4*>(static_cast<float*>(p.dq.data) + row_offset + column) =
+MICA_DEVICE void store_4(const SummedRows& to, i64 row_offset, i32 column, const float* x) {
+  if (column < to.dim)
+    *reinterpret_cast<float4*>(static_cast<float*>(to.rows.data) + row_offset + column) =
         make_float4(x[0], x[1], x[2], x[3]);
 }
 
@@ -53,17 +53,21 @@ struct Sums {
   MICA_DEVICE float scaled(float sum, float scale) const { return is_empty ? 0.0f : sum * scale; }
 };
 
-// A block of the accumulator, by all threads: a warp takes 16 rows of 32 columns, 512 neighbouring bytes a load.
-template <int threads>
-MICA_DEVICE void store_rows(const BackwardFinishParams& p, const Sums& sums, bool by_columns, i64 base, i32 dim,
-                            i32 tile_q, i32 valid_rows) {
+// Which of a block's threads this one is, and of how many: of several blocks that have one together.
+struct Worker {
+  i32 thread, threads;
+};
+
+// A block of the accumulator: a warp takes 16 rows of 32 columns, 512 neighbouring bytes a load.
+MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_columns, i64 base, i32 dim, i32 tile_q,
+                            i32 valid_rows, const Worker& worker) {
   const i32 lane = threadIdx.x % 32, row_in_block = lane / 4, pair = lane % 4;
   const i32 units = min_of(tile_q / 16, ceil_div(valid_rows, 16)) * (dim / 32);
-  const i32 last_column_block = (p.dim_qk - 1) / 8;
-  const bool vectorised_by_8 = p.dq_dtype != MICA_FP32 && !p.unaligned,
-             vectorised_by_2 = p.dq_dtype == MICA_FP32 && !p.unaligned;
+  const i32 last_column_block = (to.dim - 1) / 8;
+  const bool vectorised_by_8 = to.dtype != MICA_FP32 && !to.unaligned,
+             vectorised_by_2 = to.dtype == MICA_FP32 && !to.unaligned;
 #pragma unroll 2
-  for (i32 unit = threadIdx.x / 32; unit < units; unit += threads / 32) {
+  for (i32 unit = worker.thread / 32; unit < units; unit += worker.threads / 32) {
     const i32 row_block = unit / (dim / 32), column_block = unit % (dim / 32) * 4;
     float x[4][4];  // of a 16 x 8 block each: two columns of a row, and of the row eight further down
 #pragma unroll
@@ -72,32 +76,32 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const Sums& sums, boo
       const i32 column = min_of(column_block + i, last_column_block);
       const float4 quad = sums.load(by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
                                                : dq_accumulator_index(dim, row_block, column, lane));
-      x[i][0] = sums.scaled(quad.x, p.scale);
-      x[i][1] = sums.scaled(quad.y, p.scale);
-      x[i][2] = sums.scaled(quad.z, p.scale);
-      x[i][3] = sums.scaled(quad.w, p.scale);
+      x[i][0] = sums.scaled(quad.x, to.scale);
+      x[i][1] = sums.scaled(quad.y, to.scale);
+      x[i][2] = sums.scaled(quad.z, to.scale);
+      x[i][3] = sums.scaled(quad.w, to.scale);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const i32 row = row_block * 16 + half * 8 + row_in_block;
-      const i64 row_offset = base + row * p.dq.stride_row;
+      const i64 row_offset = base + row * to.rows.stride_row;
       if (vectorised_by_8) {
         u32 words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          words[i] = p.dq_dtype == MICA_BF16 ? pack<Bf16>(x[i][2 * half], x[i][2 * half + 1])
-                                             : pack<Fp16>(x[i][2 * half], x[i][2 * half + 1]);
+          words[i] = to.dtype == MICA_BF16 ? pack<Bf16>(x[i][2 * half], x[i][2 * half + 1])
+                                           : pack<Fp16>(x[i][2 * half], x[i][2 * half + 1]);
         transpose_in_quad(words);
         const i32 column = (column_block + pair) * 8;
-        if (row < valid_rows && column < p.dim_qk)
-          *reinterpret_cast<uint4*>(static_cast<u16*>(p.dq.data) + row_offset + column) =
+        if (row < valid_rows && column < to.dim)
+          *reinterpret_cast<uint4*>(static_cast<u16*>(to.rows.data) + row_offset + column) =
               make_uint4(words[0], words[1], words[2], words[3]);
       } else if (row < valid_rows && vectorised_by_2) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const i32 column = (column_block + i) * 8 + pair * 2;
-          if (column < p.dim_qk)
-            *reinterpret_cast<float2*>(static_cast<float*>(p.dq.data) + row_offset + column) =
+          if (column < to.dim)
+            *reinterpret_cast<float2*>(static_cast<float*>(to.rows.data) + row_offset + column) =
                 make_float2(x[i][2 * half], x[i][2 * half + 1]);
         }
       } else if (row < valid_rows) {
@@ -106,7 +110,7 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const Sums& sums, boo
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const i32 column = (column_block + i) * 8 + pair * 2 + e;
-            if (column < p.dim_qk) store_float(p.dq.data, row_offset + column, p.dq_dtype, x[i][2 * half + e]);
+            if (column < to.dim) store_float(to.rows.data, row_offset + column, to.dtype, x[i][2 * half + e]);
           }
       }
     }
@@ -114,21 +118,20 @@ MICA_DEVICE void store_rows(const BackwardFinishParams& p, const Sums& sums, boo
 }
 
 // The same from a transposed block: a thread takes two rows of 16 columns.
-template <int threads>
-MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const Sums& sums, i64 base, i32 dim, i32 tile_q,
-                                  i32 valid_rows) {
-  for (i32 i = threadIdx.x; i < tile_q * dim / 32; i += threads) {
+MICA_DEVICE void store_transposed(const SummedRows& to, const Sums& sums, i64 base, i32 dim, i32 tile_q, i32 valid_rows,
+                                  const Worker& worker) {
+  for (i32 i = worker.thread; i < tile_q * dim / 32; i += worker.threads) {
     const i32 pair = i % 4, column_block = i / 4 % (dim / 16), row_block = i / (dim / 4);
     float x[2][2][8];  // row, columns 0 to 7 and 8 to 15
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
       const float4 quad = sums.load(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
-      x[0][0][g] = sums.scaled(quad.x, p.scale);
-      x[1][0][g] = sums.scaled(quad.y, p.scale);
-      x[0][1][g] = sums.scaled(quad.z, p.scale);
-      x[1][1][g] = sums.scaled(quad.w, p.scale);
+      x[0][0][g] = sums.scaled(quad.x, to.scale);
+      x[1][0][g] = sums.scaled(quad.y, to.scale);
+      x[0][1][g] = sums.scaled(quad.z, to.scale);
+      x[1][1][g] = sums.scaled(quad.w, to.scale);
     }
-    if (p.dq_dtype == MICA_FP32 && !p.unaligned) {
+    if (to.dtype == MICA_FP32 && !to.unaligned) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const i32 even_row = row_block * 8 + pair / 2 * 4 + r;
@@ -139,7 +142,7 @@ MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const Sums& sum
           for (int other = 0; other < 2; ++other) {
             const i32 row = even_row + 2 * other;
             if (row < valid_rows)
-              store_4(p, base + row * p.dq.stride_row, column_block * 16 + half * 8 + pair % 2 * 4,
+              store_4(to, base + row * to.rows.stride_row, column_block * 16 + half * 8 + pair % 2 * 4,
                       x[r][half] + 4 * other);
           }
         }
@@ -152,7 +155,7 @@ MICA_DEVICE void store_transposed(const BackwardFinishParams& p, const Sums& sum
       if (row >= valid_rows) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        store_row_8(p, base + row * p.dq.stride_row, column_block * 16 + half * 8, x[r][half]);
+        store_row_8(to, base + row * to.rows.stride_row, column_block * 16 + half * 8, x[r][half]);
     }
   }
 }
@@ -177,9 +180,33 @@ MICA_DEVICE i32 await_head(const BackwardFinishParams& p) {
   return (slot * p.tiles_q + tile) * p.heads_q + head;
 }
 
+// dK and dV, after all of them: they are small, and few blocks would take long.
+template <int threads>
+MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
+  griddepcontrol_wait();
+  const bool is_v = i32(blockIdx.x) >= p.dk_blocks;
+  const SummedRows to = is_v ? p.dv : p.dq;
+  const i32 index = i32(blockIdx.x) - (is_v ? p.dk_blocks : 0), block = index / p.of_keys;
+  const Worker worker = {(index - block * p.of_keys) * threads + i32(threadIdx.x), p.of_keys * threads};
+  const i32 tile_of_all = block / p.heads_q, head = block - tile_of_all * p.heads_q, batch = tile_of_all / p.tiles_q,
+            first_row = (tile_of_all - batch * p.tiles_q) * p.tile_q;
+  const Sums sums = {to.sums + i64(block) * (p.tile_q * to.columns), false};
+  const i64 base = batch * to.rows.stride_batch + head * to.rows.stride_head + first_row * to.rows.stride_row;
+  const i32 valid_rows = p.sequences.slot_len_q - first_row;
+  if (backward_transposes_dq(p.tile_q))
+    store_transposed(to, sums, base, to.columns, p.tile_q, valid_rows, worker);
+  else
+    store_rows(to, sums, false, base, to.columns, p.tile_q, valid_rows, worker);
+}
+
 template <int dim_of_row, int tile_q_of_row, int threads>
 MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
-  const i32 dim = dim_of_row ? dim_of_row : p.dq_columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
+  if constexpr (dim_of_row == 0)
+    if (p.of_keys > 0) {
+      finish_keys<threads>(p);
+      return;
+    }
+  const i32 dim = dim_of_row ? dim_of_row : p.dq.columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
   const i32 block = p.heads_done ? await_head(p) : await_all(p), head = block % p.heads_q,
             tile_of_all = block / p.heads_q;
   i32 batch, tile;
@@ -194,14 +221,16 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   }
   const Sequence sequence = sequence_of(p.sequences, batch);
   if (tile * tile_q >= sequence.slot_len_q) return;
-  const Sums sums = {p.dq_accumulator + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0};
+  const RowsArg& rows = p.dq.rows;
+  const Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0};
   const i64 base =
-      head * p.dq.stride_head + query_row_offset(sequence, tile * tile_q, p.dq.stride_batch, p.dq.stride_row);
+      head * rows.stride_head + query_row_offset(sequence, tile * tile_q, rows.stride_batch, rows.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;
+  const Worker worker = {i32(threadIdx.x), threads};
   if (backward_transposes_dq(tile_q))
-    store_transposed<threads>(p, sums, base, dim, tile_q, valid_rows);
+    store_transposed(p.dq, sums, base, dim, tile_q, valid_rows, worker);
   else
-    store_rows<threads>(p, sums, backward_dq_lies_by_columns(dim_of_row), base, dim, tile_q, valid_rows);
+    store_rows(p.dq, sums, backward_dq_lies_by_columns(dim_of_row), base, dim, tile_q, valid_rows, worker);
 }
 
 }  // namespace mica

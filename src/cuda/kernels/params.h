@@ -271,24 +271,33 @@ struct BackwardPrepareParams {
   i32 heads_k, tile_k;
 };
 
-// dQ from its accumulator to its type and strides; dK or dV likewise (of_keys).
+// A gradient that was summed in fp32.
+struct SummedRows {
+  RowsArg rows;
+  const float* sums;
+  i32 dtype;
+  i32 unaligned;     // as kFeatureUnaligned
+  i32 dim, columns;  // its own; of a block of the sums
+  float scale;
+};
+// dQ from its accumulator to its type and strides; dK and dV likewise (of_keys).
 struct BackwardFinishParams {
-  RowsArg dq;
-  i32 dq_dtype;
-  i32 unaligned;  // as kFeatureUnaligned, of dq
-  const float* dq_accumulator;
+  SummedRows dq;  // or dK
+  SummedRows dv;
   const u32* dq_turns;  // as BackwardMapsParams'; a tile to which nobody added is zero
   i32 stores_dq_first;
   SequenceTable sequences;
-  i32 batch, heads_q, dim_qk;
+  i32 batch, heads_q;
   i32 tiles_q, packed_q;
-  i32 dq_columns, tile_q;  // of a block of the accumulator
-  float scale;
+  i32 tile_q;  // of a block of the accumulator
   // Converts heads whose blocks have added all of their dQ while others are still at work; null: when all are done.
   const i32* heads_done;
   i32 counts_done;  // whether it is not null once bound
   i32 head_items, group;
-  i32 of_keys;  // 0: dQ; 1: dK, 2: dV, whose rows, heads and columns then stand here as q's
+  // 0: dQ. Else dK and dV, whose rows and heads then stand here as q's: so many blocks are for each tile of a head, and
+  // dV's come after dK's.
+  i32 of_keys;
+  i32 dk_blocks;
 };
 
 // The gradient of the sinks, from the row statistics.

@@ -162,50 +162,53 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   return status;
 }
 
+static SummedRows summed_rows(const Tensor& tensor, i32 dim, i32 columns, float scale) {
+  SummedRows a = {};
+  a.rows = rows_arg(tensor);
+  a.dtype = tensor.dtype;
+  a.unaligned = !rows_are_aligned(tensor);
+  a.dim = dim;
+  a.columns = columns;
+  a.scale = scale;
+  return a;
+}
+
 BackwardFinishParams backward_finish_params(const Problem& p, const BackwardParams& backward, i32 tile_q) {
   BackwardFinishParams a = {};
-  a.dq = rows_arg(p.dq);
-  a.dq_dtype = p.dq.dtype;
-  a.unaligned = !rows_are_aligned(p.dq);
+  a.dq = summed_rows(p.dq, p.dim_qk, backward.dq_columns, p.scale);
   a.batch = p.batch;
   a.heads_q = p.heads_q;
-  a.dim_qk = p.dim_qk;
   a.tiles_q = backward.tiles_q;
   a.packed_q = backward.packed_q;
-  a.dq_columns = backward.dq_columns;
   a.tile_q = tile_q;
-  a.scale = p.scale;
   a.group = p.group;
   return a;
 }
 
 BackwardFinishParams backward_finish_keys_params(const Problem& p, const BackwardParams& backward, const KernelRow& row,
-                                                 bool of_v) {
+                                                 i64 key_blocks) {
+  constexpr i32 kElements = 8192;  // that a block of 256 threads has under way at once
   BackwardFinishParams a = {};
-  const Tensor& tensor = of_v ? p.dv : p.dk;
-  a.dq = rows_arg(tensor);
-  a.dq_dtype = tensor.dtype;
-  a.unaligned = !rows_are_aligned(tensor);
+  if (p.dk.dtype) a.dq = summed_rows(p.dk, p.dim_qk, row.dim_qk, p.scale);
+  if (p.dv.dtype) a.dv = summed_rows(p.dv, p.dim_v, row.dim_v, 1.0f);
   a.batch = p.batch;
   a.heads_q = p.heads_k;
-  a.dim_qk = of_v ? p.dim_v : p.dim_qk;
   a.tiles_q = backward.tiles_k;
-  a.dq_columns = of_v ? row.dim_v : row.dim_qk;
   a.tile_q = row.tile_k;
-  a.scale = of_v ? 1.0f : p.scale;
-  a.of_keys = of_v ? 2 : 1;
+  a.of_keys = ceil_div(row.tile_k * max_of(row.dim_qk, row.dim_v), kElements);
+  a.dk_blocks = p.dk.dtype ? i32(key_blocks) * a.of_keys : 0;
   return a;
 }
 
 void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, const WorkspaceLayout& layout) {
-  a.dq.data = a.of_keys == 0 ? x.dq : a.of_keys == 1 ? x.dk : x.dv;
-  a.dq_accumulator = in_workspace(x, a.of_keys == 0   ? layout.dq_accumulator
-                                     : a.of_keys == 1 ? layout.dk_accumulator
-                                                      : layout.dv_accumulator);
+  a.dq.rows.data = a.of_keys == 0 ? x.dq : x.dk;
+  a.dq.sums = in_workspace(x, a.of_keys == 0 ? layout.dq_accumulator : layout.dk_accumulator);
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
   if (a.counts_done) a.heads_done = reinterpret_cast<const i32*>(in_workspace(x, layout.heads_done));
   a.sequences = sequence_table(p, x);
   if (a.of_keys == 0) return;
+  a.dv.rows.data = x.dv;
+  a.dv.sums = in_workspace(x, layout.dv_accumulator);
   const i32 rows = a.sequences.slot_len_k;
   a.sequences = {};
   a.sequences.slot_len_q = rows;

@@ -21,9 +21,9 @@ mica_status bind(BackwardMapsParams& params, const Problem& problem, const mica_
 
 // tile_q: of the backward kernel, whose accumulator it reads.
 BackwardFinishParams backward_finish_params(const Problem& problem, const BackwardParams& backward, i32 tile_q);
-// The same for the sums of dK or dV, of a row whose blocks share key tiles.
+// The same for the sums of dK and dV, of a row whose blocks share key tiles.
 BackwardFinishParams backward_finish_keys_params(const Problem& problem, const BackwardParams& backward,
-                                                 const KernelRow& row, bool of_v);
+                                                 const KernelRow& row, i64 key_blocks);
 void bind(BackwardFinishParams& params, const Problem& problem, const mica_bindings& bindings,
           const WorkspaceLayout& layout);
 

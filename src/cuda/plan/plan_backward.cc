@@ -9,7 +9,7 @@
 namespace mica {
 namespace {
 
-static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + 3 * sizeof(BackwardFinishParams) +
+static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + 2 * sizeof(BackwardFinishParams) +
                       sizeof(BackwardSinksParams) + 6 * 16 <=
                   Steps::kParamsBytes &&
               sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + sizeof(BackwardFinishParams) +
@@ -152,14 +152,11 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     // After the kernel that waits for the preparation itself: only then is that one done, too.
     if (row.traits.uses_maps && has_keys) overlap(plan, choice, finish);
   }
-  for (const bool of_v : {false, true}) {
-    if (status != MICA_OK || !is_piece || (of_v ? dv_sums : dk_sums) == 0) continue;
-    KernelRow keys = row;
-    keys.tile_q = row.tile_k;
-    if (of_v) keys.dim_qk = row.dim_v;
-    const i32 finish_keys = find_backward_finish(keys);
-    status = add_step(plan, StepKind::BACKWARD_FINISH, finish_keys, key_blocks,
-                      backward_finish_keys_params(p, params, row, of_v));
+  if (status == MICA_OK && is_piece && dk_sums + dv_sums > 0) {
+    const i32 finish_keys = find_backward_finish({});
+    const BackwardFinishParams finished = backward_finish_keys_params(p, params, row, key_blocks);
+    const i64 blocks = key_blocks * finished.of_keys * (i32(dk_sums > 0) + i32(dv_sums > 0));
+    status = add_step(plan, StepKind::BACKWARD_FINISH, finish_keys, blocks, finished);
     overlap(plan, choice, finish_keys);
   }
   if (status == MICA_OK && p.d_bias.dtype && is_piece) {
