@@ -429,6 +429,23 @@ TEST_F(PlanTest, ADenseBatchHasOneLength) {
   }
 }
 
+// A block's first two short items are given, and a third of few blocks: then nothing is drawn.
+TEST_F(PlanTest, AThirdShortItemOfFewBlocksIsGiven) {
+  for (const int64_t heads : {16, 20}) {
+    mica_attention a = describe(heads, 112, 112);
+    a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.o.shape[0] = 28;
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    if (fake.arch[device] < 90) GTEST_SKIP() << mica_plan_kernel(plan.plan) << ": the build has no images for Hopper";
+    const mica_bindings x = bind(plan);
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    const ForwardParams p = launched();
+    EXPECT_EQ(p.work_items, 28 * heads);
+    EXPECT_EQ(p.first_items, heads == 16 ? p.work_items : 2 * int32_t(fake.last_launch.grid_x)) << heads;
+    EXPECT_EQ(p.work_counter == nullptr, heads == 16);
+  }
+}
+
 // 64 heads of one key head with few keys for each SM: the small blocks of decode_sm80, not a wider row of Hopper's.
 TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   for (const int64_t keys : {16384, 65536 * 4}) {

@@ -155,7 +155,11 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
   const i64 grid = draws ? at_once : work;
   const bool is_short = row.traits.cuts_boxes && p.hint_len_k <= kDrawnAhead * row.tile_k;
-  params.first_items = i32(min_of<i64>(is_short ? 2 * grid : grid, params.work_items));
+  // Short items are found far ahead: a block's first two are given. Where few blocks have a third, it is given, too:
+  // each is on an SM of its own, and those who would draw it first may share one.
+  const i64 given = is_short ? 2 * grid : grid;
+  const bool has_few_more = is_short && row.blocks > 1 && work <= given + choice.device.num_sms;
+  params.first_items = i32(has_few_more ? work : min_of<i64>(given, work));
   if (row.traits.persistent) params.section_heads = section_heads(p, row, choice.device, params);
   if (draws && (params.packed_q == 1 || params.first_items < params.work_items)) {
     params.work_epoch = 1;  // another one for each call

@@ -218,9 +218,10 @@ struct ForwardWorkSm90 : Block {
     u32 parity = 0;
   };
   // The same of sequences that all have one length: a dense batch, or packed ones if what was said of them is right.
-  // Where a block has many short items, which last no longer than to find them, the next one, and what an item's place
-  // was taken for, are asked for before the item is told of, and looked at then: both are far away. Of few items
-  // whoever asks so soon has one too many. False: it is not right, and the items are dealt out again.
+  // Where a block has many short items of few rows, which last no longer than to find them, the next one, and what an
+  // item's place was taken for, are asked for before the item is told of, and looked at then: both are far away. Of few
+  // items, or of longer ones, whoever asks so soon has one too many. False: it is not right, and the items are dealt
+  // out again.
   MICA_DEVICE bool deal_out_even(EvenItems& items) {
     constexpr i32 kFewItems = 4;
     WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(p.first_items), true};
@@ -232,8 +233,9 @@ struct ForwardWorkSm90 : Block {
       band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
       tiles = this->tiles_of(tile_row, min_of(tile_row + this->tile_rows(), sequence.len_q));
       const EvenPart part = even_part(before);
-      const bool draws = !is_long();
-      const bool is_ahead = counter.has_drawn && p.work_items > kFewItems * i32(gridDim.x);
+      const i32 next = work + i32(gridDim.x);
+      const bool is_given = next < p.first_items, draws = !is_long() && !is_given;
+      const bool is_ahead = tile_q == 64 && counter.has_drawn && p.work_items > kFewItems * i32(gridDim.x);
       i32 found = part.begin;
       work_ring.wait_empty();
       if (is_ahead) {
@@ -242,8 +244,7 @@ struct ForwardWorkSm90 : Block {
       }
       work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
       announce(work, false);
-      const i32 next = work + i32(gridDim.x);
-      if (next < p.first_items) {
+      if (is_given && (before < 0 || !p.packed_q)) {  // of two that are told of, neither needs to be confirmed yet
         before = batch_index;
         work = next;
         continue;
@@ -263,8 +264,8 @@ struct ForwardWorkSm90 : Block {
         items.drawn = draws ? counter.answer() : kNotDrawn;
         return false;
       }
-      if (!draws) counter.ask();
-      work = counter.answer();
+      if (!draws && !is_given) counter.ask();
+      work = is_given ? next : counter.answer();
       before = -1;
     }
     announce_end();
