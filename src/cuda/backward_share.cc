@@ -81,7 +81,8 @@ bool takes_parts_apart(const KernelRow& row, const Problem& p) {
   return p.deterministic && backward_takes_parts_apart(row.dim_qk);
 }
 
-BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
+// By the heads of a group.
+static BackwardShare share_groups(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
   BackwardShare share = share_by_waves(row, p, device, key_blocks);
   if (row.dim_qk > 128 || !can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0) return share;
   // Equal parts, as few as keep the SMs busy: each adds to dK and dV. A fixed order gains by more, but not where their
@@ -107,6 +108,44 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
     if (least > 0 && steps >= least) continue;
     least = steps;
     share = {heads, parts, 1};
+  }
+  return share;
+}
+
+// How long key tiles take if `parts` blocks have a part of the queries of each, in sixteenths of a step.
+static i64 sixteenths_of_parts(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks,
+                               const BackwardShare& share, i32 parts) {
+  constexpr i64 kUnit = 16, kBytesOfUnit = 1 << 18;
+  const bool has_sums = share.head_parts > 1, is_shared = has_sums || parts > 1;
+  const i64 sms = device.num_sms, items = key_blocks * share.head_parts,
+            beside = is_shared ? kStepsOfSharedTile : kStepsOfTile;
+  const i64 longest = i64(share.part_heads) * ceil_div(p.max_len_q, row.tile_q), each = ceil_div<i64>(longest, parts);
+  // Without a mask by waves. Under a causal one the longest come first: until the longest is done, or all are, where an
+  // eighth of a long one is left at the end.
+  i64 time = kUnit * ceil_div(items * parts, sms) * (each + beside);
+  if (is_causal(p)) {
+    const i64 steps = items * (longest + share.part_heads) / 2;
+    time = max_of(kUnit * (each + beside), kUnit * (items * parts * beside + steps) / sms + kUnit / 8 * each);
+  }
+  // Sums of dK and dV are set to zero before, added to, and read once more.
+  const i64 sum_bytes = key_blocks * row.tile_k * i64(row.dim_qk + row.dim_v) * i64(sizeof(float));
+  return time + (is_shared && !has_sums ? kUnit + sum_bytes / kBytesOfUnit : 0);
+}
+
+BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
+  constexpr i32 kMostParts = 8;
+  BackwardShare share = share_groups(row, p, device, key_blocks);
+  // Parts of the queries would add in any order. Of lengths that differ, or in a window, key tiles have other numbers
+  // of steps.
+  const bool is_even = !is_packed_q(p) && (is_causal(p) ? p.max_len_q == p.max_len_k : !is_banded(p));
+  if (!can_share_keys(row, p) || p.deterministic || !is_even || key_blocks == 0) return share;
+  const i32 most = min_of(kMostParts, ceil_div(p.max_len_q, row.tile_q));
+  i64 least = sixteenths_of_parts(row, p, device, key_blocks, share, 1);
+  for (i32 parts = 2; parts <= most; ++parts) {
+    const i64 time = sixteenths_of_parts(row, p, device, key_blocks, share, parts);
+    if (20 * time >= 19 * least) continue;
+    least = time;
+    share.query_parts = parts;
   }
   return share;
 }
@@ -139,7 +178,7 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, 
   return i32(max_of<i64>(in_room, device.l2_bytes / 2 / bytes));
 }
 
-i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32 parts) {
+i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, const BackwardShare& share) {
   // A head after the other keeps Q, dO and dQ in L2; only the last waves decide when the last block ends. As many heads
   // as fit L2, one of the group in each part.
   if (p.window_right == kUnlimited || is_packed_k(p) || p.max_len_k == 0) return 0;
@@ -148,6 +187,7 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   // such an order, which are asked for one where dQ is not wanted, know of no other.
   const bool has_other = row.traits.uses_maps && row.traits.fixed_order && !p.batch_invariant;
   if (p.deterministic && (!has_other || p.window_left < kUnlimited)) return 0;
+  i32 parts = share.parts(), head_parts = share.head_parts;
   // There, too, the long key tiles of the second half of the heads should follow short ones of the first.
   const bool has_halves = p.deterministic && !(takes_parts_apart(row, p) && parts > 1);
   const i64 heads = i64(p.batch) * p.heads_k, most = has_halves ? heads / 2 : heads;
@@ -155,13 +195,13 @@ i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, i32
   // for blocks before them that end late. But blocks that take several heads are at different ones of them, and with
   // many or wide ones more waves do not stay in L2 (40:8 heads of 128 took a third longer).
   constexpr i32 kNarrow = 64, kFewHeads = 4;
-  const bool is_light = row.dim_qk <= kNarrow && ceil_div(p.group, parts) <= kFewHeads;
-  if (takes_parts_apart(row, p)) parts = 1;
+  const bool is_light = row.dim_qk <= kNarrow && share.part_heads <= kFewHeads;
+  if (takes_parts_apart(row, p)) parts = head_parts = 1;
   const i64 waves = p.deterministic ? 1 : is_light ? 4 : 2;
   const i64 in_use = p.deterministic ? device.l2_bytes / 2 : device.l2_bytes / 5 * 4;
   const i64 tiles_k = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
   const i64 in_waves = ceil_div<i64>(waves * device.num_sms, tiles_k * parts);
-  const i64 in_l2 = in_use / max_of<i64>(parts * p.max_len_q * bytes_of_query_row(row, p), 1);
+  const i64 in_l2 = in_use / max_of<i64>(head_parts * p.max_len_q * bytes_of_query_row(row, p), 1);
   return i32(min_of<i64>(most, min_of(in_waves, in_l2)));
 }
 

@@ -23,7 +23,7 @@ bool takes_parts_apart(const KernelRow& row, const Problem& problem);
 // Heads whose key tiles such blocks take together (BackwardParams::section_heads).
 i32 section_heads(const KernelRow& row, const Problem& problem, const Device& device, i32 parts);
 // Heads at the end whose key tiles are taken the longest first (BackwardParams::last_heads).
-i32 last_heads(const KernelRow& row, const Problem& problem, const Device& device, i32 parts);
+i32 last_heads(const KernelRow& row, const Problem& problem, const Device& device, const BackwardShare& share);
 
 // Of a kernel whose blocks take whole heads.
 BackwardShare share_heads(const KernelRow& row, const Problem& problem, const Device& device);

@@ -367,6 +367,52 @@ TEST(BackwardShare, BlocksClearHeadsThatComeLater) {
   }
 }
 
+// Few key tiles are shared by their queries, unless what is added for it takes longer; in a fixed order, in a window
+// and of packed sequences they are not.
+TEST(BackwardShare, FewKeyTilesAreSharedByTheirQueries) {
+  struct {
+    const char* row;
+    i32 rows, heads_q, heads_k, parts;
+    bool causal;
+  } const cases[] = {{"backward_halves_sm90_bf16_d256", 1152, 8, 4, 2, true},
+                     {"backward_halves_sm90_bf16_d256", 1152, 8, 4, 1, false},
+                     {"backward_halves_sm90_bf16_d256", 768, 8, 4, 2, true},
+                     {"backward_halves_sm90_bf16_d256", 2048, 8, 8, 1, true},
+                     {"backward_halves_sm90_bf16_d256", 3000, 4, 1, 2, true},
+                     {"backward_halves_sm90_bf16_d192", 2048, 8, 8, 1, true},
+                     {"backward_tma_sm90_bf16_d128_q80", 2048, 4, 4, 2, false},
+                     {"backward_tma_sm90_bf16_d128_q80", 4096, 4, 4, 2, true},
+                     {"backward_tma_sm90_bf16_d128_q64", 2048, 8, 2, 2, true},
+                     {"backward_tma_sm90_bf16_d128_q64", 1152, 16, 4, 1, true},
+                     {"backward_tma_sm90_bf16_d64", 8192, 4, 4, 1, true}};
+  Device device = device_of(90);
+  device.num_sms = 132;
+  for (const auto& c : cases)
+    for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+      const KernelRow& row = kernel_table().rows[i];
+      if (row_name(i) != c.row) continue;
+      Problem p = problem_of(row);
+      p.batch = 1;
+      p.heads_q = c.heads_q;
+      p.heads_k = c.heads_k;
+      p.group = c.heads_q / c.heads_k;
+      p.max_len_q = p.hint_len_q = p.max_len_k = p.hint_len_k = c.rows;
+      if (c.causal) p.window_right = 0;
+      const auto parts = [&] {
+        return share_key_tiles(row, p, device, ceil_div(c.rows, row.tile_k) * c.heads_k).query_parts;
+      };
+      EXPECT_EQ(parts(), c.parts) << c.row << ", " << c.rows << " rows of " << c.heads_q << ":" << c.heads_k;
+      p.deterministic = true;
+      EXPECT_EQ(parts(), 1) << c.row;
+      p.deterministic = false;
+      p.window_left = 100;
+      EXPECT_EQ(parts(), 1) << c.row;
+      p.window_left = MICA_MAX_SEQLEN;
+      p.vectors = MICA_CU_SEQLENS_Q;
+      EXPECT_EQ(parts(), 1) << c.row;
+    }
+}
+
 // Boxes of the copy engine bring pages of a multiple of 16 rows, lanes all others.
 TEST(KernelTable, PagesThatBoxesBring) {
   KernelRow row = {};

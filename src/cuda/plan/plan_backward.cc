@@ -44,12 +44,14 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   BackwardParams params = backward_params(p, row);
   const i64 key_blocks = i64(params.tiles_k) * params.slices * p.heads_k * (params.packed_k ? 1 : p.batch);
   const bool whole_heads = row.course == Course::HEADS;
-  const BackwardShare share =
+  BackwardShare share =
       whole_heads ? share_heads(row, p, choice.device) : share_key_tiles(row, p, choice.device, key_blocks);
+  // Pieces beside one another keep nothing but dQ's sums.
+  if (!whole_heads && plan.pieces != MICA_PIECES_NONE) share.query_parts = 1;
   const i32 parts = share.parts();
   if (!whole_heads) {
     params.section_heads = section_heads(row, p, choice.device, parts);
-    params.last_heads = last_heads(row, p, choice.device, parts);
+    params.last_heads = last_heads(row, p, choice.device, share);
     params.by_last_heads = divisor_of(max_of(params.last_heads, 1));
   }
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
