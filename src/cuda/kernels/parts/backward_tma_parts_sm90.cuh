@@ -7,8 +7,8 @@
 #pragma once
 
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
+#include "device/stat_rows_sm90.cuh"
 #include "kernels/parts/backward_maps_sm90.cuh"
-#include "kernels/parts/backward_stat_rows_sm90.cuh"
 
 namespace mica {
 
@@ -43,7 +43,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
   static constexpr bool kStatColumns = backward_has_stat_columns(tile_q, served == serves::PLAIN);
   using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
-  static_assert(kConsumers == 2 && tile_k == 64 * kConsumers);
+  static_assert(kConsumers == 2 && tile_k == 64 * kConsumers && kStatRowBytes == StatRows::kRowBytes);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers : kRowsEach || tile_q == 64);
   static constexpr int kColumnsDQ = kTransposed ? tile_q

@@ -163,7 +163,7 @@ struct BackwardTmaSm90Layout {
   i32 v, q, d_o, ds, dq, ring, do_ring, ds_ring, dq_ring, keys_full, keys_empty, values, dq_settled, landed, do_landed,
       stats, selectors, work, bytes;
 };
-constexpr i32 kStatRowBytes = 16;  // a row's statistics, as columns of products (backward_stat_rows_sm90.cuh)
+constexpr i32 kStatRowBytes = 16;  // a row's statistics, as columns of products (device/stat_rows_sm90.cuh)
 // Whether they are that: where a tile has many rows (docs/design/tuning.md). A softcap is of scores without them.
 MICA_HD constexpr bool backward_has_stat_columns(i32 tile_q, bool is_plain) { return is_plain && tile_q > 64; }
 MICA_HD constexpr u32 backward_tma_sm90_item_bytes() { return 96; }  // a key tile, as it is announced

@@ -7,21 +7,21 @@
 // them, the same in all rows; columns 8 to 15 are columns 0 to 7 once more, so what it takes it takes by halves.
 #pragma once
 
-#include "cuda/kernels/parts/layouts_sm90.h"
 #include "device/ptx.cuh"
 #include "device/wgmma_plain.cuh"
 
 namespace mica {
 
 struct StatRows {
-  static constexpr u32 kCoreBytes = 8 * kStatRowBytes;  // 8 rows
-  u32 rows, selectors;                                  // of all stages; of the logarithm, then of delta
+  static constexpr i32 kRowBytes = 16;
+  static constexpr u32 kCoreBytes = 8 * kRowBytes;  // 8 rows
+  u32 rows, selectors;                              // of all stages; of the logarithm, then of delta
 
   // By one warp, before the first rows.
   MICA_DEVICE void write_selectors(i32 lane) const {
     constexpr u32 kHalf = 0x3f00;  // 0.5
     const u32 word = lane / 8 % 2 ? kHalf << 16 : kHalf, words[4] = {word, word, word, 0};
-    if (lane < 16) store_shared_16(selectors + lane * kStatRowBytes, words);
+    if (lane < 16) store_shared_16(selectors + lane * kRowBytes, words);
   }
   // score, delta: what is added to a row's products. Finite even where a row has nothing to see: the other product
   // multiplies it by zero.
@@ -37,10 +37,10 @@ struct StatRows {
       left[0] -= part.x;
       left[1] -= part.y;
     }
-    store_shared_16(first + row * kStatRowBytes, words);
+    store_shared_16(first + row * kRowBytes, words);
   }
 
-  MICA_DEVICE u32 stage(i32 index, i32 tile_q) const { return rows + index * tile_q * kStatRowBytes; }
+  MICA_DEVICE u32 stage(i32 index, i32 tile_q) const { return rows + index * tile_q * kRowBytes; }
   // c (64 keys x n) += what the selector takes of n rows.
   template <int n>
   static MICA_DEVICE void add(float (&c)[n / 8][4], u32 selector, u64 from_rows) {
