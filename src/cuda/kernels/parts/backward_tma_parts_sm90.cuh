@@ -54,7 +54,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout =
       backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, draws);
-  static_assert(kLayout.dq - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
+  static_assert(kLayout.stats - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
 
   u32 smem_dq, keys_full, landed;
 

@@ -157,11 +157,13 @@ MICA_HD constexpr BackwardSm90Layout backward_sm90_layout(i32 tile_q, i32 tile_k
   return at;
 }
 
-// K, V; `stages` of Q; two of dO and its statistics; two tiles of dS; dQ; the rings of Q, dO, dS and dQ (a stage for
-// each consumer); then barriers for K and V there and free, for dQ settled, and for each stage of Q and dO landed.
+// K, V; `stages` of Q; two of dO; two tiles of dS; two stages of row statistics and their selectors (compute-sanitizer
+// takes a wgmma's operand for whole even where its strides are zero: dQ lies behind them); dQ; the rings of Q, dO, dS
+// and dQ (a stage for each consumer); then barriers for K and V there and free, for dQ settled, and for each stage of Q
+// and dO landed.
 struct BackwardTmaSm90Layout {
-  i32 v, q, d_o, ds, dq, ring, do_ring, ds_ring, dq_ring, keys_full, keys_empty, values, dq_settled, landed, do_landed,
-      stats, selectors, work, bytes;
+  i32 v, q, d_o, ds, stats, selectors, dq, ring, do_ring, ds_ring, dq_ring, keys_full, keys_empty, values, dq_settled,
+      landed, do_landed, work, bytes;
 };
 constexpr i32 kStatRowBytes = 16;  // a row's statistics, as columns of products (device/stat_rows_sm90.cuh)
 // Whether they are that: where a tile has many rows (docs/design/tuning.md). A softcap is of scores without them.
@@ -175,7 +177,9 @@ MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32
   at.q = at.v + tile_k * panels_v * 2;
   at.d_o = at.q + stages * tile_q * panels_qk * 2;
   at.ds = at.d_o + 2 * tile_q * panels_v * 2;
-  at.dq = at.ds + 2 * tile_q * tile_k * 2;
+  at.stats = at.ds + 2 * tile_q * tile_k * 2;
+  at.selectors = at.stats + 2 * tile_q * kStatRowBytes;
+  at.dq = at.selectors + 2 * 8 * kStatRowBytes;
   at.ring = at.dq + tile_q * dim_qk * 4;
   at.do_ring = at.ring + ring_bytes(stages);
   at.ds_ring = at.do_ring + ring_bytes(2);
@@ -186,9 +190,7 @@ MICA_HD constexpr BackwardTmaSm90Layout backward_tma_sm90_layout(i32 tile_q, i32
   at.dq_settled = at.values + 4 * kBarrierBytes;
   at.landed = at.dq_settled + kBarrierBytes;
   at.do_landed = at.landed + stages * kBarrierBytes;
-  at.stats = round_up(at.do_landed + 2 * kBarrierBytes, 16);
-  at.selectors = at.stats + 2 * tile_q * kStatRowBytes;
-  at.work = at.selectors + 2 * 8 * kStatRowBytes;
+  at.work = round_up(at.do_landed + 2 * kBarrierBytes, 16);
   at.bytes = at.work + (draws ? ring_bytes(2) + 2 * i32(backward_tma_sm90_item_bytes()) : 0);
   return at;
 }
