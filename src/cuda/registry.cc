@@ -31,7 +31,8 @@ constexpr KernelTraits traits_of_forward_sm80(const KernelRow& r) {
   return {forward_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, key_bytes(r)).bytes, false};
 }
 constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
-  const Lengths lengths = r.tile_q == 64                       ? Lengths::FEW_KEYS
+  const Lengths lengths = r.cluster > 0                        ? Lengths::LONG
+                          : r.tile_q == 64                     ? Lengths::FEW_KEYS
                           : r.tile_q == 256                    ? Lengths::SHORT
                           : r.tile_q == 128 && r.blocks == 2   ? Lengths::ONE_TILE
                           : r.tile_q == 128 && r.dim_qk == 64  ? Lengths::FEW_QUERIES
@@ -41,14 +42,15 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
       .smem_bytes = forward_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.blocks).bytes,
       .persistent = true,
       .lengths = lengths,
-      .overhead_tiles = 8,
+      .overhead_tiles = r.cluster > 0 ? 0 : 8,
       .uses_maps = true,
       .wants_pages = (r.served & kFeaturePaged) != 0,
       .waits = true,
       .page_blocks = reads_page_blocks((r.served & kFeaturePaged) != 0, (r.served & kFeatureSmallPages) != 0, r.dim_qk),
-      .cuts_boxes = forward_sm90_cuts(r.served),
+      .cuts_boxes = forward_sm90_cuts(r.served, r.cluster),
       .roomy_smem_bytes = r.blocks > 2 ? hopper_smem_bytes(r.blocks - 1) : 0,
-      .also_serves = forward_sm90_serves(r.served, r.tile_q, r.blocks)};
+      .also_serves = forward_sm90_features(forward_sm90_serves(r.served, r.tile_q, r.blocks), u32(kFeatureJoinedHeads),
+                                           r.cluster)};
 }
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
   return {.smem_bytes = forward_fp8_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
@@ -342,15 +344,33 @@ bool is_for_tall_joined(const Problem& p, const Device& device) {
   return p.page_size == 0 && p.max_len_q > 2 * p.joined_rows && prefers_tall_joined(p, device);
 }
 
+// Whether blocks in pairs can take the problem, a dense one of which every row sees a key, and gain by it
+// (docs/design/tuning.md). Where a head's tiles are odd, the last one has two SMs: without a mask if that makes no
+// further round, and of many tiles.
+bool suits_pairs(const KernelRow& row, const Problem& p, const Device& device) {
+  constexpr i32 kLeastKeysOfSm = 24, kManyTiles = 42;
+  const bool is_plain =
+      p.vectors == 0 && p.len_new == 0 && p.page_size == 0 && p.joined_heads == 0 && p.num_splits <= 1;
+  const bool sees_keys =
+      !is_banded(p) || (p.causal && p.window_left >= MICA_MAX_SEQLEN && p.shift >= 0 && p.max_len_q <= p.max_len_k);
+  const i32 num_sms = device.num_sms, of_head = ceil_div(p.max_len_q, row.tile_q);
+  const i64 heads = i64(p.batch) * p.heads_q, pairs = heads * ceil_div(of_head, 2);
+  const bool is_even = is_banded(p) ? of_head % 2 == 0 || of_head >= kManyTiles
+                                    : ceil_div<i64>(2 * pairs, num_sms) <= ceil_div(heads * of_head, i64(num_sms));
+  return is_plain && sees_keys && is_even && p.max_len_k >= kLeastKeysOfSm * num_sms && heads * of_head > num_sms;
+}
+
 bool suits(const KernelRow& row, const Problem& p, const Device& device) {
   const i32 num_sms = device.num_sms;
   constexpr i32 kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
   const bool is_tall_joined = row.served == serves::JOINED;
+  if (row.cluster > 0) return suits_pairs(row, p, device);
   if (p.joined_heads > 0) return row.role != Role::FORWARD || is_tall_joined == is_for_tall_joined(p, device);
   if (is_tall_joined) return false;
   const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
   switch (row.traits.lengths) {
-    case Lengths::ANY: return true;
+    case Lengths::ANY:
+    case Lengths::LONG: return true;
     case Lengths::SHORT:
       if (narrow && p.hint_len_k <= kFewKeys) return prefers_tall(p, num_sms);
       return is_short(p) && is_cheapest(row, p, num_sms);

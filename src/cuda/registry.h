@@ -34,6 +34,7 @@ enum class Lengths {
   FEW_KEYS,     // one small key tile, or more where that is cheapest: several small blocks an SM
   ONE_TILE,     // one tile, or more where that is cheapest: two blocks an SM, one loads while the other computes
   FEW_QUERIES,  // up to two tiles that 192 queries a tile would waste, and many keys
+  LONG,         // dense ones of many keys and queries: blocks in pairs
   SHORT,        // where that is cheapest: four consumers hide the beginning and the end of a tile
 };
 
@@ -81,6 +82,7 @@ struct KernelRow {
   i32 warps = 0, stages = 0, blocks = 0;
   Course course = Course::ONE_TILE;
   i32 qv = 0;
+  i32 cluster = 0;
   const char* why_spill = "";
   KernelTraits traits = {};
 };

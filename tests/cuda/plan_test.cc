@@ -412,6 +412,43 @@ TEST_F(PlanTest, SectionsOfHeadsHaveOneSize) {
   }
 }
 
+// Long dense calls of 256 columns: blocks in pairs, each pair two query tiles of a head at once.
+TEST_F(PlanTest, BlocksInPairsShareKeys) {
+  const auto wide = [&](int64_t rows, int64_t keys) {
+    mica_attention a = describe(5, rows, keys);
+    a.q = a.o = {MICA_BF16, 16, {2, rows, 5, 256}, {rows * 5 * 256, 5 * 256, 256, 1}};
+    a.k = a.v = {MICA_BF16, 16, {2, keys, 5, 256}, {keys * 5 * 256, 5 * 256, 256, 1}};
+    a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+    return a;
+  };
+  const auto kernel_of = [&](const mica_attention& a) {
+    const Plan plan(a);
+    return std::string(plan.plan ? mica_plan_kernel(plan.plan) : mica_last_error());
+  };
+  const std::string pairs = "cuda/forward_sm90_bf16_d256_cluster", single = "cuda/forward_sm90_bf16_d256";
+  mica_attention a = wide(4100, 5000);
+  if (kernel_of(a) != pairs && kernel_of(a) != single) GTEST_SKIP() << "no images of both kernels";
+  const Plan plan(a);
+  ASSERT_EQ(std::string(mica_plan_kernel(plan.plan)), pairs);
+  const mica_bindings x = bind(plan);
+  ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+  EXPECT_EQ(fake.last_launch.grid_x, 100u) << "all SMs";
+  EXPECT_EQ(launched().tiles_q, 17) << "pairs of tiles of 128";
+  EXPECT_EQ(launched().work_items, 2 * 5 * 17);
+  EXPECT_EQ(launched().first_items, 50);
+  EXPECT_EQ(launched().even_len_q, 4100);
+  EXPECT_EQ(launched().even_len_k, 5000);
+
+  EXPECT_EQ(kernel_of(wide(4100, 4000)), single) << "rows without keys";
+  EXPECT_EQ(kernel_of(wide(1200, 5000)), single) << "no tile for every SM";
+  EXPECT_EQ(kernel_of(wide(2000, 2000)), single) << "few keys";
+  a.mask.window_left = 3000;
+  EXPECT_EQ(kernel_of(a), single) << "a window";
+  a = wide(4100, 5000);
+  a.sequences.vectors = MICA_SEQUSED_K;
+  EXPECT_EQ(kernel_of(a), single) << "lengths";
+}
+
 // Items of a dense batch are found by its one length, unless a vector says how much of it is used.
 TEST_F(PlanTest, ADenseBatchHasOneLength) {
   for (const bool is_used : {false, true}) {

@@ -45,6 +45,7 @@ Problem problem_of(const KernelRow& row) {
                                       : is_one_tile                                ? 128
                                       : row.traits.lengths == Lengths::FEW_QUERIES ? 256
                                       : row.served == serves::JOINED               ? 189
+                                      : row.traits.lengths == Lengths::LONG        ? 2700
                                                                                    : 1000,
                                       row.traits.least_queries);
   p.max_len_k = p.hint_len_k = row.traits.lengths == Lengths::FEW_KEYS ? 70

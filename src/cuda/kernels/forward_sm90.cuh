@@ -27,12 +27,22 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
-struct ForwardSm90
-    : ForwardWorkSm90<ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>, tile_q,
-                      tile_k, served == 0, served != serves::JOINED> {
-  using Base = ForwardBlock<Element, dim_v, tile_q, tile_k, forward_sm90_serves(served, tile_q, blocks)>;
-  using Work = ForwardWorkSm90<Base, tile_q, tile_k, served == 0, served != serves::JOINED>;
+template <class Element, int dim_v, int tile_q, int tile_k, int blocks, u32 served, int cluster>
+using ForwardSm90Base =
+    ForwardBlock<Element, dim_v, tile_q, tile_k,
+                 forward_sm90_features(forward_sm90_serves(served, tile_q, blocks), u32(kFeatureJoinedHeads), cluster)>;
+template <class Element, int dim_v, int tile_q, int tile_k, int blocks, u32 served, int cluster>
+using ForwardSm90Work =
+    ForwardWorkSm90<ForwardSm90Base<Element, dim_v, tile_q, tile_k, blocks, served, cluster>, tile_q, tile_k,
+                    forward_sm90_cuts(served, cluster), served != serves::JOINED, cluster>;
+
+// cluster: 2: blocks in pairs that share K and V: each asks for half of every tile's panels for both. A stage is full
+// when all are there, and empty when the consumers of both have let it go.
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served,
+          int cluster>
+struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, served, cluster> {
+  using Work = ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, served, cluster>;
+  using Base = ForwardSm90Base<Element, dim_v, tile_q, tile_k, blocks, served, cluster>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -55,7 +65,8 @@ struct ForwardSm90
   // What a thread begins with, in the steps of 8 that setmaxnreg takes; consumers get what the producer gives up.
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
   static constexpr bool kPaged = (served & kFeaturePaged) != 0;
-  static constexpr bool kCuts = forward_sm90_cuts(served);
+  static constexpr bool kCuts = forward_sm90_cuts(served, cluster);
+  static constexpr int kSharers = cluster == 2 ? 2 : 1;  // of K and V
   // Where consumers have enough: the warp that deals out packed sequences spills less.
   static constexpr bool kSpares = kConsumers == 1 || (blocks == 1 && dim_v <= 128);
   static constexpr bool kHasSmallPages = (served & kFeatureSmallPages) != 0;
@@ -137,15 +148,20 @@ struct ForwardSm90
     nearly_done = smem_q + kLayout.nearly_done;
     this->confirmed = smem_q + kLayout.confirmed;
     this->lengths = reinterpret_cast<i32*>(smem + kLayout.lengths);
+    if constexpr (kSharers == 2) this->mail = smem_q + kLayout.lengths;
     if (threadIdx.x == 0) {
-      k_ring.init(1, 4 * kConsumers);
-      v_ring.init(1, 4 * kConsumers);
+      k_ring.init(1, kSharers * 4 * kConsumers);
+      v_ring.init(1, kSharers * 4 * kConsumers);
       q_ring.init(1, 4);
       work_ring.init(4 * kConsumers + 3);
       mbarrier_init(landed, 1);
       mbarrier_init(nearly_done, 1);
       mbarrier_init(this->confirmed, 1);
       mbarrier_init(this->confirmed + kBarrierBytes, 1);
+      if constexpr (kSharers == 2) {
+        this->init_mail();
+        fence_barriers_for_cluster();
+      }
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       if (maps.o.box_rows > 0) tma_prefetch(maps.o.map);
@@ -155,7 +171,10 @@ struct ForwardSm90
       }
     }
     clear_ends_of_boxes();
-    __syncthreads();
+    if constexpr (kSharers == 2)
+      cluster_sync();
+    else
+      __syncthreads();
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
       const i32 warp = uniform_warp();
@@ -173,6 +192,11 @@ struct ForwardSm90
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
+    }
+    // The other block may still copy into this one's memory and arrive at its barriers.
+    if constexpr (kSharers == 2) {
+      __syncwarp();
+      cluster_end();
     }
   }
 
@@ -236,7 +260,7 @@ struct ForwardSm90
           await_kernel_before();
           is_first = false;
         }
-        const i32 row = tile_row + group * this->consumer_rows();
+        const i32 row = tile_row + this->group_row(group);
         if (threadIdx.x % 32 == 0) {
           if (row < sequence.len_q) {
             mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes / 64 * this->consumer_rows());
@@ -414,6 +438,17 @@ struct ForwardSm90
             ask_for<Keys>(to, mapped, place, barrier);
         }
       }
+    } else if constexpr (kSharers == 2) {
+      constexpr int kHalf = Keys::kPanels / 2;
+      static_assert(Keys::kPanels % 2 == 0);
+      if (threadIdx.x % 32 == 0) {
+#pragma unroll
+        for (int i = 0; i < kHalf; ++i) {
+          const i32 panel = i32(block_rank()) * kHalf + i;
+          tma_load_multicast(shared + panel * Keys::kPanelBytes, mapped.map,
+                             {panel * 64, boxes.next.row, boxes.next.head, boxes.next.slot}, barrier);
+        }
+      }
     } else if (threadIdx.x % 32 == 0) {
 #pragma unroll
       for (int panel = 0; panel < Keys::kPanels; ++panel)
@@ -443,7 +478,7 @@ struct ForwardSm90
   MICA_DEVICE void fetch_v(i32 step, const Boxes& boxes) {
     const u32 to = smem_v + v_place.stage * VTile::kBytes, full = v_ring.full(v_place.stage);
     const i32 valid = sequence.len_k - key_begin(step);
-    const bool clears = step == 0 && valid < tile_k && (kPaged || !ends_by_itself<cuts>(valid));
+    const bool clears = kSharers == 1 && step == 0 && valid < tile_k && (kPaged || !ends_by_itself<cuts>(valid));
     v_ring.wait_empty(v_place);
     const u32 barrier = clears ? landed : full;
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(barrier, VTile::kBytes);
@@ -483,7 +518,7 @@ struct ForwardSm90
     if (threadIdx.x % 32 == 0) bulk_wait_read();  // O may still be on its way, but no longer in the block's memory
   }
   MICA_DEVICE void consume_tile(i32 group) {
-    const i32 tile_warp_row = group * this->consumer_rows() + uniform_warp() % 4 * kWarpRows;
+    const i32 tile_warp_row = this->group_row(group) + uniform_warp() % 4 * kWarpRows;
     const i32 row_begin = tile_row + tile_warp_row;
     const i32 count = tiles.end - tiles.begin;
     own = uniform(work_ring.template load<TileRange>(kOwn + group * sizeof(TileRange)));
@@ -492,7 +527,7 @@ struct ForwardSm90
     const i32 first = tiles.end - own.end, last = tiles.end - own.begin;
     SoftmaxState<FloatMath> state[1][2];
     float out[1][dim_v / 8][4], scale[1][2];
-    const Result result = {state, out, tile_warp_row, 0, (group + 1) * this->consumer_rows()};
+    const Result result = {state, out, tile_warp_row, 0, this->group_row(group) + this->consumer_rows()};
     state[0][0] = state[0][1] = empty_state<FloatMath>();
     if (count > 0) {
       mbarrier_wait(q_ring.full(q_stage(group)), q_place.parity);
@@ -683,12 +718,17 @@ struct ForwardSm90
   MICA_DEVICE bool is_partly_hidden(i32 tile) const { return tile < own.full_begin || tile >= own.full_end; }
 
   MICA_DEVICE void release_k() {
-    k_ring.release(k_place);
+    release(k_ring, k_place);
     k_place.next();
   }
   MICA_DEVICE void release_v() {
-    v_ring.release(v_place);
+    release(v_ring, v_place);
     v_place.next();
+  }
+  MICA_DEVICE void release(const Ring<stages>& ring, const RingPlace<stages>& place) const {
+    ring.release(place);
+    if constexpr (kSharers == 2)
+      if (threadIdx.x % 32 == 0) mbarrier_arrive_remote(shared_of_block(ring.empty(place.stage), block_rank() ^ 1));
   }
 
   // scores = Q K^T of one key tile, begun.
@@ -943,11 +983,17 @@ struct ForwardSm90
 
 }  // namespace mica
 
-extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
+#ifdef MICA_CLUSTER
+#define MICA_CLUSTER_DIMS __cluster_dims__(MICA_CLUSTER, 1, 1)
+#else
+#define MICA_CLUSTER 0
+#define MICA_CLUSTER_DIMS
+#endif
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS) MICA_CLUSTER_DIMS
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                   MICA_STAGES, MICA_BLOCKS, MICA_SERVED>;
+                                   MICA_STAGES, MICA_BLOCKS, MICA_SERVED, MICA_CLUSTER>;
   Kernel kernel(params);
   kernel.run(smem);
 }

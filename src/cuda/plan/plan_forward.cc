@@ -16,6 +16,9 @@ static_assert(sizeof(AppendParams) + sizeof(ForwardMapsParams) + sizeof(ForwardP
                   sizeof(ProbsParams) + 5 * 16 <=
               Steps::kParamsBytes);
 
+// Blocks of a kernel that take an item of work together.
+i32 sharers_of(const KernelRow& row) { return max_of(row.cluster, 1); }
+
 // How many heads' query tiles are dealt out together. One key head's where all tiles have the same work: whoever reads
 // its keys does so at the same time. Under a causal mask several, the heaviest tiles of all of them first, so that the
 // lighter ones even out: at least so many that few tiles of each are under way, which read the same keys soon after
@@ -36,7 +39,8 @@ i32 section_heads(const Problem& p, const KernelRow& row, const Device& device, 
   const i64 keys = (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 ? p.total_k / batch : p.hint_len_k;
   const i64 bytes_of_unit =
       max_of<i64>((packed ? p.heads_k : 1) * keys * (p.dim_qk + p.dim_v) * dtype_bytes(p.dtype), 1);
-  const i64 tiles_of_unit = (packed ? ceil_div<i64>(params.tiles_q, batch) : i64(params.tiles_q)) * heads_of_unit;
+  const i64 tiles_of_head = packed ? ceil_div<i64>(params.tiles_q, batch) : i64(params.tiles_q) * sharers_of(row);
+  const i64 tiles_of_unit = tiles_of_head * heads_of_unit;
   const i64 kept = max_of<i64>(device.l2_bytes / 16 * 9 / bytes_of_unit, 1);
   i64 most = max_of<i64>(kept, device.num_sms / kTilesAtOnce / heads_of_unit);
   if (packed) {
@@ -63,8 +67,9 @@ bool can_overlap(const KernelChoice& choice, i32 index) {
 
 namespace {
 
-// Queries of a tile, and blocks of all tiles, of a kernel's grid.
+// Queries of an item of work, and how many items there are.
 i32 queries_of_tile(const KernelRow& row, const Problem& p) {
+  if (row.cluster > 0) return row.cluster * row.tile_q;
   return row.traits.packs_heads ? decode_queries(row.tile_q, p.group) : joined_tile(row.tile_q, p);
 }
 i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& params) {
@@ -132,7 +137,7 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   const KernelRow& row = kernel_table().rows[index];
   WorkspaceLayout& layout = steps_of(plan).layout;
   ForwardParams params = forward_params(p, queries_of_tile(row, p), splits);
-  if (row.traits.cuts_boxes && splits.num_splits == 1) {
+  if ((row.traits.cuts_boxes || row.cluster > 0) && splits.num_splits == 1) {
     if (packs_evenly(p)) {
       params.packed_q = kPackedEvenly;
       params.tiles_q = ceil_div(p.hint_len_q, row.tile_q);
@@ -151,13 +156,13 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
     params.lse_stride_row = 1;
   }
   // A persistent kernel has as many blocks as run at once, each of which draws one query tile after the other.
-  const i64 at_once = i64(choice.device.num_sms) * row.blocks;
+  const i64 at_once = max_of<i64>(i64(choice.device.num_sms) * row.blocks / sharers_of(row), 1);
   const bool draws = row.traits.persistent && work > at_once && work < kMostDrawn;
-  const i64 grid = draws ? at_once : work;
+  const i64 takers = draws ? at_once : work, grid = takers * sharers_of(row);
   const bool is_short = row.traits.cuts_boxes && p.hint_len_k <= kDrawnAhead * row.tile_k;
   // Short items are found far ahead: a block's first two are given. Where few blocks have a third, it is given, too:
   // each is on an SM of its own, and those who would draw it first may share one.
-  const i64 given = is_short ? 2 * grid : grid;
+  const i64 given = is_short ? 2 * takers : takers;
   const bool has_few_more = is_short && row.blocks > 1 && work <= given + choice.device.num_sms;
   params.first_items = i32(has_few_more ? work : min_of<i64>(given, work));
   if (row.traits.persistent) params.section_heads = section_heads(p, row, choice.device, params);

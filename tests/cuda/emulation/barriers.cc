@@ -25,6 +25,29 @@ void Block::sync_threads() {
   wait();
 }
 
+// Of a cluster: everybody knows then what both blocks did.
+void Block::release_cluster() {
+  Block& other = *peer_;
+  if (at_cluster_ < live_ || other.at_cluster_ < other.live_) return;
+  for (Block* b : {this, &other}) {
+    b->at_cluster_ = 0;
+    b->shadow_.block_synced();
+    for (u32 w = 0; w < b->num_warps_; ++w) b->warps_[w].ready |= std::exchange(b->warps_[w].at_cluster, 0u);
+  }
+  shadow_.peer_synced(other.shadow_);
+  other.shadow_.peer_synced(shadow_);
+}
+
+void Block::sync_cluster() {
+  if (!peer()) return;
+  Warp& w = warp();
+  w.ready &= ~(1u << lane());
+  w.at_cluster |= 1u << lane();
+  ++at_cluster_;
+  release_cluster();
+  wait();
+}
+
 bool Block::is_named_barrier(u32 id, u32 threads) {
   if (id != 0 && id < kNamedBarriers && threads % kWarp == 0 && threads <= num_warps_ * kWarp) return true;
   complain("a named barrier that no GPU has");
@@ -70,6 +93,25 @@ void Block::make(Mbarrier& barrier, u32 arrivals) {
 }
 
 void Block::arrive(Mbarrier& barrier, u32 bytes) {
+  if (barrier.arrivals > 0 && barrier.pending > 0) {
+    if (peer_)
+      shadow_.hand_over(current_ / kWarp, barrier.clock, barrier.peer);
+    else
+      shadow_.hand_over(current_ / kWarp, barrier.clock);
+  }
+  count_arrival(barrier, bytes);
+}
+
+void Block::arrive_at_peer(u32 address) {
+  Block* other = peer();
+  if (!other) return;
+  Mbarrier& barrier = other->mbarrier(address);
+  if (barrier.arrivals > 0 && barrier.pending > 0)
+    shadow_.hand_over_to_peer(current_ / kWarp, barrier.clock, barrier.peer);
+  other->count_arrival(barrier, 0);
+}
+
+void Block::count_arrival(Mbarrier& barrier, u32 bytes) {
   constexpr u32 kMostBytes = (1u << 20) - 1;
   if (barrier.arrivals == 0 || barrier.pending == 0) {
     complain(barrier.arrivals == 0 ? "an arrival at a barrier that nobody made"
@@ -78,7 +120,6 @@ void Block::arrive(Mbarrier& barrier, u32 bytes) {
   }
   if (bytes > kMostBytes) complain("a barrier that expects more bytes than it can count");
   barrier.bytes += bytes;
-  shadow_.hand_over(current_ / kWarp, barrier.clock);
   --barrier.pending;
   end_phase_if_done(barrier);
 }
@@ -101,7 +142,10 @@ void Block::wait_for(const Mbarrier& barrier, u32 parity) {
     warp().ready &= ~(1u << lane());
     wait();
   }
-  shadow_.take_over(current_ / kWarp, barrier.clock);
+  if (peer_)
+    shadow_.take_over(current_ / kWarp, barrier.clock, barrier.peer);
+  else
+    shadow_.take_over(current_ / kWarp, barrier.clock);
 }
 
 }  // namespace mica::emulation

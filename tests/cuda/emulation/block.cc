@@ -18,10 +18,22 @@ constexpr int kPatience = 1000;  // naps of a block's threads before it is given
 
 }  // namespace
 
-Block& block() {
-  static Block* one = new Block;
-  return *one;
+namespace {
+Block* running_block = nullptr;
+Block& block_of_rank(u32 rank) {
+  static Block* both[2] = {new Block, new Block};
+  return *both[rank];
 }
+}  // namespace
+
+Block& block() { return running_block ? *running_block : block_of_rank(0); }
+
+Block* Block::peer() {
+  if (peer_ && peer_->live_ > 0) return peer_;
+  complain(peer_ ? "reaches into a block that has ended" : "reaches into a block that is not there");
+  return nullptr;
+}
+u8* Block::memory() { return this == running_block ? smem : aside_.data(); }
 
 void Block::complain(const char* what) {
   if (++complaints_ > 4) return;
@@ -51,20 +63,36 @@ void Block::start() {
 }
 
 void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index) {
+  Block* blocks[2] = {&block_of_rank(0), &block_of_rank(1)};
+  const u32 count = launch.cluster;
+  for (u32 i = 0; i < count; ++i) {
+    blocks[i]->begin(launch, entry, schedule, index + i);
+    blocks[i]->peer_ = count == 2 ? blocks[1 - i] : nullptr;
+  }
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (u32 i = 0; i < count; ++i) goes_on |= blocks[schedule.blocks_reversed ? count - 1 - i : i]->go_on();
+  }
+  for (u32 i = 0; i < count; ++i) blocks[i]->end();
+  running_block = nullptr;
+  if (count == 2) blocks[0]->report_ += blocks[1]->take_report();
+}
+
+void Block::begin(const Launch& launch, Entry entry, const Schedule& schedule, u32 index) {
   launch_ = &launch;
   entry_ = entry;
   warps_reversed_ = schedule.warps_reversed;
   block_index_ = index;
-  blockIdx.x = index;
+  has_begun_ = false;
   num_warps_ = launch.block / kWarp;
   live_ = launch.block;
-  at_barrier_ = 0;
+  at_barrier_ = at_cluster_ = 0;
   naps_ = 0;
   num_load_actors_ = 0;
   std::fill(std::begin(named_), std::end(named_), NamedBarrier{});
   mbarriers_.clear();
   loads_.clear();
-  std::memset(smem, 0xff, launch.shared_bytes);
+  aside_.assign(launch.shared_bytes, 0xff);
   shadow_.begin(launch.shared_bytes);
   for (u32 w = 0; w < num_warps_; ++w) {
     warps_[w] = Warp{};
@@ -79,13 +107,33 @@ void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32
     threads_[t].fiber.prepare(start);
   }
   // One block an SM: what the launch brings, in steps of 8. A warpgroup takes what others gave up, and waits for it.
-  const u32 brought = 65536 / launch.block / 8 * 8, num_groups = launch.block / kWarpgroup;
-  std::fill(std::begin(registers_), std::end(registers_), brought);
+  std::fill(std::begin(registers_), std::end(registers_), 65536 / launch.block / 8 * 8);
   current_ = warps_reversed_ ? (num_warps_ - 1) * kWarp : 0;
+}
+
+bool Block::go_on() {
+  if (live_ == 0) return false;
+  if (running_block != this) {
+    if (running_block) std::memcpy(running_block->aside_.data(), smem, launch_->shared_bytes);
+    std::memcpy(smem, aside_.data(), launch_->shared_bytes);
+    running_block = this;
+  }
+  u32 next = current_;
+  if (has_begun_)
+    while (!find_ready(&next))
+      if (!deliver()) return false;
+  has_begun_ = true;
+  current_ = next;
+  blockIdx.x = block_index_;
   threadIdx.x = current_;
   running_ = true;
   Fiber::hand_over(host_, threads_[current_].fiber);
   running_ = false;
+  return true;
+}
+
+void Block::end() {
+  const u32 brought = 65536 / launch_->block / 8 * 8, num_groups = launch_->block / kWarpgroup;
   if (std::accumulate(registers_, registers_ + num_groups, 0u) > brought * num_groups)
     complain("its warpgroups take more registers than others gave up");
   if (live_ == 0)

@@ -37,6 +37,7 @@ struct Mbarrier {
   u32 actor = 0;           // the copy engine's, when it writes for this barrier; 0: it never did
   bool delivered = false;  // something in this phase
   Clock clock;             // what those who arrived did
+  Clock peer;              // and what the other block of the cluster had done before
 };
 
 struct BulkLoad {
@@ -58,7 +59,7 @@ struct Warp {
   u32 arrived = 0;          // lanes in the operation that the warp does together
   const char* what = "";    // which one
   void* operands[kWarp];
-  u32 at_barrier = 0;
+  u32 at_barrier = 0, at_cluster = 0;
   u32 at_named[kNamedBarriers] = {};
   u32 in_warpgroup = 0;  // lanes in warpgroup_together
 };
@@ -71,7 +72,8 @@ struct NamedBarrier {
 
 class Block {
  public:
-  void run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index);
+  // A block, or the two of a cluster, to the end. index: of the first.
+  static void run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index);
   std::string take_report() {
     complaints_ = 0;
     return std::exchange(report_, "");
@@ -96,6 +98,8 @@ class Block {
   Mbarrier& mbarrier(u32 address) { return mbarriers_[address]; }
   void make(Mbarrier& barrier, u32 arrivals);
   void arrive(Mbarrier& barrier, u32 bytes);
+  void arrive_at_peer(u32 address);
+  void sync_cluster();
   void wait_for(const Mbarrier& barrier, u32 parity);
 
   // Shared memory.
@@ -104,14 +108,26 @@ class Block {
     return address >= kSharedBase && address - kSharedBase + bytes <= launch_->shared_bytes;
   }
   void fence() { shadow_.fenced(current_); }
+  // The other block of the cluster; null: complained of.
+  Block* peer();
+  // The block's memory, which lies elsewhere while the other one runs.
+  u8* memory();
 
   // copy_engine.cc
   void ask_load(const BulkCopy& copy, Mbarrier& barrier);
+  void ask_load_for_both(const BulkCopy& copy, u32 barrier);
   void ask_store(const BulkCopy& copy);
   void wait_for_stores();
 
  private:
   static void start();
+  void begin(const Launch& launch, Entry entry, const Schedule& schedule, u32 index);
+  bool go_on();  // until nobody can; false: nobody could
+  void end();
+  void release_cluster();
+  void count_arrival(Mbarrier& barrier, u32 bytes);
+  const char* why_no_load(const BulkCopy& copy, Mbarrier& barrier);
+  void start_load(const BulkCopy& copy, Mbarrier& barrier, const Clock* behind);
   void wait();
   void resume(u32 thread);
   bool find_ready(u32* thread) const;
@@ -125,9 +141,11 @@ class Block {
 
   const Launch* launch_ = nullptr;
   Entry entry_ = nullptr;
-  u32 block_index_ = 0, current_ = 0, num_warps_ = 0, live_ = 0, at_barrier_ = 0, num_load_actors_ = 0;
+  u32 block_index_ = 0, current_ = 0, num_warps_ = 0, live_ = 0, at_barrier_ = 0, at_cluster_ = 0, num_load_actors_ = 0;
   int naps_ = 0, complaints_ = 0;
-  bool warps_reversed_ = false, running_ = false;
+  bool warps_reversed_ = false, running_ = false, has_begun_ = false;
+  Block* peer_ = nullptr;  // of a cluster
+  std::vector<u8> aside_;  // the block's memory while its peer runs
   Fiber host_;
   std::unique_ptr<Thread[]> threads_ = std::make_unique<Thread[]>(kMaxThreads);
   Warp warps_[kMaxThreads / kWarp];

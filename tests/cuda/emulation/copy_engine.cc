@@ -100,6 +100,24 @@ const char* broken_rule(const BulkCopy& copy) {
 }
 
 void Block::ask_load(const BulkCopy& copy, Mbarrier& barrier) {
+  if (const char* broken = why_no_load(copy, barrier); broken[0])
+    complain(broken);
+  else
+    start_load(copy, barrier, nullptr);
+}
+
+// Each block's part is late by itself.
+void Block::ask_load_for_both(const BulkCopy& copy, u32 barrier) {
+  ask_load(copy, mbarrier(barrier));
+  Block* other = peer();
+  if (!other) return;
+  if (const char* broken = other->why_no_load(copy, other->mbarrier(barrier)); broken[0])
+    complain(broken);
+  else
+    other->start_load(copy, other->mbarrier(barrier), &shadow_.peer_behind(current_ / kWarp));
+}
+
+const char* Block::why_no_load(const BulkCopy& copy, Mbarrier& barrier) {
   const char* broken = broken_rule(copy);
   if (!broken[0] && !contains(copy.shared, bytes_of_room(copy))) broken = "a bulk copy to outside shared memory";
   if (!broken[0] && barrier.arrivals == 0) broken = "a bulk copy for a barrier that nobody made";
@@ -107,17 +125,20 @@ void Block::ask_load(const BulkCopy& copy, Mbarrier& barrier) {
     broken = "a bulk copy for a barrier whose maker made no fence_for_wgmma";
   if (barrier.actor == 0 && num_load_actors_ < kShadowLoads) barrier.actor = kEngineWrites + num_load_actors_++;
   if (!broken[0] && barrier.actor == 0) broken = "more barriers that count bytes than the emulator watches";
-  if (broken[0]) {
-    complain(broken);
-    return;
-  }
+  return broken;
+}
+
+// behind: what the other block of the cluster, which asks, has behind it of this one; null: this one asks.
+void Block::start_load(const BulkCopy& copy, Mbarrier& barrier, const Clock* behind) {
   const char* race = nullptr;
   bool unfenced = false;
   for (u32 i = 0; i < num_chunks(copy); ++i) {
     const u32 offset = chunk_of(copy, i).shared - kSharedBase;
     unfenced |= shadow_.is_unfenced(offset, kChunk);
-    if (const char* found = shadow_.note_as(barrier.actor, offset, kChunk, true, current_)) race = found;
-    std::memset(shared_pointer(offset + kSharedBase, kChunk), 0xff, kChunk);
+    const char* found = behind ? shadow_.note_for_peer(barrier.actor, offset, kChunk, *behind)
+                               : shadow_.note_as(barrier.actor, offset, kChunk, true, current_);
+    if (found) race = found;
+    std::memset(memory() + offset, 0xff, kChunk);
   }
   if (race) complain((std::string("its bulk copy: ") + race).c_str());
   if (unfenced) complain("its bulk copy writes what a thread wrote without fence_for_wgmma after it");
@@ -209,6 +230,9 @@ void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barri
 }
 void tma_load(u32 shared, const TensorMap& map, const i32 (&begin)[5], u32 barrier) {
   block().ask_load(box(shared, map, begin), block().mbarrier(barrier));
+}
+void tma_load_multicast(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barrier) {
+  block().ask_load_for_both(box(shared, map, begin), barrier);
 }
 void tma_store(const TensorMap& map, const i32 (&begin)[4], u32 shared) { block().ask_store(box(shared, map, begin)); }
 void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier) {

@@ -13,8 +13,12 @@ alignas(1024) thread_local mica::u8 smem[mica::emulation::kSharedBytes];
 namespace mica::emulation {
 namespace {
 
-std::map<std::string, Entry>& kernels() {
-  static std::map<std::string, Entry> all;
+struct AddedKernel {
+  Entry entry;
+  u32 cluster;
+};
+std::map<std::string, AddedKernel>& kernels() {
+  static std::map<std::string, AddedKernel> all;
   return all;
 }
 
@@ -26,17 +30,18 @@ std::map<const char*, const char*>& fences() {
 
 }  // namespace
 
-void add_kernel(const char* name, Entry entry) { kernels()[name] = entry; }
+void add_kernel(const char* name, Entry entry, u32 cluster) { kernels()[name] = {entry, cluster}; }
 bool has_kernel(const char* name) { return kernels().count(name) > 0; }
 
 std::string run(const Launch& launch, Entry entry, const Schedule& schedule) {
   if (launch.shared_bytes > kSharedBytes || launch.block > kMaxThreads || launch.block % kWarp != 0)
     return "no GPU takes this launch";
+  if (launch.cluster > 2 || launch.grid % launch.cluster != 0) return "no whole clusters of one or two blocks";
   if (launch.block > kShadowWarps * kWarp) return "more warps than the emulator watches";
   blockDim.x = launch.block;
   gridDim.x = launch.grid;
-  for (u32 i = 0; i < launch.grid; ++i)
-    block().run(launch, entry, schedule, schedule.blocks_reversed ? launch.grid - 1 - i : i);
+  for (u32 i = 0; i < launch.grid; i += launch.cluster)
+    Block::run(launch, entry, schedule, schedule.blocks_reversed ? launch.grid - launch.cluster - i : i);
   const std::string report = block().take_report();
   return report.empty() ? "" : std::string(launch.name) + ": " + report;
 }
@@ -44,7 +49,9 @@ std::string run(const Launch& launch, Entry entry, const Schedule& schedule) {
 std::string run(const Launch& launch, const Schedule& schedule) {
   const auto found = kernels().find(launch.name);
   if (found == kernels().end()) return std::string(launch.name) + " was not compiled for the emulation";
-  return run(launch, found->second, schedule);
+  Launch own = launch;
+  own.cluster = found->second.cluster;
+  return run(own, found->second.entry, schedule);
 }
 
 u32 shared_address(const void* pointer) { return u32(static_cast<const u8*>(pointer) - smem) + kSharedBase; }
@@ -118,6 +125,30 @@ bool mbarrier_is_over(u32 address, u32 parity) {
   mbarrier_wait(address, parity);  // takes over what its arrivals knew
   return true;
 }
+
+namespace {
+constexpr u32 kRankBit = 1u << 24;  // of an address of the second block's memory; the first one's has the bit after it
+}
+u32 shared_of_block(u32 address, u32 rank) { return address | kRankBit << (rank == 0); }
+// The address without the rank, where it is the other block's.
+namespace {
+bool is_of_peer(u32& remote) {
+  const bool is_second = (remote & kRankBit) != 0;
+  remote &= kRankBit - 1;
+  return is_second != (blockIdx.x % 2 == 1);
+}
+}  // namespace
+void mbarrier_arrive_remote(u32 remote) {
+  if (is_of_peer(remote))
+    block().arrive_at_peer(remote);
+  else
+    mbarrier_arrive(remote);
+}
+void store_remote(u32 remote, u32 x) {
+  Block* at = is_of_peer(remote) ? block().peer() : &block();
+  if (at && at->contains(remote, sizeof x)) std::memcpy(at->memory() + (remote - kSharedBase), &x, sizeof x);
+}
+void sync_cluster() { block().sync_cluster(); }
 
 void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context) {
   block().warpgroup_together(perform, context);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a GPU kernel on the host, one thread block after the other. Each thread of a block is a fiber; what a warp does
-// together (products, ldmatrix, shuffles, votes) happens when its last lane arrives, what a block does together when
-// its last thread does. The order of warps and blocks is fixed by Schedule, so that a run can be repeated.
+// Runs a GPU kernel on the host, one thread block after the other, or two that reach each other's shared memory. Each
+// thread of a block is a fiber; what a warp does together (products, ldmatrix, shuffles, votes) happens when its last
+// lane arrives, what a block does together when its last thread does. The order of warps and blocks is fixed by
+// Schedule, so that a run can be repeated.
 //
 // It is stricter than a GPU: shared memory starts as NaNs, what cp.async brings is NaN until its group is waited for
 // and arrives only then, and every access to shared memory through device/ptx.cuh is checked for bounds, alignment and
@@ -29,10 +30,11 @@ struct Launch {
   const char* name;
   u32 grid, block, shared_bytes;
   const void* params;
+  u32 cluster = 1;  // blocks that run together: 1 or 2
 };
 
 using Entry = void (*)(const void* params);
-void add_kernel(const char* name, Entry entry);
+void add_kernel(const char* name, Entry entry, u32 cluster);
 bool has_kernel(const char* name);
 
 // "" or what was wrong: the first few things.
@@ -70,6 +72,14 @@ void mbarrier_arrive(u32 address);
 void mbarrier_arrive_expecting(u32 address, u32 bytes);
 void mbarrier_wait(u32 address, u32 parity);
 bool mbarrier_is_over(u32 address, u32 parity);
+// Clusters of two: where the block of that rank has what this one has at a shared address; its barriers and memory
+// there, of which races are not watched for; a box into both blocks, whose own barriers count its bytes; a barrier of
+// both.
+u32 shared_of_block(u32 address, u32 rank);
+void mbarrier_arrive_remote(u32 remote);
+void store_remote(u32 remote, u32 x);
+void tma_load_multicast(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barrier);
+void sync_cluster();
 // fence.proxy.async
 void fence_proxy();
 // The copy engine. begin: (column, row, head, slot) of the box.

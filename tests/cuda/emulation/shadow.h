@@ -32,6 +32,7 @@ class Shadow {
     std::fill(std::begin(warp_epoch_), std::end(warp_epoch_), 1u);
     std::fill(std::begin(steps_), std::end(steps_), 0u);
     std::fill(std::begin(behind_), std::end(behind_), Clock{});
+    std::fill(std::begin(peer_behind_), std::end(peer_behind_), Clock{});
     std::fill(std::begin(fences_), std::end(fences_), u16(0));
     words_.assign(bytes / kUnit + 1, Word{});
   }
@@ -50,6 +51,22 @@ class Shadow {
     clock.join(behind_[warp]);
   }
   void take_over(u32 warp, const Clock& clock) { behind_[warp].join(clock); }
+  // The same in a cluster. peer: what the other block of it did, and at a barrier of that one's, the other way round.
+  void hand_over(u32 warp, Clock& clock, Clock& peer) {
+    hand_over(warp, clock);
+    peer.join(peer_behind_[warp]);
+  }
+  void hand_over_to_peer(u32 warp, Clock& clock, Clock& peer) {
+    hand_over(warp, peer);
+    clock.join(peer_behind_[warp]);
+  }
+  void take_over(u32 warp, const Clock& clock, const Clock& peer) {
+    behind_[warp].join(clock);
+    peer_behind_[warp].join(peer);
+  }
+  const Clock& peer_behind(u32 warp) const { return peer_behind_[warp]; }
+  // A barrier of both blocks, after block_synced.
+  void peer_synced(const Shadow& peer) { std::fill(std::begin(peer_behind_), std::end(peer_behind_), peer.behind_[0]); }
 
   // What the copy engine did as this actor up to now is done for those who take the clock over.
   void engine_done(u32 actor, Clock& clock) { clock.of[actor] = ++steps_[actor]; }
@@ -78,8 +95,22 @@ class Shadow {
       if (const char* found = note_word(words_[w], write, thread, actor)) race = found;
     return race;
   }
+  // What the copy engine writes for the other block of the cluster, which has that much of this one's behind it.
+  const char* note_for_peer(u32 actor, u32 offset, u32 bytes, const Clock& behind) {
+    const char* race = nullptr;
+    for (u32 w = offset / kUnit; w <= (offset + bytes - 1) / kUnit; ++w) {
+      Word& word = words_[w];
+      if (is_ahead(word.write, behind) || is_ahead(word.engine_read, behind)) race = kWriteRace;
+      if (word.read.block_epoch == block_epoch_)
+        for (u32 r = 0; r < kShadowWarps; ++r)
+          if (word.readers_step[r] > behind.of[r]) race = kWriteRace;
+      word.write = {block_epoch_, 0, steps_[actor], u16(actor * kWarp), 0, 0, false};
+    }
+    return race;
+  }
 
  private:
+  static constexpr const char* kWriteRace = "a race: writes what a thread of the other block still uses";
   static constexpr u32 kWarp = 32, kUnit = 2;  // bytes of the smallest element
   struct Touch {
     u32 block_epoch = 0, warp_epoch = 0, step = 0;
@@ -94,6 +125,10 @@ class Shadow {
     u32 readers_step[kShadowWarps] = {};  // in the block epoch of `read`: 1 + the step, 0: none
   };
   static bool is_engine(const Touch& t) { return t.thread >= kShadowWarps * kWarp; }
+  bool is_ahead(const Touch& t, const Clock& behind) const {
+    return t.block_epoch != 0 && (is_engine(t) || t.block_epoch == block_epoch_) &&
+           t.step >= behind.of[t.thread / kWarp];
+  }
   // No barrier of the block ends what the copy engine does. Who waited for a store was the lane that asked: others of
   // its warp need a barrier of the warp after it.
   bool concerns_engine(const Touch& t, u32 thread) const {
@@ -146,6 +181,7 @@ class Shadow {
   u32 block_epoch_ = 1, warp_epoch_[kShadowWarps];
   u32 steps_[kShadowActors];          // barriers that each actor has handed something over at
   Clock behind_[kShadowWarps];        // what is ordered before each warp
+  Clock peer_behind_[kShadowWarps];   // the same of the other block of a cluster
   u16 fences_[kShadowWarps * kWarp];  // that each thread has made
   std::vector<Word> words_;
 };

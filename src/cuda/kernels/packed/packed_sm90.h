@@ -20,6 +20,11 @@ constexpr i32 kPackedEvenly = 2;
 constexpr i64 kCutRows = 0;
 
 // Which rows of kernels.def know of that.
-MICA_HD constexpr bool forward_sm90_cuts(u32 served) { return served == 0; }
+MICA_HD constexpr bool forward_sm90_cuts(u32 served, i32 cluster) { return served == 0 && cluster == 0; }
+
+// Of the features that a row of forward_sm90 has, blocks in pairs do without joined heads.
+MICA_HD constexpr u32 forward_sm90_features(u32 features, u32 joined_heads, i32 cluster) {
+  return cluster > 0 ? features & ~joined_heads : features;
+}
 
 }  // namespace mica

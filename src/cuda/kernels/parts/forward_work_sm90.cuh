@@ -3,6 +3,7 @@
 // through shared memory, and they take it. 64 of a tile's queries are a consumer's.
 #pragma once
 
+#include "device/cluster_sm90.cuh"
 #include "device/work_ring_sm90.cuh"
 #include "kernels/packed/packed_sm90.h"
 #include "kernels/packed/packed_tiles_sm90.cuh"
@@ -13,8 +14,8 @@ namespace mica {
 
 // begins_ahead: finds a packed call's first tiles before the kernel before this one is done (300 instructions, which
 // kernels of few callers are spared), and whoever writes results calls await_confirmation() before. packs: has packed
-// calls at all.
-template <class Block, int tile_q, int tile_k, bool begins_ahead, bool packs = true>
+// calls at all. cluster: 2: blocks in pairs, which share their keys.
+template <class Block, int tile_q, int tile_k, bool begins_ahead, bool packs = true, int cluster = 0>
 struct ForwardWorkSm90 : Block {
   using Block::band;
   using Block::batch_index;
@@ -69,6 +70,10 @@ struct ForwardWorkSm90 : Block {
   // The kernel before this one may still run (steps.h), and may be the one that writes the lengths. Where there are
   // none, the block's first tile is known without it.
   MICA_DEVICE void deal_out() {
+    if constexpr (cluster == 2) {
+      deal_out_pairs();
+      return;
+    }
     if constexpr (begins_ahead) {
       EvenItems items = {0, kNotDrawn, p.even_len_q == 0};
       if (!items.is_ahead && deal_out_even(items)) return;
@@ -98,6 +103,57 @@ struct ForwardWorkSm90 : Block {
       work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
       announce(work, true);
       await_end(parity);
+    }
+    announce_end();
+  }
+  // A pair of blocks has two query tiles of a head that follow one another, the second block the later one, and both go
+  // through the keys that either of them sees: an item of the host is such a pair. The first block draws and tells the
+  // other. Messages have four slots in the room for lengths: of message i nobody is told before the first block is done
+  // with item i - 3, of whose keys the second one has brought half, so it has taken message i - 3, and i - 4 before it.
+  static constexpr i32 kMessages = 4;
+  static_assert(kMessages * (kBarrierBytes + 4) <= forward_sm90_lengths_bytes());
+  u32 mail;  // the messages' barriers, then the messages
+  MICA_DEVICE void init_mail() const {
+    for (i32 i = 0; i < kMessages; ++i) mbarrier_init(mail + i * kBarrierBytes, 1);
+  }
+  // Where a consumer's 64 rows begin in the block's tile. Woven: those of a pair's blocks take turns, so that at the
+  // diagonal both have about as many that see a key tile: gains with three consumers, not with two (tuning.md).
+  static constexpr bool kWoven = cluster == 2 && kConsumers == 3;
+  MICA_DEVICE i32 group_row(i32 group) const { return kWoven ? group * 128 : group * this->consumer_rows(); }
+  MICA_DEVICE void deal_out_pairs() {
+    constexpr u64 kCountMask = (u64(1) << WorkCounter::kCountBits) - 1;
+    const i32 rank = i32(block_rank()), pairs = i32(gridDim.x / 2);
+    WorkCounter counter{p.work_counter, p.work_epoch, p.work_items, u32(pairs), true};
+    RingPlace<kMessages> message;
+    u32 parity = 0;
+    split = 0;
+    for (i32 work = i32(blockIdx.x / 2); work >= 0; message.next()) {
+      const i32 first_row = this->locate_evenly(work) * (2 * tile_q);
+      tile_row = first_row + rank * (kWoven ? 64 : tile_q);
+      sequence = even_sequence();
+      band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
+      tiles = this->tiles_of(first_row, min_of(first_row + 2 * tile_q, sequence.len_q));
+      work_ring.wait_empty();
+      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+      announce(work, false);
+      const u32 told = mail + message.stage * kBarrierBytes;
+      const u32 slot = mail + kMessages * kBarrierBytes + message.stage * 4;
+      if (rank == 0) {
+        await_end(parity);
+        if (!counter.has_drawn) griddepcontrol_wait();
+        counter.ask();
+        work = counter.answer();
+        if (threadIdx.x % 32 == 0) {
+          // Every pair draws once in vain, and the counter counts blocks.
+          if (work < 0 && counter.counter && (counter.drawn & kCountMask) == u64(p.work_items + pairs - 1))
+            store_relaxed(counter.counter, 0);
+          store_remote(shared_of_block(slot, 1), u32(work));
+          mbarrier_tell_remote(shared_of_block(told, 1));
+        }
+      } else {
+        mbarrier_wait_cluster(told, message.parity);
+        work = i32(load_shared_4(slot));
+      }
     }
     announce_end();
   }
@@ -424,7 +480,7 @@ struct ForwardWorkSm90 : Block {
     work_ring.store(0, Tile{work, tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
 #pragma unroll 1
     for (i32 group = 0; group < kConsumers; ++group)
-      work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group * this->consumer_rows()));
+      work_ring.store(kOwn + group * sizeof(TileRange), own_tiles(tile_row + group_row(group)));
     if constexpr (begins_ahead)
       if (is_sure && p.packed_q) confirm(work_ring.place.stage, true);
     work_ring.announce();
