@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# mica_zlib: zlib as a static library, so that nothing is added to what the shared library needs.
+# mica_zlib: zlib as a static library, for the command's doctor alone; libmica does not have it.
 # MICA_ZLIB_FOUND says whether it is there. For another architecture it is taken from Debian's package of that one.
 set(MICA_ZLIB_ROOT "" CACHE PATH "A folder with zlib.h and libz.a somewhere below it; empty: the system's")
 set(zlib_root ${MICA_ZLIB_ROOT})

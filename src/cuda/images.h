@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiled kernels that the library carries as data: one deflated image per row of kernels.def and architecture.
+// The compiled kernels that the library carries as data: one image per row of kernels.def and architecture,
+// packed by zstd, most of them against another image.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,8 @@ struct KernelImage {
   i32 arch;      // 86 for sm_86
   i32 is_ptx;    // for this architecture and all later ones, by the driver's compiler
   i32 specific;  // sm_90a: for exactly this architecture
-  u32 offset, deflated_bytes, bytes;
+  u32 offset, packed_bytes, bytes;
+  i32 base;  // the image that it is packed against; -1: none
   i32 registers, smem_static_bytes, spilled_bytes, stack_bytes;
 };
 
@@ -21,6 +23,7 @@ struct ImageTable {
   const KernelImage* images;
   i32 num_images;
   const unsigned char* data;
+  size_t data_bytes;
 };
 
 // 0 images where the library was built without the device compiler.
@@ -39,7 +42,8 @@ MICA_HD i32 image_rank(const KernelImage& image, i32 device_arch) {
 // The best image of a row for a device; -1: none.
 i32 find_image(const ImageTable& table, i32 row, i32 device_arch);
 
-// The image as the driver takes it: inflated, one zero byte behind it (PTX is text). Null: no memory, or damaged data.
-std::unique_ptr<unsigned char[]> inflate_image(const ImageTable& table, const KernelImage& image);
+// The image as the driver takes it: unpacked, one zero byte behind it (PTX is text). Fails without memory and where the
+// data or the table is damaged; `name` is the kernel's, for the message.
+mica_status unpack_image(const ImageTable& table, i32 index, const char* name, std::unique_ptr<unsigned char[]>* code);
 
 }  // namespace mica

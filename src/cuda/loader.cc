@@ -38,11 +38,9 @@ mica_status KernelLoader::load_slowly(const Wanted& wanted, cu::Function* functi
   if (context.status() != MICA_OK) return context.status();
   mica_status status = MICA_OK;
   if (!libraries_[index]) {
-    const auto code = inflate_image(images_, images_.images[index]);
-    if (!code)
-      return fail(MICA_ERROR_OUT_OF_MEMORY,
-                  "the image of %s does not unpack: no %u bytes of memory, or a damaged library file", wanted.name,
-                  images_.images[index].bytes);
+    std::unique_ptr<unsigned char[]> code;
+    status = unpack_image(images_, index, wanted.name, &code);
+    if (status != MICA_OK) return status;
     // The driver keeps its own copy of the code.
     status = driver_.check_loading(
         api.cuLibraryLoadData(&libraries_[index], code.get(), nullptr, nullptr, 0, nullptr, nullptr, 0),

@@ -82,9 +82,58 @@ class BuildKernels(unittest.TestCase):
         report = json.loads((out / "resources.json").read_text())
         self.assertEqual([image["kernel"] for image in report["images"]], ["double_it"] * 2 + ["sum_up"] * 2)
         self.assertGreater(report["images"][0]["registers"], 0)
-        self.assertEqual((out / "images.bin").stat().st_size, report["deflated_bytes"])
+        self.assertEqual((out / "images.bin").stat().st_size, report["packed_bytes"])
         self.assertEqual((out / "images.inc").read_text().count("},  // "), 4)
         self.assertIn("factor.h", (out / "images.d").read_text())
+
+    def packed(self, *options):
+        """Builds, and unpacks the images as the library does. {"kernel target": that of its base}."""
+        out = self.root / "out"
+        self.assertEqual(self.build("--out", str(out), "--save", str(self.root / "plain"), *options)[0], 0, self.output)
+        blob = (out / "images.bin").read_bytes()
+        numbers = [list(map(int, re.findall(r"-?\d+", line.split("//")[0])))
+                   for line in (out / "images.inc").read_text().splitlines() if line.startswith("{")]  # fmt: skip
+        labels = [f"{image['kernel']} {image['target']}" for image in json.loads((out / "resources.json").read_text())["images"]]
+
+        def unpack(place, most):
+            offset, packed_bytes, size, base = numbers[place][4:8]
+            self.assertGreater(most, 0, "a chain of bases has an end")
+            prefix = None
+            if base >= 0:
+                prefix = zstandard.ZstdCompressionDict(unpack(base, most - 1), dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+            image = zstandard.ZstdDecompressor(dict_data=prefix).decompress(blob[offset : offset + packed_bytes])
+            self.assertEqual(len(image), size)
+            return image
+
+        for place, label in enumerate(labels):
+            name, target = label.split()
+            suffix = "ptx" if target.startswith("ptx") else "cubin"
+            self.assertEqual(unpack(place, 4), (self.root / "plain" / f"{name}.{target}.{suffix}").read_bytes(), label)
+        return {label: labels[row[7]] if row[7] >= 0 else None for label, row in zip(labels, numbers)}
+
+    def test_bases(self):
+        # Two pairs of one file, of about the same size, and one kernel of another file.
+        row = "MICA_KERNELS({}, .role = FORWARD, .targets = ALL, .tile_q = {}, .warps = 4)\n"
+        self.table('MICA_TARGETS(ALL, "80 86 89")\n' + row.format("double_it, _a", 16) + row.format("double_it, _b", 32)
+                   + row.format("sum_up, _c", 16))  # fmt: skip
+        bases = self.packed()
+        self.assertEqual(len(bases), 18)
+        alone = {label for label, base in bases.items() if not base}
+        self.assertEqual(len(alone & {"double_it_bf16_a 86", "double_it_bf16_b 86"}), 1, "one is the base of the other")
+        self.assertEqual(len(alone), 4, "one of each file for sm_80 and sm_86")
+        self.assertEqual(bases["double_it_fp16_a 86"], "double_it_bf16_a 86", "its twin")
+        self.assertEqual(bases["double_it_fp16_a 89"], "double_it_fp16_a 86", "nearly the same code")
+        self.assertEqual(bases["double_it_bf16_a 89"], "double_it_bf16_a 86")
+        self.assertEqual(self.build()[1], 0)
+        alone = self.packed("--arch", "89", "--match", "fp16_c")
+        self.assertEqual(alone, {"sum_up_fp16_c 89": None}, "what is not built is no base")
+
+    def test_packing_again_compiles_nothing(self):
+        before = self.packed()
+        for packed in (self.root / ".cache/kernels").glob("*.packed"):
+            packed.unlink()
+        self.assertEqual(self.build("--out", str(self.root / "out")), (0, 0), self.output)
+        self.assertEqual(self.packed(), before)
 
     def test_a_spill_needs_a_reason(self):
         (self.kernels / "sum_up.cuh").write_text(SPILLS)
@@ -126,4 +175,6 @@ if __name__ == "__main__":
     if check.returncode == SKIPPED:
         print("skipped: " + check.stdout.strip())
         sys.exit(SKIPPED)
+    import zstandard
+
     unittest.main()

@@ -3,7 +3,7 @@
 #include "cuda/loader.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
+#include <zstd.h>
 
 #include <string>
 #include <thread>
@@ -16,25 +16,43 @@ namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";  // the fake's name
 
-// Two rows: row 0 for sm_80, sm_86 and PTX, row 1 for sm_90 alone.
+// Two rows: row 0 for sm_80, sm_86 (packed against the one before) and PTX, row 1 for sm_90 alone.
 class LoaderTest : public ::testing::Test {
  protected:
   LoaderTest() : fake(*test::mica_fake_driver()) {
     test::mica_fake_reset();
     test::mica_fake_set_context(nullptr);
     add(0, 80, 0);
-    add(0, 86, 0);
+    add(0, 86, 0, 0);
     add(0, 80, 1);
     add(1, 90, 0);
-    table = {images.data(), i32(images.size()), data.data()};
+    table = {images.data(), i32(images.size()), data.data(), data.size()};
   }
-  void add(i32 row, i32 arch, i32 is_ptx) {
-    const std::string code = "code of row " + std::to_string(row);
-    uLongf bytes = compressBound(code.size());
-    std::vector<unsigned char> deflated(bytes);
-    compress(deflated.data(), &bytes, reinterpret_cast<const unsigned char*>(code.data()), code.size());
-    images.push_back({row, arch, is_ptx, 0, u32(data.size()), u32(bytes), u32(code.size()), 0, 0, 0, 0});
-    data.insert(data.end(), deflated.begin(), deflated.begin() + bytes);
+  static std::string code_of(i32 row, i32 arch) {
+    return "code of row " + std::to_string(row) +
+           ", many words of it the same for every architecture: " + std::to_string(arch);
+  }
+  void add(i32 row, i32 arch, i32 is_ptx, i32 base = -1) {
+    const std::string code = code_of(row, arch);
+    const std::string prefix = base < 0 ? "" : code_of(images[base].row, images[base].arch);
+    std::vector<unsigned char> packed(ZSTD_compressBound(code.size()));
+    ZSTD_CCtx* context = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    ZSTD_CCtx_refPrefix(context, prefix.data(), prefix.size());
+    packed.resize(ZSTD_compress2(context, packed.data(), packed.size(), code.data(), code.size()));
+    ZSTD_freeCCtx(context);
+    images.push_back({row, arch, is_ptx, 0, u32(data.size()), u32(packed.size()), u32(code.size()), base, 0, 0, 0, 0});
+    data.insert(data.end(), packed.begin(), packed.end());
+  }
+  // The code; "" where it does not unpack.
+  std::string unpack(i32 index) {
+    std::unique_ptr<unsigned char[]> code;
+    const mica_status status = unpack_image(table, index, "some_kernel", &code);
+    EXPECT_EQ(status == MICA_OK, code != nullptr);
+    if (status == MICA_OK) return reinterpret_cast<const char*>(code.get());
+    EXPECT_EQ(status, MICA_ERROR_INTERNAL);
+    EXPECT_TRUE(says("the image of some_kernel does not unpack, "));
+    return "";
   }
   static KernelLoader::Wanted wanted(i32 device, i32 row) { return {device, row, "some_kernel", 100000}; }
   static ::testing::AssertionResult says(const std::string& text) {
@@ -142,17 +160,81 @@ TEST_F(LoaderTest, ChoosesTheImage) {
 }
 
 TEST_F(LoaderTest, SpecificImagesRunOnTheirArchitectureAlone) {
-  const KernelImage specific = {0, 90, 0, 1, 0, 0, 0, 0, 0, 0, 0}, ordinary = {0, 90, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const KernelImage specific = {0, 90, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0};
+  const KernelImage ordinary = {0, 90, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0};
   EXPECT_GT(image_rank(specific, 90), image_rank(ordinary, 90));
   EXPECT_EQ(image_rank(specific, 91), 0);
   EXPECT_GT(image_rank(ordinary, 91), 0);
 }
 
-TEST_F(LoaderTest, ImagesInflate) {
-  const auto code = inflate_image(table, table.images[3]);
-  EXPECT_STREQ(reinterpret_cast<const char*>(code.get()), "code of row 1");
-  data[images[3].offset + 4] ^= 0xff;
-  EXPECT_EQ(inflate_image(table, table.images[3]), nullptr) << "damaged data is noticed";
+TEST_F(LoaderTest, ImagesUnpack) {
+  EXPECT_EQ(unpack(3), code_of(1, 90));
+  EXPECT_EQ(unpack(1), code_of(0, 86)) << "against its base";
+  EXPECT_LT(images[1].packed_bytes, images[0].packed_bytes / 2);
+}
+
+TEST_F(LoaderTest, EveryImageOfThisBuildUnpacks) {
+  const ImageTable& built = kernel_images();
+  for (i32 i = 0; i < built.num_images; ++i) {
+    std::unique_ptr<unsigned char[]> code;
+    ASSERT_EQ(unpack_image(built, i, "a kernel", &code), MICA_OK) << i << ": " << last_error();
+    ASSERT_EQ(code[built.images[i].bytes], 0);
+  }
+}
+
+TEST_F(LoaderTest, DamagedDataIsNoticed) {
+  for (const i32 index : {0, 1}) {
+    for (u32 at = 0; at < images[0].packed_bytes; ++at) {
+      data[images[0].offset + at] ^= 0x5a;
+      const std::string code = unpack(index);
+      // Bits that say nothing may change; nothing else comes out.
+      EXPECT_TRUE(code.empty() || code == code_of(0, images[index].arch)) << index << ", byte " << at;
+      data[images[0].offset + at] ^= 0x5a;
+    }
+    EXPECT_NE(unpack(index), "");
+  }
+}
+
+TEST_F(LoaderTest, DamagedTablesAreNoticed) {
+  const KernelImage sound = images[1];
+  const auto damaged = [&](const char* what, const KernelImage& image) {
+    images[1] = image;
+    EXPECT_EQ(unpack(1), "") << what;
+    images[1] = sound;
+  };
+  const auto with = [&](auto KernelImage::*field, auto value) {
+    KernelImage image = sound;
+    image.*field = value;
+    return image;
+  };
+  damaged("a base that is needed", with(&KernelImage::base, -1));
+  damaged("another base", with(&KernelImage::base, 3));
+  damaged("a base behind the table", with(&KernelImage::base, table.num_images));
+  damaged("a base before the table", with(&KernelImage::base, -2));
+  damaged("its own base", with(&KernelImage::base, 1));
+  damaged("a place behind the data", with(&KernelImage::offset, u32(data.size()) + 1));
+  damaged("a place at the end of the data", with(&KernelImage::offset, u32(data.size()) - 2));
+  damaged("the largest place", with(&KernelImage::offset, ~0u));
+  damaged("no data", with(&KernelImage::packed_bytes, 0u));
+  damaged("half of the data", with(&KernelImage::packed_bytes, sound.packed_bytes / 2));
+  damaged("more than the data", with(&KernelImage::packed_bytes, ~0u));
+  damaged("a smaller image", with(&KernelImage::bytes, sound.bytes - 1));
+  damaged("a larger image", with(&KernelImage::bytes, ~0u));
+  EXPECT_EQ(unpack(1), code_of(0, 86));
+}
+
+TEST_F(LoaderTest, ADamagedImageIsReportedAndOthersLoad) {
+  fake.arch[0] = 86;
+  Driver driver(kLibrary);
+  KernelLoader loader(driver, table, 2);
+  data[images[0].offset + images[0].packed_bytes - 1] ^= 0xff;  // the checksum of the base
+  EXPECT_EQ(loader.load(wanted(0, 0), &function), MICA_ERROR_INTERNAL);
+  EXPECT_TRUE(says("the image of some_kernel does not unpack, "));
+  EXPECT_TRUE(says("the library's file is damaged"));
+  EXPECT_EQ(function, nullptr);
+  EXPECT_EQ(fake.loads, 0);
+  data[images[0].offset + images[0].packed_bytes - 1] ^= 0xff;
+  EXPECT_EQ(loader.load(wanted(0, 0), &function), MICA_OK);
 }
 
 }  // namespace

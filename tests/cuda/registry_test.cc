@@ -121,11 +121,9 @@ TEST(KernelTable, ImagesBelongToRowsInOrder) {
 
 TEST(KernelTable, ImagesFitTheirGpu) {
   const ImageTable& images = kernel_images();
-  u64 deflated_bytes = 0;
   for (i32 i = 0; i < images.num_images; ++i) {
     const KernelImage& image = images.images[i];
     const KernelRow& row = kernel_table().rows[image.row];
-    deflated_bytes += image.deflated_bytes;
     if (image.is_ptx) continue;
     const std::string name = std::string(row.name) + " for sm_" + std::to_string(image.arch);
     EXPECT_LE(row.traits.smem_bytes + image.smem_static_bytes, device_of(image.arch).max_smem_bytes) << name;
@@ -133,7 +131,6 @@ TEST(KernelTable, ImagesFitTheirGpu) {
     EXPECT_LE(image.registers * 32 * row.warps * row.blocks, 65536) << name << ": an SM cannot hold its blocks";
     EXPECT_TRUE(image.spilled_bytes == 0 || row.why_spill[0]) << name << " spills";
   }
-  EXPECT_LE(deflated_bytes, 22u << 20);  // 2 MB of it e4m3 caches
 }
 
 TEST(KernelTable, EveryRowRunsWhatItIsMadeFor) {

@@ -51,7 +51,7 @@ class Bootstrap(unittest.TestCase):
 
     def test_a_second_run_does_nothing(self):
         # This distribution has no package of the sanitizers' runtime, and calls one other by its second name.
-        known = ("cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 python3-venv "
+        known = ("cmake ninja-build g++ make libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev libzstd-dev python3 python3-venv "
                  "ccache libgtest-dev binutils pkgconf clang qemu-user-static libc6-arm64-cross libc6-amd64-cross")
         for name in known.split():
             (self.root / "known" / name).touch()

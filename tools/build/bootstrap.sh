@@ -8,8 +8,8 @@ cd "$(dirname "$0")/../.."
 # "a|b": the first that the distribution has. A trailing "?": what needs it is skipped where it cannot be had. What a
 # distribution does not know at all is asked for once (remove this file to ask again).
 absent=.cache/absent-packages
-apt_demo="cmake ninja-build g++ make libhwy-dev zlib1g-dev ccache?"
-apt_build="$apt_demo libcli11-dev nlohmann-json3-dev libzstd-dev? libtomlplusplus-dev? python3 python3-venv"
+apt_demo="cmake ninja-build g++ make libhwy-dev libzstd-dev ccache?"
+apt_build="$apt_demo libcli11-dev nlohmann-json3-dev zlib1g-dev libtomlplusplus-dev? python3 python3-venv"
 apt_test="libgtest-dev binutils pkg-config|pkgconf clang? libclang-rt-dev|libclang-rt-14-dev? libomp-dev? clang-tidy? qemu-user-static|qemu-user?"
 # The other architecture's C library, for qemu.
 case $(uname -m) in

@@ -3,18 +3,21 @@
 """Builds the GPU images of the library: every row of src/cuda/kernels.def for every architecture it names.
 
 The one compiler is NVRTC (pip install nvidia-cuda-nvrtc-cu12==12.9.86): no toolkit, no host compiler, no CUDA header.
-Images are deflated by libdeflate (pip install deflate==0.8.1).
-An image is compiled again only when its source, a header it includes, its options or the compiler changed.
+Images are packed by zstd (pip install zstandard==0.25.0), most of them against another one, their base: the library unpacks
+the base first.
+An image is compiled again only when its source, a header it includes, its options or the compiler changed, and packed again
+only when it, its base or the packer did.
 
 With --out DIR writes what the library is linked with:
-  images.bin      every image, deflated, one after the other
-  images.inc      the table of them: row, architecture, place in images.bin, resources
-  images_digest.h names their content
+  images.bin      every image, packed, one after the other
+  images.inc      the table of them: row, architecture, place in images.bin, base, resources
+  images_digest.h names their content, and its size
   resources.json  registers, shared memory, spills, bytes and compile time (seconds of CPU) of every image
-Exit status: 0 built, 1 a kernel failed, 77 there is no NVRTC or libdeflate on this machine (with --check: nothing else is done).
+Exit status: 0 built, 1 a kernel failed, 77 there is no NVRTC or zstd on this machine (with --check: nothing else is done).
 """
 
 import argparse
+import collections
 import hashlib
 import json
 import multiprocessing
@@ -24,12 +27,11 @@ import re
 import resource
 import sys
 import time
-import zlib
 
 try:
-    import deflate
+    import zstandard
 except ImportError:
-    deflate = None
+    zstandard = None
 
 import kernel_table
 import nvrtc
@@ -40,8 +42,12 @@ SOURCE = "kernels/parts/instance.cu"
 INCLUDE_FOLDERS = ("src", "src/cuda", "include")
 # 737: using-declarations that repeat a name of their own namespace, as they do where MICA_NS is mica.
 OPTIONS = ["-std=c++20", "-default-device", "-diag-suppress=737", "--ptxas-options=-v"]
-# libdeflate's best: 7.5 % less than zlib's level 7, 6 % less than its level 9, in the time of that one (0.04 s an image).
-DEFLATE_LEVEL = 12
+# Level 22 gains 0.02 % of 19 and takes a quarter longer. In the cache an image lies alone, at a level that takes no time.
+PACK_LEVEL, CACHE_LEVEL = 19, 3
+# The code for the first is nearly that for the second.
+ALIKE = {"89": "86"}
+# How many times an image's size its base's may be: the library unpacks both before the first call.
+BASE_LIMIT = 1.25
 # ptxas tells of lost overlap (wgmma serialised) and ignored register requests only by these.
 FATAL_WARNINGS = re.compile(r"\(C75\d\d\)|\bwarning\b|serializ|setmaxnreg.*ignored", re.IGNORECASE)
 SKIPPED = 77
@@ -100,15 +106,22 @@ class Job:
         self.options = OPTIONS + [f"--gpu-architecture={architecture}"] + row.macros() + extra_options
         self.headers = read_headers(root, f"kernels/{row.file}.cuh", read_headers(root, SOURCE, {}))
         digest = hashlib.sha256()
-        for part in [repr(nvrtc.version()), f"deflate {DEFLATE_LEVEL}", *self.options]:
+        for part in [repr(nvrtc.version()), *self.options]:
             digest.update(part.encode() + b"\0")
         for name in sorted(self.headers):
             digest.update(name.encode() + b"\0" + self.headers[name].encode() + b"\0")
         self.key = digest.hexdigest()[:32]
+        self.base = None  # another job
 
     @property
     def label(self):
         return f"{self.row.name} {self.target}"
+
+    @property
+    def packed_key(self):
+        """Names what pack_job makes."""
+        parts = (zstandard.__version__, PACK_LEVEL, self.key, self.base and self.base.key)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def compile_job(job, cache):
@@ -121,16 +134,27 @@ def compile_job(job, cache):
     except nvrtc.CompileError as error:
         return job.label, error.log
     resources = read_resources(log)
-    deflated = deflate.zlib_compress(image, DEFLATE_LEVEL)
-    resources.update(
-        bytes=len(image), deflated_bytes=len(deflated), seconds=round(time.process_time() - started, 2), log=log.strip()
-    )
+    resources.update(bytes=len(image), seconds=round(time.process_time() - started, 2), log=log.strip())
     # Data first: a build that is cut short leaves no half entry.
-    for suffix, data in ((".z", deflated), (".json", json.dumps(resources).encode())):
-        temporary = cache / f"{job.key}{suffix}.{os.getpid()}"
-        temporary.write_bytes(data)
-        temporary.replace(cache / (job.key + suffix))
+    write_whole(cache / f"{job.key}.zst", zstandard.ZstdCompressor(CACHE_LEVEL).compress(image))
+    write_whole(cache / f"{job.key}.json", json.dumps(resources).encode())
     return job.label, None
+
+
+def write_whole(path, data):
+    """No one who reads `path` sees a part of it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def read_image(job, cache):
+    return zstandard.ZstdDecompressor().decompress((cache / f"{job.key}.zst").read_bytes())
+
+
+def pool_of(processes, tasks):
+    # spawn: a fork would copy whatever threads NVRTC keeps.
+    return multiprocessing.get_context("spawn").Pool(min(processes, len(tasks)))
 
 
 def compile_all(jobs, cache, processes):
@@ -139,14 +163,58 @@ def compile_all(jobs, cache, processes):
     if not missing:
         return 0
     failures = 0
-    # spawn: a fork would copy whatever threads NVRTC keeps.
-    with multiprocessing.get_context("spawn").Pool(min(processes, len(missing))) as pool:
+    with pool_of(processes, missing) as pool:
         results = [pool.apply_async(compile_job, (job, cache)) for job in missing.values()]
         for done, (result, job) in enumerate(zip(results, missing.values()), 1):
             label, error = result.get()
             failures += error is not None
             print(f"[{done}/{len(missing)}] " + (f"{label}: FAILED\n{error}" if error else describe(job, cache)), flush=True)
     return failures
+
+
+def choose_bases(jobs, cache):
+    """An image's base is that of its row for ALIKE's target, or the bf16 twin of an fp16 row. Of those of a file and target that
+    have neither, the one of middle size is the base of all that are not too small for it, then so among these. So a chain
+    has at most three bases (kMaxBases in src/cuda/images.cc)."""
+    named = {(job.row.name, job.target): job for job in jobs}
+    alone = collections.defaultdict(list)
+    for job in jobs:
+        twin = job.row.name.replace("_fp16", "_bf16")
+        job.base = named.get((job.row.name, ALIKE.get(job.target)))
+        if not job.base and twin != job.row.name:
+            job.base = named.get((twin, job.target))
+        if not job.base:
+            alone[job.row.file, job.target].append(job)
+    for group in alone.values():
+        sizes = {job: read_entry(job, cache)["bytes"] for job in group}
+        left = sorted(group, key=sizes.get)
+        while left:
+            middle = left[len(left) // 2]
+            for job in left:
+                if job is not middle and sizes[middle] <= BASE_LIMIT * sizes[job]:
+                    job.base = middle
+            left = [job for job in left if job is not middle and not job.base]
+
+
+def pack(image, base):
+    """A frame with the image's size and checksum. The window holds the base and the image."""
+    window = len(base) + len(image)
+    parameters = zstandard.ZstdCompressionParameters.from_level(PACK_LEVEL, source_size=window, write_checksum=True)
+    prefix = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if base else None
+    return zstandard.ZstdCompressor(compression_params=parameters, dict_data=prefix).compress(image)
+
+
+def pack_job(job, cache):
+    packed = pack(read_image(job, cache), read_image(job.base, cache) if job.base else b"")
+    write_whole(cache / f"{job.packed_key}.packed", packed)
+
+
+def pack_all(jobs, cache, processes):
+    """Packs what the cache lacks."""
+    missing = {job.packed_key: job for job in jobs if not (cache / f"{job.packed_key}.packed").is_file()}
+    if missing:
+        with pool_of(processes, missing) as pool:
+            pool.starmap(pack_job, [(job, cache) for job in missing.values()])
 
 
 def cpu_seconds():
@@ -163,8 +231,7 @@ def describe(job, cache):
     entry = read_entry(job, cache)
     return (
         f"{job.label}: {entry['registers']} registers, {entry['smem_static']} B static smem, {entry['stack']} B stack, "
-        f"{entry['spill_stores'] + entry['spill_loads']} B spilled, {entry['bytes']} B ({entry['deflated_bytes']} B deflated), "
-        f"{entry['seconds']} s"
+        f"{entry['spill_stores'] + entry['spill_loads']} B spilled, {entry['bytes']} B, {entry['seconds']} s"
     )
 
 
@@ -187,29 +254,32 @@ def write_if_changed(path, data):
 def write_outputs(jobs, cache, out):
     out.mkdir(parents=True, exist_ok=True)
     blob, lines, report = bytearray(), [], []
+    places = {job: place for place, job in enumerate(jobs)}
     for job in jobs:
         entry = read_entry(job, cache)
-        data = (cache / f"{job.key}.z").read_bytes()
+        data = (cache / f"{job.packed_key}.packed").read_bytes()
+        base = places[job.base] if job.base else -1
         number = int(re.sub(r"\D", "", job.target))
         specific = int(job.target[-1].isalpha())
         lines.append(
-            f"{{{job.row.index}, {number}, {int(job.is_ptx)}, {specific}, {len(blob)}, {len(data)}, {entry['bytes']}, "
+            f"{{{job.row.index}, {number}, {int(job.is_ptx)}, {specific}, {len(blob)}, {len(data)}, {entry['bytes']}, {base}, "
             f"{entry['registers']}, {entry['smem_static']}, {entry['spill_stores'] + entry['spill_loads']}, "
             f"{entry['stack']}}},  // {job.row.name}"
         )
         blob += data
         entry.pop("log")
-        report.append({"kernel": job.row.name, "target": job.target, "why": job.row.why_spill, **entry})
+        names = {"kernel": job.row.name, "target": job.target, "base": job.base and job.base.label, "why": job.row.why_spill}
+        report.append({**names, "packed_bytes": len(data), **entry})
     if len(blob) > wheel_bytes.IMAGES:
-        raise SystemExit(f"the images take {len(blob)} bytes deflated, want at most {wheel_bytes.IMAGES}")
-    header = "// Made by tools/build/build_kernels.py: row, architecture, is PTX, is for that architecture only, offset, deflated bytes,\n"
-    header += "// bytes, registers, static shared memory, spilled bytes, stack bytes.\n"
+        raise SystemExit(f"the images take {len(blob)} bytes packed, want at most {wheel_bytes.IMAGES}")
+    header = "// Made by tools/build/build_kernels.py: row, architecture, is PTX, is for that architecture only, offset, packed bytes,\n"
+    header += "// bytes, base, registers, static shared memory, spilled bytes, stack bytes.\n"
     write_if_changed(out / "images.bin", bytes(blob))
     write_if_changed(out / "images.inc", (header + "\n".join(lines) + "\n").encode())
-    digest = f'#define MICA_IMAGES_DIGEST "{hashlib.sha256(blob).hexdigest()}"\n'
+    digest = f'#define MICA_IMAGES_DIGEST "{hashlib.sha256(blob).hexdigest()}"\n#define MICA_IMAGES_BYTES {len(blob)}\n'
     write_if_changed(out / "images_digest.h", digest.encode())
     compiler = ".".join(map(str, nvrtc.version()))
-    document = {"compiler": f"nvrtc {compiler}", "deflated_bytes": len(blob), "images": report}
+    document = {"compiler": f"nvrtc {compiler}", "packed_bytes": len(blob), "images": report}
     write_if_changed(out / "resources.json", (json.dumps(document, indent=1) + "\n").encode())
 
 
@@ -228,7 +298,7 @@ def main():
     parser.add_argument("--match", default="", help="only kernels whose name matches this regular expression")
     parser.add_argument("--cache", type=pathlib.Path, help="where images are kept; default: .cache/kernels of the tree")
     parser.add_argument("--out", type=pathlib.Path, help="write images.bin, images.inc and resources.json here")
-    parser.add_argument("--save", type=pathlib.Path, help="write each image here, not deflated, to look at")
+    parser.add_argument("--save", type=pathlib.Path, help="write each image here, not packed, to look at")
     parser.add_argument("--depfile", type=pathlib.Path, help="write the files that the build depends on")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--lineinfo", action="store_true", help="keep line numbers, for a profiler")
@@ -236,7 +306,7 @@ def main():
     parser.add_argument("--quiet", action="store_true", help="say nothing about images that are up to date")
     arguments = parser.parse_args()
 
-    missing = nvrtc.available() or (None if deflate else "no libdeflate: pip install deflate==0.8.1")
+    missing = nvrtc.available() or (None if zstandard else "no zstd: pip install zstandard==0.25.0")
     if missing:
         print(missing)
         return SKIPPED
@@ -267,9 +337,10 @@ def main():
         arguments.save.mkdir(parents=True, exist_ok=True)
         for job in jobs:
             suffix = "ptx" if job.is_ptx else "cubin"
-            data = zlib.decompress((cache / f"{job.key}.z").read_bytes())
-            (arguments.save / f"{job.row.name}.{job.target}.{suffix}").write_bytes(data)
+            (arguments.save / f"{job.row.name}.{job.target}.{suffix}").write_bytes(read_image(job, cache))
     if arguments.out:
+        choose_bases(jobs, cache)
+        pack_all(jobs, cache, arguments.jobs)
         write_outputs(jobs, cache, arguments.out)
         if arguments.depfile:
             write_depfile(arguments.root, jobs, arguments.depfile, arguments.out / "images.inc")

@@ -9,7 +9,7 @@ case $1 in
   *) echo "no Debian architecture for $1" && exit 2 ;;
 esac
 folder=$2
-command -v apt-get >/dev/null || { echo "this system has no apt: set MICA_ZLIB_ROOT to a zlib for $1"; exit 1; }
+command -v apt-get >/dev/null || { echo "this system has no apt: set MICA_ZLIB_ROOT and MICA_ZSTD_ROOT to a zlib and a zstd for $1"; exit 1; }
 state=$(mktemp -d)
 trap 'rm -rf "$state"' EXIT
 mkdir -p "$state/lists/partial" "$state/cache/archives/partial"

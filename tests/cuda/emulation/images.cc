@@ -24,7 +24,8 @@ std::vector<KernelImage> make_images() {
     for (std::string target; targets >> target;) {
       const bool is_ptx = target.compare(0, 3, "ptx") == 0;
       const bool specific = std::strchr("af", target.back()) != nullptr;
-      images.push_back({index, std::atoi(target.c_str() + (is_ptx ? 3 : 0)), is_ptx, specific, 0, 0, 1, 1, 0, 0, 0});
+      images.push_back(
+          {index, std::atoi(target.c_str() + (is_ptx ? 3 : 0)), is_ptx, specific, 0, 0, 1, -1, 1, 0, 0, 0});
     }
   }
   return images;
@@ -34,7 +35,7 @@ std::vector<KernelImage> make_images() {
 
 const ImageTable& kernel_images() {
   static const std::vector<KernelImage> images = make_images();
-  static const ImageTable table = {images.data(), i32(images.size()), nullptr};
+  static const ImageTable table = {images.data(), i32(images.size()), nullptr, 0};
   return table;
 }
 
@@ -50,8 +51,9 @@ i32 find_image(const ImageTable& table, i32 row, i32 device_arch) {
   return best;
 }
 
-std::unique_ptr<unsigned char[]> inflate_image(const ImageTable&, const KernelImage&) {
-  return std::make_unique<unsigned char[]>(1);
+mica_status unpack_image(const ImageTable&, i32, const char*, std::unique_ptr<unsigned char[]>* code) {
+  *code = std::make_unique<unsigned char[]>(1);
+  return MICA_OK;
 }
 
 }  // namespace mica
