@@ -28,7 +28,7 @@ std::vector<std::string> programs(const doctor::Outlook& outlook, const std::str
 }  // namespace
 
 nlohmann::json find_flash_attn(const doctor::Outlook& outlook, const std::string& library, const std::string& machine) {
-  nlohmann::json found = {{"python", nullptr}, {"flash_attn", nullptr}};
+  nlohmann::json found = {{"python", nullptr}, {"flash_attn", nullptr}, {"transformers", nullptr}};
   std::optional<doctor::PythonInstall> python;
   for (const std::string& program : programs(outlook, library))
     if ((python = doctor::read_python(outlook, program, machine))) break;
@@ -38,6 +38,8 @@ nlohmann::json find_flash_attn(const doctor::Outlook& outlook, const std::string
     const bool is_mica = package->version.find("+mica") != std::string::npos;
     found["flash_attn"] = {{"version", package->version}, {"is_mica", is_mica}, {"site", package->site}};
   }
+  if (const doctor::InstalledPackage* package = python->package("transformers"))
+    found["transformers"] = package->version;
   return found;
 }
 
@@ -52,6 +54,10 @@ std::string flash_attn_text(const nlohmann::json& found) {
     lines += "flash_attn " + text(package["version"]) + ", " +
              (package["is_mica"] ? "Mica's drop-in, in " : "upstream's, not Mica's, in ") + text(package["site"]) +
              "\n";
+  if (const nlohmann::json& package = found["flash_attn"];
+      !package.is_null() && package["is_mica"] && !found["transformers"].is_null())
+    lines += "           registers its own function for flash_attention_2 with Transformers " +
+             text(found["transformers"]) + ", unless MICA_TRANSFORMERS=off\n";
   return lines;
 }
 

@@ -12,7 +12,8 @@ struct Outlook;
 namespace cli {
 
 // The Python of the environment that holds `library`, else the one of VIRTUAL_ENV, else the first on PATH. Its files
-// are read, it is not started. {"python": {...} or null, "flash_attn": {"version", "is_mica", "site"} or null}
+// are read, it is not started. {"python": {...} or null, "flash_attn": {"version", "is_mica", "site"} or null,
+// "transformers": version or null}
 nlohmann::json find_flash_attn(const doctor::Outlook& outlook, const std::string& library, const std::string& machine);
 
 // The lines of `mica info` for it.

@@ -29,12 +29,12 @@ is_dynamo_tracing = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling
 
 
 is_profiled = getattr(torch._C._autograd, "_profiler_enabled", _never)
-_is_jit_tracing = getattr(torch._C, "_get_tracing_state", _never)
+is_jit_tracing = getattr(torch._C, "_get_tracing_state", _never)
 _PLAIN = (Tensor, Parameter)
 
 
 def is_traced(q: Tensor, *others: Tensor) -> bool:
-    return (_is_compiling() or dispatch_modes() or _transforms() or is_profiled() or _is_jit_tracing() or q.is_meta or
+    return (_is_compiling() or dispatch_modes() or _transforms() or is_profiled() or is_jit_tracing() or q.is_meta or
             any(type(t) not in _PLAIN for t in (q, *others) if isinstance(t, Tensor)))
 
 

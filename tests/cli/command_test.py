@@ -112,13 +112,19 @@ class Info(unittest.TestCase):
             environment = {"VIRTUAL_ENV": folder, "PYTHONPATH": ""}
             self.assertIn("flash_attn none", run("info", **environment).stdout)
             (site,) = pathlib.Path(folder).glob("lib/python3*/site-packages")
+            transformers = site / "transformers-5.22.2.dist-info" / "METADATA"
+            transformers.parent.mkdir()
+            transformers.write_text("Metadata-Version: 2.4\nName: transformers\nVersion: 5.22.2\n")
             for version, whose in (("2.8.3", "upstream's"), ("2.8.3+mica0.1.0", "Mica's drop-in")):
                 metadata = site / f"flash_attn-{version}.dist-info" / "METADATA"
                 metadata.parent.mkdir()
                 metadata.write_text(f"Metadata-Version: 2.4\nName: flash-attn\nVersion: {version}\n")
-                self.assertIn(f"flash_attn {version}, {whose}", run("info", **environment).stdout)
+                said = run("info", **environment).stdout
+                self.assertIn(f"flash_attn {version}, {whose}", said)
+                self.assertEqual("MICA_TRANSFORMERS=off" in said, "mica" in version)
                 found = json.loads(run("info", "--json", **environment).stdout)
                 self.assertEqual((found["flash_attn"]["version"], found["flash_attn"]["is_mica"]), (version, "mica" in version))
+                self.assertEqual(found["transformers"], "5.22.2")
                 shutil.rmtree(metadata.parent)
 
     def test_matrix_says_yes_or_why_not(self):

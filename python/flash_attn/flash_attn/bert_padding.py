@@ -8,6 +8,8 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
+from . import _transformers
+
 try:  # upstream's module has these two in its namespace, and other projects import them from here
     from einops import rearrange, repeat  # noqa: F401
 except ImportError:
@@ -101,3 +103,7 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
             not (hidden_states.requires_grad and torch.is_grad_enabled())):
         return hidden_states.unsqueeze(1)
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
+
+
+# Transformers imports this module when it first loads flash_attn, and hardly anybody else does.
+_transformers.attach()

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the drop-in registers for attn_implementation="flash_attention_2": how often it waits for the device, and that what it
+remembers is never old."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", minversion="4.57", reason="no transformers 4.57 or later here")
+flash_attn = pytest.importorskip("flash_attn", reason="the drop-in flash_attn is not installed")
+if "mica" not in flash_attn.__version__:
+    pytest.skip(f"flash_attn is upstream's {flash_attn.__version__}", allow_module_level=True)
+
+from flash_attn import _transformers  # noqa: E402
+from transformers import modeling_flash_attention_utils as flash_utils  # noqa: E402
+from transformers.integrations import flash_attention as theirs  # noqa: E402
+from transformers_flash_test import pretend_there_is_a_gpu  # noqa: E402, F401
+from transformers_test import SMALL, build  # noqa: E402
+
+AttentionInterface = transformers.modeling_utils.AttentionInterface
+LAYERS = 5
+PACKED = torch.cat([torch.arange(n) for n in (5, 9, 6)])[None]
+ONE = torch.arange(20)[None]
+TOLERANCE = dict(rtol=0.05, atol=0.05)
+
+
+@pytest.fixture
+def model(pretend_there_is_a_gpu):  # noqa: F811
+    """bf16 and attached, as a first call leaves it."""
+    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    assert _transformers.attach()
+    made = build(transformers.Qwen3Config(num_hidden_layers=LAYERS, **SMALL), "eager", torch.bfloat16)
+    made.config._attn_implementation = "flash_attention_2"
+    with torch.no_grad():
+        made(ids_of(2), use_cache=False)
+    assert flash_utils._flash_fn is flash_attn.flash_attn_func
+    _transformers._memory.answers.clear()
+    yield made
+    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The shapes of the positions that were looked at, and of the calls of both flash functions."""
+    seen = {"positions": 0, "dense": 0, "packed": 0}
+
+    def counting(name, function):
+        def counted(*args, **kwargs):
+            seen[name] += 1
+            return function(*args, **kwargs)
+        return counted
+
+    monkeypatch.setattr(flash_utils, "_is_packed_sequence", counting("positions", flash_utils._is_packed_sequence))
+    dense = counting("dense", flash_attn.flash_attn_func)
+    monkeypatch.setattr(_transformers, "flash_attn_func", dense)
+    monkeypatch.setattr(flash_utils, "_flash_fn", dense)
+    monkeypatch.setattr(flash_utils, "_flash_varlen_fn", counting("packed", flash_attn.flash_attn_varlen_func))
+    return seen
+
+
+def ids_of(length, batch=1):
+    return torch.randint(3, 97, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def eager_of(model, positions, lengths=None):
+    """Logits in eager; of packed sequences, one by one."""
+    model.config._attn_implementation = "eager"
+    ids = ids_of(positions.shape[1])
+    with torch.no_grad():
+        parts = ids.split(lengths, 1) if lengths else [ids]
+        made = torch.cat([model(part, use_cache=False).logits for part in parts], 1)
+    model.config._attn_implementation = "flash_attention_2"
+    return made
+
+
+def flash_of(model, positions):
+    with torch.no_grad():
+        return model(ids_of(positions.shape[1]), position_ids=positions, use_cache=False).logits
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_the_positions_of_a_prompt_are_looked_at_once(model, asked, rows):
+    got = flash_of(model, ONE[:, :rows])
+    assert asked == dict(positions=int(rows > 1), dense=LAYERS, packed=0)
+    torch.testing.assert_close(got, eager_of(model, ONE[:, :rows]), **TOLERANCE)
+    flash_of(model, ONE[:, :rows])
+    assert asked["positions"] == 2 * int(rows > 1)  # a pass of its own, whose positions may have changed unseen
+
+
+def test_packed_positions_are_packed_in_every_layer(model, asked):
+    got = flash_of(model, PACKED.clone())
+    assert asked["packed"] == LAYERS and asked["dense"] == 0
+    torch.testing.assert_close(got, eager_of(model, PACKED, (5, 9, 6)), **TOLERANCE)
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_positions_that_change_in_place(model, asked, unseen):
+    one, packed = eager_of(model, ONE), eager_of(model, PACKED, (5, 9, 6))
+    assert (one - packed).abs().max() > 0.2
+    positions = ONE.clone()
+    for values, want in ((ONE, one), (PACKED, packed), (ONE, one), (PACKED, packed)):
+        (positions.data if unseen else positions).copy_(values)
+        torch.testing.assert_close(flash_of(model, positions), want, **TOLERANCE)
+    # No is remembered for longer than a pass: such calls go Transformers' own way, which looks itself.
+
+
+def test_positions_that_change_between_two_layers(model):
+    def pack(module, args, kwargs):
+        kwargs["position_ids"].copy_(PACKED)
+
+    last = model.model.layers[-1].self_attn.register_forward_pre_hook(pack, with_kwargs=True)
+    got = flash_of(model, ONE.clone())
+    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    want = flash_of(model, ONE.clone())
+    last.remove()
+    assert torch.equal(got, want)
+    assert not torch.equal(got, flash_of(model, ONE))
+
+
+def test_a_new_tensor_in_an_old_ones_place(model, asked):
+    packed = eager_of(model, PACKED, (5, 9, 6))
+    places = set()
+    for _ in range(20):
+        positions = ONE.clone()
+        places.add(id(positions))
+        flash_of(model, positions)
+        del positions
+        positions = PACKED.clone()
+        torch.testing.assert_close(flash_of(model, positions), packed, **TOLERANCE)
+        places.add(id(positions))
+        del positions
+    assert len(_transformers._memory.answers) <= 8
+
+
+def test_inference_tensors_are_remembered_for_a_pass(model, asked):
+    with torch.inference_mode():
+        positions = ONE.clone()
+        flash_of(model, positions)
+        assert asked == dict(positions=1, dense=LAYERS, packed=0)
+        positions.copy_(PACKED)
+        got = flash_of(model, positions)
+    assert asked["packed"] == LAYERS
+    torch.testing.assert_close(got, eager_of(model, PACKED, (5, 9, 6)), **TOLERANCE)
+
+
+def test_threads_remember_for_themselves(model):
+    want = {"one": eager_of(model, ONE), "packed": eager_of(model, PACKED, (5, 9, 6))}
+    wrong = []
+
+    def run(name, positions):
+        for _ in range(5):
+            if not torch.allclose(flash_of(model, positions), want[name], **TOLERANCE):
+                wrong.append(name)
+
+    threads = [threading.Thread(target=run, args=(name, positions.clone()))
+               for name, positions in (("one", ONE), ("packed", PACKED))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generate_gives_the_tokens_of_transformers_own(model, asked, cache, batch):
+    ids = ids_of(12, batch)
+    options = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None, attention_mask=torch.ones_like(ids))
+    options.update(dict(cache_implementation="static", disable_compile=True) if cache == "static" else {})
+    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    want = model.generate(ids, **options)
+    has_mask = asked["packed"] > 0  # a static cache's, in later versions, says how much of it there is
+    assert not has_mask or cache == "static"
+    AttentionInterface.register("flash_attention_2", _transformers.flash_attention_forward)
+    asked.update(positions=0, dense=0, packed=0)
+    got = model.generate(ids, **options)
+    assert asked == dict(positions=int(batch == 1 and not has_mask), dense=6 * LAYERS, packed=0)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_padding_goes_transformers_own_way(model, asked, cache):
+    ids = ids_of(12, 2)
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    options = dict(max_new_tokens=4, do_sample=False, pad_token_id=0, eos_token_id=None, attention_mask=mask)
+    options.update(dict(cache_implementation="static", disable_compile=True) if cache == "static" else {})
+    got = model.generate(ids, **options)
+    assert asked["packed"] == 4 * LAYERS and asked["dense"] == 0
+    model.config._attn_implementation = "eager"
+    assert torch.equal(got, model.generate(ids, **options))
+
+
+def test_windows_and_softcap_in_a_static_cache(pretend_there_is_a_gpu):  # noqa: F811
+    config = transformers.Gemma2Config(num_hidden_layers=4, sliding_window=6, attn_logit_softcapping=3.0,
+                                       query_pre_attn_scalar=16, **SMALL)
+    made = build(config, "eager", torch.bfloat16)
+    options = dict(max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None, cache_implementation="static",
+                   disable_compile=True, output_logits=True, return_dict_in_generate=True)
+    for length in (3, 11):
+        made.config._attn_implementation = "flash_attention_2"
+        made(ids_of(2), use_cache=False)
+        AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+        want = made.generate(ids_of(length), **options)
+        assert _transformers.attach()
+        got = made.generate(ids_of(length), **options)
+        assert torch.equal(got.sequences, want.sequences)
+        torch.testing.assert_close(torch.stack(got.logits), torch.stack(want.logits), **TOLERANCE)
+    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+
+
+def test_the_gradient_of_a_prompt(model):
+    grads = []
+    for implementation in ("flash_attention_2", "eager"):
+        model.config._attn_implementation = implementation
+        model.zero_grad()
+        model(ids_of(20), use_cache=False).logits.float().square().mean().backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for got, want in zip(*grads):
+        assert (got - want).abs().max() <= 0.05 * want.abs().max() + 1e-3
+
+
+def test_what_is_not_known_goes_transformers_own_way(model, monkeypatch):
+    calls = []
+    own = _transformers._theirs
+    monkeypatch.setattr(_transformers, "_theirs", lambda *args, **kwargs: calls.append(kwargs) or own(*args, **kwargs))
+    call = _transformers.flash_attention_forward
+    module = model.model.layers[0].self_attn
+    q = torch.randn(1, 4, 8, 16, dtype=torch.bfloat16)
+    want, _ = call(module, q, q, q, None)
+    assert not calls
+    for given in (dict(a_new_thing=1), dict(deterministic=True), dict(s_aux=torch.zeros(4)), dict(output_attentions=True),
+                  dict(cu_seq_lens_q=torch.tensor([0, 8], dtype=torch.int32), cu_seq_lens_k=torch.tensor([0, 8], dtype=torch.int32),
+                       max_length_q=8, max_length_k=8)):
+        got, _ = call(module, q, q, q, None, is_causal=True, **given)
+        assert calls.pop()["is_causal"] is True
+        torch.testing.assert_close(got, want, rtol=0.02, atol=0.02)
+    call(module, q.float(), q.float(), q.float(), None)
+    assert calls.pop()
+    call(module, q, q, q, torch.ones(1, 8, dtype=torch.int64))
+    assert calls.pop()
+    with pytest.raises(ValueError, match="zero dimension"):
+        call(module, q[:, :, :0], q, q, None)
+
+
+@pytest.mark.parametrize("module, name", [(theirs, "_flash_attention_forward"), (flash_utils, "_flash_attention_forward"),
+                                          (flash_utils, "_get_unpad_data"), (flash_utils, "_upad_input")])
+def test_what_others_put_in_its_place_is_called(model, monkeypatch, module, name):
+    calls = []
+    own = getattr(module, name)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, lambda *args, **kwargs: calls.append(1) or own(*args, **kwargs))
+        flash_of(model, ONE)
+        model.generate(ids_of(8), max_new_tokens=2, do_sample=False, pad_token_id=0, eos_token_id=None,
+                       cache_implementation="static", disable_compile=True)
+        if module is theirs:
+            assert len(calls) == 3 * LAYERS
+        AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+        assert not _transformers.attach()
+    assert _transformers.attach()
+
+
+def test_a_tracer_sees_transformers_own(model):
+    own = model(ids_of(20), use_cache=False).logits
+    seen = []
+
+    def backend(graph, inputs):
+        seen.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=backend)
+    for positions in (ONE, PACKED):
+        with torch.no_grad():
+            got = compiled(ids_of(20), position_ids=positions, use_cache=False).logits
+        torch.testing.assert_close(got, flash_of(model, positions), **TOLERANCE)
+    assert seen and own.shape == got.shape
+    torch._dynamo.reset()
+
+
+def test_another_version_or_registration_is_left_alone(model, monkeypatch):
+    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    assert _transformers.transformers_function() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(flash_utils, "_is_packed_sequence", lambda position_ids, batch_size, more: False)
+        assert not _transformers.attach()
+    with monkeypatch.context() as patch:
+        patch.delattr(flash_utils, "_is_packed_sequence")
+        assert not _transformers.attach()
+    with monkeypatch.context() as patch:
+        patch.setenv("MICA_TRANSFORMERS", "off")
+        assert not _transformers.attach()
+    assert AttentionInterface()["flash_attention_2"] is theirs.flash_attention_forward
+    mine = lambda *args, **kwargs: None  # noqa: E731
+    AttentionInterface.register("flash_attention_2", mine)
+    assert not _transformers.attach()
+    assert AttentionInterface()["flash_attention_2"] is mine
+    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    assert _transformers.attach() and _transformers.attach()
+    assert _transformers.transformers_function() is theirs.flash_attention_forward
+
+
+@pytest.mark.parametrize("setting", ["", "off"])
+def test_transformers_loading_it_is_what_attaches(setting):
+    script = ("import flash_attn, sys; assert 'transformers' not in sys.modules\n"
+              "import transformers.modeling_utils as m\n"
+              "before = m.AttentionInterface()['flash_attention_2']\n"
+              "from flash_attn.bert_padding import pad_input\n"
+              "print(m.AttentionInterface()['flash_attention_2'] is before, before.__module__)")
+    environment = dict(os.environ, MICA_TRANSFORMERS=setting, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(setting == "off"), "transformers.integrations.flash_attention"]
