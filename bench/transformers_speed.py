@@ -23,6 +23,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import random
 import statistics
 import sys
 import time
@@ -220,8 +221,9 @@ def measure_by_token(model, names, ids, cache, given):
             tokens = max(given.new_tokens * len(group) // len(names), len(group) + 1)
             for name, seconds in generate(group, sample, tokens).items():
                 steps[name] += seconds
-    for sample in range(max(given.samples, 5) + 1):
-        for name in names:
+    # One takes 30 ms, and a host's speed changes faster than that.
+    for sample in range(1 + (max(given.samples, 15) if given.device.startswith("cuda") else given.samples)):
+        for name in random.sample(names, len(names)):
             switch(model, name)
             seconds = prefill_seconds(model, ids, given.device)
             if sample:  # the first warms up
