@@ -2,6 +2,7 @@
 // What most callers bring: rows that start at 16 bytes, several tiles of queries and keys, and only the options that
 // the fastest kernels serve.
 #include "conformance/cases.h"
+#include "conformance/numbers.h"
 
 namespace mica::conformance {
 
@@ -667,6 +668,25 @@ void add_aligned_cases(CaseTable& table) {
   add_many("_causal", {.len_k = 150, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
   add_many("_window", {.len_k = 200, .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT, .window_left = 70, .window_right = 10});
   add_many("_deterministic", {.len_k = 140, .causal = MICA_CAUSAL_TOP_LEFT, .deterministic = 1});
+  // So many rows and keys that blocks come in pairs which share keys. Of a head's last pair the second block has one
+  // row, or none.
+  for (const int64_t dim : {128, 256})
+    for (const int32_t dtype : {MICA_FP16, MICA_BF16})
+      for (const mica_causal causal : {MICA_CAUSAL_NONE, MICA_CAUSAL_BOTTOM_RIGHT}) {
+        const bool is_causal = causal != MICA_CAUSAL_NONE;
+        const int64_t tile_rows = dim == 128 ? 192 : 128;
+        table.add_one("aligned_" + std::to_string(dim) + (is_causal ? "_pairs_causal_" : "_pairs_") + dtype_name(dtype),
+                      {.dtype = dtype,
+                       .batch = is_causal ? 2 : 1,
+                       .heads_q = is_causal ? 34 : 48,
+                       .heads_k = 2,
+                       .len_q = is_causal ? tile_rows + 1 : 2 * tile_rows + 1,
+                       .len_k = 3170,
+                       .dim = dim,
+                       .alignment = 16,
+                       .causal = causal,
+                       .row_step = 32});
+      }
   // Another dimension for v.
   table.add("aligned_192_128", {.batch = 2,
                                 .heads_q = 4,

@@ -108,6 +108,7 @@ struct Options {
 
   int32_t num_splits = 0, deterministic = 0, batch_invariant = 0;
   bool want_lse = true, want_probs = false;
+  int64_t row_step = 1;  // of each head every so manieth row is compared, of the others that they are numbers
   bool o_fp32 = false;
 
   uint32_t gradients = kNoGradients;

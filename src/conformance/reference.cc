@@ -93,6 +93,8 @@ class Attention {
   void forward_head(int64_t b, int64_t h);
   void backward_head(int64_t b, int64_t h);
   int64_t bias_index(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  // Rows of neighbouring heads are others.
+  bool is_compared(int64_t b, int64_t h, int64_t i) const { return (i + 5 * h + 3 * b) % o_.row_step == 0; }
   void unused_rows(int64_t b, int64_t h);
   void store_key_gradients(int64_t b);
   void store_sums();
@@ -239,6 +241,10 @@ void Attention<T>::scores(int64_t b, int64_t h) {
   p_sink_.assign(size_t(s.len_q), T(0));
   empty_.assign(size_t(s.len_q), false);
   for (int64_t i = 0; i < s.len_q; ++i) {
+    if (!is_compared(b, h, i)) {
+      if (x_.lse.present()) put(r_.lse, x_.lse, {s.q_slot, h, s.q_first + i, 0}, 0, Want::kNumber);
+      continue;
+    }
     T max = sink, max_precise = sink;
     Matrix precise(size_t(keys), T(-kInfinity));
     for (int64_t j = 0; j < keys; ++j) {
@@ -287,6 +293,10 @@ void Attention<T>::forward_head(int64_t b, int64_t h) {
   kept_.assign(size_t(s.len_q * keys), true);
   Matrix sum(static_cast<size_t>(dim_v));
   for (int64_t i = 0; i < s.len_q; ++i) {
+    if (!is_compared(b, h, i)) {
+      for (int64_t d = 0; d < dim_v; ++d) put(r_.o, x_.o, {s.q_slot, s.q_first + i, h, d}, 0, Want::kNumber);
+      continue;
+    }
     std::fill(sum.begin(), sum.end(), T(0));
     bool sees_a_key = false;
     for (int64_t j = 0; j < keys; ++j) {

@@ -18,7 +18,8 @@ namespace mica::conformance {
 enum class Want : unsigned char {
   kUntouched,  // the bytes it had
   kExact,      // this value
-  kClose       // this value within the tolerance
+  kClose,      // this value within the tolerance
+  kNumber      // not NaN
 };
 
 // Over the shape of the tensor, last axis fastest. Empty: all of it untouched.

@@ -69,9 +69,10 @@ struct CaseOnGpu {
 
 // Less what would show nothing new. One emulated kernel serves all architectures, so that a GPU which takes the
 // kernels, splits and workspace of one before it would repeat it. And a large case, which takes seconds to minutes, is
-// about Hopper's kernels: beside bf16 on sm_90 it runs only where it brings a kernel that no other run has.
+// about Hopper's kernels: beside bf16 on sm_90 it runs only where it brings a kernel that no other run has. What is
+// about a GPU's number of SMs has fewer of them here, and other cases.
 std::vector<CaseOnGpu> worthwhile(const std::vector<size_t>& indices, const std::vector<int>& ordinals) {
-  constexpr double kLarge = 2e7;  // multiply-adds
+  constexpr double kLarge = 2e7, kHuge = 1e10;  // multiply-adds
   using Plan = std::vector<Case::PlannedPass>;
   std::vector<CaseOnGpu> kept;
   std::vector<std::pair<CaseOnGpu, Plan>> large;
@@ -82,6 +83,7 @@ std::vector<CaseOnGpu> worthwhile(const std::vector<size_t>& indices, const std:
     return kernels.size() > before;
   };
   for (const size_t index : indices) {
+    if (cases()[index].cost > kHuge) continue;
     const Case one(index);
     std::set<Plan> plans;
     for (const int ordinal : ordinals) {
