@@ -49,11 +49,21 @@ def _parts_now(flash: Any, utils: Any) -> Tuple[Any, ...]:
     return flash._flash_attention_forward, utils._flash_attention_forward, utils._upad_input, utils._get_unpad_data
 
 
+class _Answer:
+    """To a question about a tensor. version: None of an inference tensor, which counts none; layer: the last one told."""
+    __slots__ = ("tensor", "version", "layer", "is_yes")
+
+    def __init__(self, tensor: Tensor, layer: int, is_yes: bool) -> None:
+        self.tensor, self.layer, self.is_yes = weakref.ref(tensor), layer, is_yes
+        self.version: Optional[int] = None if tensor.is_inference() else tensor._version
+
+
 class _Memory(threading.local):
-    """By question and tensor: (the tensor, its version, the last layer that was told, the answer)."""
+    """By the tensor's id."""
 
     def __init__(self) -> None:
-        self.answers: Dict[Tuple[int, str], Tuple[Any, int, int, bool]] = {}
+        self.positions: Dict[int, _Answer] = {}
+        self.masks: Dict[int, _Answer] = {}
 
 
 _memory = _Memory()
@@ -67,41 +77,41 @@ def _hides_nothing(mask: Tensor) -> bool:
     return bool(mask.all())
 
 
-def _once(question: Callable[[Tensor], bool], tensor: Tensor, layer: Any) -> bool:
+def _once(question: Callable[[Tensor], bool], answers: Dict[int, _Answer], tensor: Tensor, layer: Any) -> bool:
     """question(tensor), asked again when the tensor is another or has changed, and for a layer that is no later than the last
     one told yes: a forward pass begins there, before which the tensor may have changed unseen (.data, an inference tensor, a
     kernel of the user's own). No, which makes the call go Transformers' way, may be remembered for longer."""
-    if (type(tensor) is not Tensor or type(layer) is not int or dispatch_modes() or is_jit_tracing() or is_transformed() or
+    if type(layer) is not int:
+        layer = -1  # never later than another
+    key = id(tensor)
+    known = answers.get(key)
+    if known is not None and known.tensor() is tensor and (known.version is None or known.version == tensor._version) and (
+            not known.is_yes or layer > known.layer):
+        known.layer = layer
+        return known.is_yes
+    answers.pop(key, None)
+    if (type(tensor) is not Tensor or dispatch_modes() or is_jit_tracing() or is_transformed() or
             tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
-    answers = _memory.answers
-    key = (id(tensor), question.__name__)
-    version = -1 if tensor.is_inference() else tensor._version
-    known = answers.get(key)
-    if known is not None and known[0]() is tensor and known[1] == version and (layer > known[2] or not known[3]):
-        if known[3]:
-            answers[key] = (known[0], version, layer, True)
-        return known[3]
-    answer = question(tensor)
+    is_yes = question(tensor)
     if len(answers) >= 8:
         answers.clear()
-    answers[key] = (weakref.ref(tensor), version, layer, answer)
-    return answer
+    answers[key] = _Answer(tensor, layer, is_yes)
+    return is_yes
 
 
-def _visible_keys(module: Any, query: Tensor, key: Tensor, mask: Optional[Tensor], position_ids: Any) -> int:
+def _visible_keys(module: Any, batch: int, rows: int, keys: int, mask: Optional[Tensor], position_ids: Any) -> int:
     """How many keys, from the first, a call attends to that is neither packed nor has padding; 0 of any other."""
-    keys = key.shape[2]
     if mask is None:
-        if query.shape[0] != 1 or position_ids is None or position_ids.numel() == 1:
+        if batch != 1 or position_ids is None or position_ids.numel() == 1:
             return keys
-        return keys if _once(_is_one_sequence, position_ids, getattr(module, "layer_idx", None)) else 0
-    if mask.dtype is not torch.bool or mask.dim() != 2 or mask.shape[0] != query.shape[0]:
+        return keys if _once(_is_one_sequence, _memory.positions, position_ids, getattr(module, "layer_idx", None)) else 0
+    if mask.dtype is not torch.bool or mask.dim() != 2 or mask.shape[0] != batch:
         return 0
     named = mask.shape[1]  # a static cache has more keys than the mask names, and those behind hold nothing yet
-    if not query.shape[2] <= named <= keys:
+    if not rows <= named <= keys:
         return 0
-    return named if _once(_hides_nothing, mask, getattr(module, "layer_idx", None)) else 0
+    return named if _once(_hides_nothing, _memory.masks, mask, getattr(module, "layer_idx", None)) else 0
 
 
 def flash_attention_forward(
@@ -119,21 +129,25 @@ def flash_attention_forward(
 ) -> Tuple[Tensor, None]:
     """query (batch, heads, rows, dim), key and value (batch, key heads, keys, dim) -> ((batch, rows, heads, dim), None)."""
     if not is_dynamo_tracing() and _utils._flash_fn is flash_attn_func and _parts_now(_flash, _utils) == _parts and (
-            query.dtype in _HALVES and query.shape[-1] == value.shape[-1] and 0 not in query.shape) and all(
-                kwargs[name] is None or name in _SAY_NOTHING for name in kwargs):
-        keys = _visible_keys(module, query, key, attention_mask, kwargs.get("position_ids"))
+            query.dtype in _HALVES) and (kwargs.keys() <= _SAY_NOTHING or all(
+                kwargs[name] is None for name in kwargs.keys() - _SAY_NOTHING)):
+        batch, heads, rows, dim = query.shape
+        held = key.shape[2]
+        keys = 0
+        if batch and heads and rows and 0 < dim == value.shape[-1]:
+            keys = _visible_keys(module, batch, rows, held, attention_mask, kwargs.get("position_ids"))
         if keys:
             # Transformers compares the window with all the keys of a static cache: one that is wider than those that are
             # visible hides none of them.
             window = (-1, -1)
             if sliding_window is not None and keys > sliding_window:
                 window = (sliding_window - 1, sliding_window - 1)
-            if keys != key.shape[2]:
+            if keys != held:
                 key, value = key[:, :, :keys], value[:, :, :keys]
             return flash_attn_func(
                 query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), dropout, scaling,
                 module.is_causal if is_causal is None else is_causal, window, 0.0 if softcap is None else softcap, None,
-                os.environ.get("FLASH_ATTENTION_DETERMINISTIC") == "1"), None
+                torch.is_grad_enabled() and os.environ.get("FLASH_ATTENTION_DETERMINISTIC") == "1"), None
     if is_causal is not None:
         kwargs["is_causal"] = is_causal
     assert _theirs is not None

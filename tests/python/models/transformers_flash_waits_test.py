@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 
@@ -39,7 +40,8 @@ def model(pretend_there_is_a_gpu):  # noqa: F811
     with torch.no_grad():
         made(ids_of(2), use_cache=False)
     assert flash_utils._flash_fn is flash_attn.flash_attn_func
-    _transformers._memory.answers.clear()
+    _transformers._memory.positions.clear()
+    _transformers._memory.masks.clear()
     yield made
     AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
 
@@ -92,6 +94,28 @@ def test_the_positions_of_a_prompt_are_looked_at_once(model, asked, rows):
     assert asked["positions"] == 2 * int(rows > 1)  # a pass of its own, whose positions may have changed unseen
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
+def test_how_often_a_prefill_waits_for_the_gpu(model):
+    def waits():
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                model(ids, use_cache=False)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchroniz" in str(one.message) for one in said)
+
+    model.cuda()
+    ids = ids_of(20).cuda()
+    with torch.no_grad():
+        model(ids, use_cache=False)
+        here = waits()
+        AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+        assert here <= waits() - (LAYERS - 1)
+
+
 def test_packed_positions_are_packed_in_every_layer(model, asked):
     got = flash_of(model, PACKED.clone())
     assert asked["packed"] == LAYERS and asked["dense"] == 0
@@ -134,7 +158,7 @@ def test_a_new_tensor_in_an_old_ones_place(model, asked):
         torch.testing.assert_close(flash_of(model, positions), packed, **TOLERANCE)
         places.add(id(positions))
         del positions
-    assert len(_transformers._memory.answers) <= 8
+    assert len(_transformers._memory.positions) <= 8
 
 
 def test_inference_tensors_are_remembered_for_a_pass(model, asked):
@@ -146,6 +170,21 @@ def test_inference_tensors_are_remembered_for_a_pass(model, asked):
         got = flash_of(model, positions)
     assert asked["packed"] == LAYERS
     torch.testing.assert_close(got, eager_of(model, PACKED, (5, 9, 6)), **TOLERANCE)
+
+
+@pytest.mark.parametrize("index", ["none", "missing"])
+def test_layers_without_a_number_ask_each_time(model, asked, index):
+    for layer in model.model.layers[1:]:
+        layer.self_attn.layer_idx = None
+        if index == "missing":
+            del layer.self_attn.layer_idx
+    got = flash_of(model, ONE)
+    assert asked == dict(positions=LAYERS, dense=LAYERS, packed=0)
+    flash_of(model, PACKED)
+    assert asked["packed"] == LAYERS
+    for number, layer in enumerate(model.model.layers):
+        layer.self_attn.layer_idx = number
+    torch.testing.assert_close(got, eager_of(model, ONE), **TOLERANCE)
 
 
 def test_threads_remember_for_themselves(model):
@@ -244,8 +283,9 @@ def test_what_is_not_known_goes_transformers_own_way(model, monkeypatch):
     assert calls.pop()
     call(module, q, q, q, torch.ones(1, 8, dtype=torch.int64))
     assert calls.pop()
-    with pytest.raises(ValueError, match="zero dimension"):
-        call(module, q[:, :, :0], q, q, None)
+    for empty in (q[:0], q[:, :0], q[:, :, :0], q[..., :0]):
+        with pytest.raises(ValueError, match="zero dimension"):
+            call(module, empty, q[..., :empty.shape[-1]], q[..., :empty.shape[-1]], None)
 
 
 @pytest.mark.parametrize("module, name", [(theirs, "_flash_attention_forward"), (flash_utils, "_flash_attention_forward"),
