@@ -54,6 +54,20 @@ void add_forward(CaseTable& table) {
                                           .len_k = 1500,
                                           .dim = dim,
                                           .alignment = 16});
+  // So many rows and keys that blocks come in pairs. Of a head's last pair the second block has one row, or none.
+  for (const mica_causal causal : {MICA_CAUSAL_NONE, MICA_CAUSAL_BOTTOM_RIGHT}) {
+    const bool is_causal = causal != MICA_CAUSAL_NONE;
+    add(is_causal ? "pairs_causal" : "pairs", {.factors = Factors::kSequence,
+                                               .batch = is_causal ? 2 : 1,
+                                               .heads_q = is_causal ? 34 : 48,
+                                               .heads_k = 2,
+                                               .len_q = is_causal ? 129 : 257,
+                                               .len_k = is_causal ? 1600 : 1000,
+                                               .dim = 256,
+                                               .alignment = 16,
+                                               .causal = causal,
+                                               .row_step = 32});
+  }
   add("large_scores", {.factors = Factors::kHead, .dim = 128, .alignment = 16, .amplitude = 4});
   add("heads_first", {.factors = Factors::kHead,
                       .heads_q = 4,

@@ -11,6 +11,7 @@
 #include "cuda/few_rows.h"
 #include "cuda/kernels/options/joined_splits.h"
 #include "cuda/kernels/packed/packed_sm90.h"
+#include "cuda/kernels/pairs/fp8_layout_sm90.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "cuda/kernels/parts/page_blocks_sm90.h"
@@ -53,8 +54,9 @@ constexpr KernelTraits traits_of_forward_sm90(const KernelRow& r) {
                                            r.cluster)};
 }
 constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
-  return {.smem_bytes = forward_fp8_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
+  return {.smem_bytes = forward_fp8_pairs_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, r.cluster).bytes,
           .persistent = true,
+          .lengths = r.cluster > 0 ? Lengths::LONG : Lengths::ANY,
           .uses_maps = true,
           .waits = true,
           .also_serves = kFeatureE4m3Queries | kFeatureFp16Output | kFeatureFp32Output};
@@ -346,9 +348,10 @@ bool is_for_tall_joined(const Problem& p, const Device& device) {
 
 // Whether blocks in pairs can take the problem, a dense one of which every row sees a key, and gain by it
 // (docs/design/tuning.md). Where a head's tiles are odd, the last one has two SMs: without a mask if that makes no
-// further round, and of many tiles.
+// further round, and of many tiles. Of e4m3 fewer keys suffice: V is transposed once for both blocks.
 bool suits_pairs(const KernelRow& row, const Problem& p, const Device& device) {
-  constexpr i32 kLeastKeysOfSm = 24, kManyTiles = 42;
+  constexpr i32 kManyTiles = 42;
+  const i32 least_keys_of_sm = row.dtype != MICA_FP8_E4M3 ? 24 : is_banded(p) ? 12 : 7;
   const bool is_plain =
       p.vectors == 0 && p.len_new == 0 && p.page_size == 0 && p.joined_heads == 0 && p.num_splits <= 1;
   const bool sees_keys =
@@ -357,7 +360,7 @@ bool suits_pairs(const KernelRow& row, const Problem& p, const Device& device) {
   const i64 heads = i64(p.batch) * p.heads_q, pairs = heads * ceil_div(of_head, 2);
   const bool is_even = is_banded(p) ? of_head % 2 == 0 || of_head >= kManyTiles
                                     : ceil_div<i64>(2 * pairs, num_sms) <= ceil_div(heads * of_head, i64(num_sms));
-  return is_plain && sees_keys && is_even && p.max_len_k >= kLeastKeysOfSm * num_sms && heads * of_head > num_sms;
+  return is_plain && sees_keys && is_even && p.max_len_k >= least_keys_of_sm * num_sms && heads * of_head > num_sms;
 }
 
 bool suits(const KernelRow& row, const Problem& p, const Device& device) {

@@ -3,7 +3,7 @@
 // kernel that it must find.
 #include <vector>
 
-#include "device/cluster_sm90.cuh"
+#include "device/cluster_copy_sm90.cuh"
 #include "tests/cuda/emulator_test.h"
 #include "tests/cuda/fake_tensor_map.h"
 
@@ -116,6 +116,71 @@ TEST(Cluster, FindsWhatAKernelForgot) {
   u32 words[2] = {};
   EXPECT_TRUE(
       says(run_pair<Mistake::kReachesTooLate>(out, words, {true, true}), "reaches into a block that has ended"));
+}
+
+// Each block sends the other a box of its own words, twice, into the same place.
+constexpr u32 kWords = 64, kSent = kWords * 4, kSentFull = 2 * kSent, kSentEmpty = kSentFull + 8,
+              kSentRoom = kSentEmpty + 8;
+enum class Slip {
+  kNone,
+  kNoFence,   // between its words and the copy
+  kTooSoon,   // sends again while the other one may still read
+  kToItself,  // not to the other block
+};
+struct SentParams {
+  u32* out;  // what each block got, each time
+};
+template <Slip slip>
+void send_words(SentParams p) {
+  const u32 room = shared_address(smem), rank = block_rank(), to = slip == Slip::kToItself ? rank : rank ^ 1;
+  if (threadIdx.x == 0) {
+    mbarrier_init(room + kSentFull, 1);
+    mbarrier_init(room + kSentEmpty, 1);
+    fence_barriers_for_cluster();
+    fence_for_wgmma();
+  }
+  cluster_sync();
+  u32* words = reinterpret_cast<u32*>(smem);
+  for (u32 step = 0; step < 2; ++step) {
+    if (threadIdx.x < 32) {
+      for (u32 i = threadIdx.x; i < kWords; i += 32) words[i] = 1000 * rank + 100 * step + i;
+      if (slip != Slip::kNoFence) fence_for_wgmma();
+      __syncwarp();
+      if (threadIdx.x == 0) {
+        mbarrier_arrive_expecting(room + kSentFull, kSent);
+        if (slip != Slip::kTooSoon) mbarrier_wait(room + kSentEmpty, ~step & 1);
+        copy_to_block(shared_of_block(room + kSent, to), room, kSent, shared_of_block(room + kSentFull, to));
+      }
+    } else {
+      mbarrier_wait(room + kSentFull, step & 1);
+      for (u32 i = threadIdx.x - 32; i < kWords; i += 32) p.out[(rank * 2 + step) * kWords + i] = words[kWords + i];
+      __syncwarp();
+      if (threadIdx.x == 32) mbarrier_arrive_remote(shared_of_block(room + kSentEmpty, rank ^ 1));
+    }
+    __syncthreads();
+  }
+  cluster_end();
+}
+template <Slip slip>
+std::string run_senders(std::vector<u32>& out, const Schedule& order) {
+  out.assign(4 * kWords, 0);
+  SentParams params = {out.data()};
+  return emulation::run({"test", 2, 64, kSentRoom, &params, 2},
+                        emulation::Kernel<SentParams>::template call<send_words<slip>>, order);
+}
+
+TEST(Cluster, BlocksSendWhatTheyHave) {
+  for (const Schedule& order : {Schedule{false, false}, Schedule{true, true}}) {
+    std::vector<u32> out;
+    EXPECT_EQ(run_senders<Slip::kNone>(out, order), "");
+    for (u32 block = 0; block < 2; ++block)
+      for (u32 step = 0; step < 2; ++step)
+        for (u32 i = 0; i < kWords; ++i)
+          ASSERT_EQ(out[(block * 2 + step) * kWords + i], 1000 * (1 - block) + 100 * step + i);
+    EXPECT_TRUE(says(run_senders<Slip::kNoFence>(out, order), "without fence_for_wgmma after it"));
+    EXPECT_TRUE(says(run_senders<Slip::kTooSoon>(out, order), "of the other block still uses"));
+    EXPECT_TRUE(says(run_senders<Slip::kToItself>(out, order), "a copy between blocks that stays in one"));
+  }
 }
 
 TEST(Cluster, AGridHasWholeOnes) {

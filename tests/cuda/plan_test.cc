@@ -448,6 +448,19 @@ TEST_F(PlanTest, BlocksInPairsShareKeys) {
   a = wide(4000, 5000);
   a.sequences.vectors = MICA_SEQUSED_K;
   EXPECT_EQ(kernel_of(a), single) << "lengths";
+
+  // e4m3: by fewer keys, and by fewest where nothing is hidden.
+  const auto small = [&](int64_t rows, bool causal) {
+    mica_attention b = wide(rows, rows);
+    b.q.dtype = b.k.dtype = b.v.dtype = MICA_FP8_E4M3;
+    if (!causal) b.mask.causal = MICA_CAUSAL_NONE;
+    return kernel_of(b);
+  };
+  const std::string small_pairs = "cuda/forward_fp8_sm90_d256_cluster", small_single = "cuda/forward_fp8_sm90_d256";
+  EXPECT_EQ(small(2048, true), small_pairs);
+  EXPECT_EQ(small(1792, false), small_pairs);
+  EXPECT_EQ(small(1700, true), small_pairs);
+  EXPECT_EQ(small(1280, true), small_single) << "no tile for every SM";
 }
 
 // Items of a dense batch are found by its one length, unless a vector says how much of it is used.

@@ -15,19 +15,25 @@
 #pragma once
 
 #include "core/fp8.h"
+#include "device/cluster_copy_sm90.cuh"
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
+#include "kernels/pairs/fp8_layout_sm90.h"
 #include "kernels/parts/consumer_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
 #include "kernels/parts/forward_work_sm90.cuh"
 
 namespace mica {
 
-template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served>
-struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>, tile_q, tile_k, false> {
+// cluster: 2: blocks in pairs that share K and V: each asks for half of every K for both, and transposes half of V's
+// columns, which it copies to the other. A stage is full when all is there, and empty when the consumers of both have
+// let it go.
+template <int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int blocks, u32 served, int cluster>
+struct ForwardFp8Sm90
+    : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>, tile_q, tile_k, false, cluster == 0, cluster> {
   using Base = ForwardBlock<Bf16, dim_v, tile_q, tile_k, served>;
-  using Work = ForwardWorkSm90<Base, tile_q, tile_k, false>;
+  using Work = ForwardWorkSm90<Base, tile_q, tile_k, false, cluster == 0, cluster>;
   using Base::band;
   using Base::batch_index;
   using Base::head;
@@ -54,13 +60,15 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   // Whether all of P and its sums is made before the turn. Three consumers lose by it.
   static constexpr bool kFinishesFirst = kConsumers != 3;
 
-  static constexpr ForwardFp8Sm90Layout kLayout = forward_fp8_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages);
-  static constexpr i32 kQSlots = kLayout.q_slots, kLandings = 2;
+  static constexpr ForwardFp8PairsSm90Layout kLayout =
+      forward_fp8_pairs_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, cluster);
+  static constexpr i32 kQSlots = kLayout.q_slots, kLandings = kLayout.landings;
+  static constexpr int kSharers = cluster == 2 ? 2 : 1;  // of K and V
   // Rows of 128 bytes in panels; PanelTile counts in pairs of bytes.
   using QTile = PanelTile<round_up(dim_qk, 128) / 2, 64>;  // of a consumer
   using KTile = PanelTile<round_up(dim_qk, 128) / 2, tile_k>;
-  using VTile = PanelTile<round_up(dim_v, 128) / 2, tile_k>;
-  using VtTile = PanelTile<tile_k / 2, dim_v>;  // V^T
+  using VTile = PanelTile<round_up(dim_v, 128) / 2 / kSharers, tile_k>;  // that a block fetches
+  using VtTile = PanelTile<tile_k / 2, dim_v>;                           // V^T
   static_assert(kLayout.k == kQSlots * kConsumers * QTile::kBytes && kLayout.v - kLayout.k == stages * KTile::kBytes &&
                 kLayout.vt - kLayout.v == kLandings * VTile::kBytes &&
                 kLayout.work - kLayout.vt == stages * VtTile::kBytes &&
@@ -98,19 +106,27 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     v_ring.barriers = smem_q + kLayout.v_ring;
     q_ring.barriers = smem_q + kLayout.q_ring;
     this->nearly_done = smem_q + kLayout.nearly_done;
+    if constexpr (kSharers == 2) this->mail = smem_q + kLayout.mail;
     if (threadIdx.x == 0) {
-      k_ring.init(1, 4 * kConsumers);
-      vt_ring.init(kTransposers, 4 * kConsumers);
+      k_ring.init(1, kSharers * 4 * kConsumers);
+      vt_ring.init(kTransposers, kSharers * 4 * kConsumers);
       v_ring.init(1, 32 * kTransposers);
       q_ring.init(1, 4);
       work_ring.init(4 * kConsumers + 1 + kTransposers);
       mbarrier_init(this->nearly_done, 1);
+      if constexpr (kSharers == 2) {
+        this->init_mail();
+        fence_barriers_for_cluster();
+      }
       fence_for_wgmma();  // the copy engine sees the barriers
       tma_prefetch(maps.q.map);
       tma_prefetch(maps.k.map);
       tma_prefetch(maps.v.map);
     }
-    __syncthreads();
+    if constexpr (kSharers == 2)
+      cluster_sync();
+    else
+      __syncthreads();
     griddepcontrol_launch_dependents();
     if (threadIdx.x < 128) {
       setmaxnreg_dec<kProducerRegisters>();
@@ -126,6 +142,11 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
+    }
+    // The other block may still copy into this one's memory and arrive at its barriers.
+    if constexpr (kSharers == 2) {
+      __syncwarp();
+      cluster_end();
     }
   }
 
@@ -144,10 +165,11 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         const TmaPlace place = {0, i32(sequence.k_begin) + key_begin(step), head / p.group, sequence.k_slot};
         k_ring.wait_empty(k_place);
-        ask_for<KTile>(smem_k + k_place.stage * KTile::kBytes, maps.k, place, k_ring.full(k_place.stage));
+        ask_for_keys(place);
         k_place.next();
         v_ring.wait_empty(v_place);
-        ask_for<VTile>(smem_v + v_place.stage * VTile::kBytes, maps.v, place, v_ring.full(v_place.stage));
+        ask_for<VTile>(smem_v + v_place.stage * VTile::kBytes, maps.v, place, v_ring.full(v_place.stage),
+                       own_columns());
         v_place.next();
         // The one slot of Q is in use until the tile before is nearly done.
         if constexpr (kQSlots == 1)
@@ -162,21 +184,40 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       const i32 stage = q_stage(group);
       mbarrier_wait(q_ring.empty(stage), q_place.parity ^ 1);
       ask_for<QTile>(smem_q + stage * QTile::kBytes, maps.q,
-                     {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(stage));
+                     {0, i32(sequence.q_begin) + tile_row + group * 64, head, sequence.q_slot}, q_ring.full(stage), 0);
     }
     q_place.next();
   }
+  MICA_DEVICE void ask_for_keys(const TmaPlace& place) const {
+    const u32 shared = smem_k + k_place.stage * KTile::kBytes, barrier = k_ring.full(k_place.stage);
+    if constexpr (kSharers == 2) {
+      static_assert(KTile::kPanels == 2);
+      const i32 panel = i32(block_rank());
+      if (threadIdx.x % 32 != 0) return;
+      mbarrier_arrive_expecting(barrier, KTile::kBytes);
+      tma_load_multicast(shared + panel * KTile::kPanelBytes, maps.k.map,
+                         {panel * 128, place.row, place.head * maps.k.head_step, place.slot * maps.k.slot_step},
+                         barrier);
+    } else {
+      ask_for<KTile>(shared, maps.k, place, barrier, 0);
+    }
+  }
   template <class Tile>
-  static MICA_DEVICE void ask_for(u32 shared, const MappedRows& mapped, const TmaPlace& place, u32 barrier) {
+  static MICA_DEVICE void ask_for(u32 shared, const MappedRows& mapped, const TmaPlace& place, u32 barrier,
+                                  i32 first_column) {
     if (threadIdx.x % 32 != 0) return;
     mbarrier_arrive_expecting(barrier, Tile::kBytes);
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel)
       tma_load(shared + panel * Tile::kPanelBytes, mapped.map,
-               {panel * 128, place.row, place.head * mapped.head_step, place.slot * mapped.slot_step}, barrier);
+               {first_column + panel * 128, place.row, place.head * mapped.head_step, place.slot * mapped.slot_step},
+               barrier);
   }
+  // The first of those of V that this block transposes.
+  static MICA_DEVICE i32 own_columns() { return kSharers == 2 ? i32(block_rank()) * (dim_v / 2) : 0; }
 
-  // Two warps: V to V^T, every other 32 keys each.
+  // Two warps: V to V^T, every other 32 keys each; in pairs every other half of the block's columns, which are then in
+  // one piece.
   MICA_DEVICE void transpose_values(i32 transposer) {
     while (take_tile()) {
       work_ring.release();
@@ -184,7 +225,7 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         const i32 valid = sequence.len_k - key_begin(step);
         const u32 from = smem_v + v_place.stage * VTile::kBytes;
-        const u32 to = smem_vt + vt_place.stage * VtTile::kBytes;
+        const u32 to = smem_vt + vt_place.stage * VtTile::kBytes + own_columns() * 128;
         v_ring.wait_full(v_place);
         vt_ring.wait_empty(vt_place);
         if (valid >= tile_k)
@@ -195,10 +236,21 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
         v_place.next();
         fence_for_wgmma();
         __syncwarp();
-        arrive_as_warp(vt_ring.full(vt_place.stage));
+        if constexpr (kSharers == 2)
+          share(to + transposer * kSharedBytes, vt_ring.full(vt_place.stage));
+        else
+          arrive_as_warp(vt_ring.full(vt_place.stage));
         vt_place.next();
       }
     }
+  }
+  // What a warp has transposed goes to the other block, and as much comes from there.
+  static constexpr u32 kSharedBytes = VtTile::kBytes / kSharers / kTransposers;
+  static MICA_DEVICE void share(u32 transposed, u32 full) {
+    if (threadIdx.x % 32 != 0) return;
+    const u32 other = block_rank() ^ 1;
+    copy_to_block(shared_of_block(transposed, other), transposed, kSharedBytes, shared_of_block(full, other));
+    mbarrier_arrive_expecting(full, kSharedBytes);
   }
   // 32 keys x 16 columns at a time. ldmatrix gives lane l, of keys 8m to 8m + 7, the bytes (2t, 2c) (2t, 2c + 1)
   // (2t + 1, 2c) (2t + 1, 2c + 1) with t = l % 4, c = l / 4; of two such words one has column 2c of keys 2t, 2t + 1,
@@ -209,16 +261,20 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
     // Columns in 16s that are read before the first is written. At 256 columns V's transposition is what others wait
     // for.
     constexpr int kAhead = dim_v == 256 ? 4 : 2;
-    static_assert(dim_v / 16 % kAhead == 0);
+    // A warp's: all, or some of all keys.
+    constexpr int kChunks = dim_v / 16 / (kSharers == 2 ? kSharers * kTransposers : 1);
+    constexpr int kKeysStep = kSharers == 2 ? 1 : kTransposers;
+    static_assert(kChunks % kAhead == 0 && (kSharers == 1 || 8 % kChunks == 0));
     const i32 lane = threadIdx.x % 32;
+    const u32 first_chunk = kSharers == 2 ? u32(transposer) * kChunks : 0;
 #pragma unroll 1
-    for (i32 keys = transposer; keys < tile_k / 32; keys += kTransposers) {
+    for (i32 keys = kSharers == 2 ? 0 : transposer; keys < tile_k / 32; keys += kKeysStep) {
       // Of chunk 0; that of chunk c differs in bits 4 to 6.
-      const u32 row = from + (keys * 32 + lane) * 128 + (lane % 8 << 4);
-      const u32 transposed =
-          to + keys / 4 * VtTile::kPanelBytes + lane % 16 * 128 + (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
+      const u32 row = (from + (keys * 32 + lane) * 128 + (lane % 8 << 4)) ^ (first_chunk << 4);
+      const u32 transposed = to + first_chunk * 16 * 128 + keys / 4 * VtTile::kPanelBytes + lane % 16 * 128 +
+                             (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
 #pragma unroll
-      for (int first = 0; first < dim_v / 16; first += kAhead) {
+      for (int first = 0; first < kChunks; first += kAhead) {
         u32 r[kAhead][4];
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
@@ -410,12 +466,17 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
   }
   MICA_DEVICE void release_q(i32 group) const { arrive_as_warp(q_ring.empty(q_stage(group))); }
   MICA_DEVICE void release_k() {
-    k_ring.release(k_place);
+    release(k_ring, k_place);
     k_place.next();
   }
   MICA_DEVICE void release_v() {
-    vt_ring.release(vt_place);
+    release(vt_ring, vt_place);
     vt_place.next();
+  }
+  static MICA_DEVICE void release(const Ring<stages>& ring, const RingPlace<stages>& place) {
+    ring.release(place);
+    if constexpr (kSharers == 2)
+      if (threadIdx.x % 32 == 0) mbarrier_arrive_remote(shared_of_block(ring.empty(place.stage), block_rank() ^ 1));
   }
 
   // scores = Q K^T of one key tile, begun.
@@ -507,11 +568,17 @@ struct ForwardFp8Sm90 : ForwardWorkSm90<ForwardBlock<Bf16, dim_v, tile_q, tile_k
 
 }  // namespace mica
 
-extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS)
+#ifdef MICA_CLUSTER
+#define MICA_CLUSTER_DIMS __cluster_dims__(MICA_CLUSTER, 1, 1)
+#else
+#define MICA_CLUSTER 0
+#define MICA_CLUSTER_DIMS
+#endif
+extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, MICA_BLOCKS) MICA_CLUSTER_DIMS
     MICA_KERNEL_NAME(const __grid_constant__ mica::ForwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::ForwardFp8Sm90<MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS, MICA_STAGES,
-                                      MICA_BLOCKS, MICA_SERVED>;
+                                      MICA_BLOCKS, MICA_SERVED, MICA_CLUSTER>;
   Kernel kernel(params);
   kernel.run(smem);
 }

@@ -43,6 +43,7 @@ struct Mbarrier {
 struct BulkLoad {
   BulkCopy copy;
   Mbarrier* barrier;
+  std::vector<char> sent;  // by the other block of the cluster: what copy.global points to
 };
 
 struct Thread {
@@ -116,6 +117,7 @@ class Block {
   // copy_engine.cc
   void ask_load(const BulkCopy& copy, Mbarrier& barrier);
   void ask_load_for_both(const BulkCopy& copy, u32 barrier);
+  void send_to_peer(u32 to, u32 from, u32 bytes, u32 barrier);
   void ask_store(const BulkCopy& copy);
   void wait_for_stores();
 
@@ -127,7 +129,7 @@ class Block {
   void release_cluster();
   void count_arrival(Mbarrier& barrier, u32 bytes);
   const char* why_no_load(const BulkCopy& copy, Mbarrier& barrier);
-  void start_load(const BulkCopy& copy, Mbarrier& barrier, const Clock* behind);
+  void start_load(const BulkCopy& copy, Mbarrier& barrier, const Clock* behind, std::vector<char> sent = {});
   void wait();
   void resume(u32 thread);
   bool find_ready(u32* thread) const;

@@ -117,6 +117,26 @@ void Block::ask_load_for_both(const BulkCopy& copy, u32 barrier) {
     other->start_load(copy, other->mbarrier(barrier), &shadow_.peer_behind(current_ / kWarp));
 }
 
+// What is sent is read at once, and late in the other block.
+void Block::send_to_peer(u32 to, u32 from, u32 bytes, u32 barrier) {
+  Block* other = peer();
+  if (!other) return;
+  if (!contains(from, bytes)) {
+    complain("a bulk copy from outside shared memory");
+    return;
+  }
+  const u32 offset = from - kSharedBase;
+  note(offset, bytes, Access::kRead);
+  if (shadow_.is_unfenced(offset, bytes))
+    complain("its bulk copy reads what a thread wrote without fence_for_wgmma after it");
+  std::vector<char> sent(memory() + offset, memory() + offset + bytes);
+  const BulkCopy copy = {to, sent.data(), bytes, false, {}, {}};
+  if (const char* broken = other->why_no_load(copy, other->mbarrier(barrier)); broken[0])
+    complain(broken);
+  else
+    other->start_load(copy, other->mbarrier(barrier), &shadow_.peer_behind(current_ / kWarp), std::move(sent));
+}
+
 const char* Block::why_no_load(const BulkCopy& copy, Mbarrier& barrier) {
   const char* broken = broken_rule(copy);
   if (!broken[0] && !contains(copy.shared, bytes_of_room(copy))) broken = "a bulk copy to outside shared memory";
@@ -129,7 +149,7 @@ const char* Block::why_no_load(const BulkCopy& copy, Mbarrier& barrier) {
 }
 
 // behind: what the other block of the cluster, which asks, has behind it of this one; null: this one asks.
-void Block::start_load(const BulkCopy& copy, Mbarrier& barrier, const Clock* behind) {
+void Block::start_load(const BulkCopy& copy, Mbarrier& barrier, const Clock* behind, std::vector<char> sent) {
   const char* race = nullptr;
   bool unfenced = false;
   for (u32 i = 0; i < num_chunks(copy); ++i) {
@@ -142,12 +162,12 @@ void Block::start_load(const BulkCopy& copy, Mbarrier& barrier, const Clock* beh
   }
   if (race) complain((std::string("its bulk copy: ") + race).c_str());
   if (unfenced) complain("its bulk copy writes what a thread wrote without fence_for_wgmma after it");
-  loads_.push_back({copy, &barrier});
+  loads_.push_back({copy, &barrier, std::move(sent)});
 }
 
 bool Block::deliver() {
   if (loads_.empty()) return false;
-  const BulkLoad load = warps_reversed_ ? loads_.back() : loads_.front();
+  const BulkLoad load = std::move(warps_reversed_ ? loads_.back() : loads_.front());
   if (warps_reversed_)
     loads_.pop_back();
   else

@@ -148,6 +148,12 @@ void store_remote(u32 remote, u32 x) {
   Block* at = is_of_peer(remote) ? block().peer() : &block();
   if (at && at->contains(remote, sizeof x)) std::memcpy(at->memory() + (remote - kSharedBase), &x, sizeof x);
 }
+void copy_to_block(u32 remote, u32 shared, u32 bytes, u32 remote_barrier) {
+  if (!is_of_peer(remote) || !is_of_peer(remote_barrier))
+    block().complain("a copy between blocks that stays in one");
+  else
+    block().send_to_peer(remote, shared, bytes, remote_barrier);
+}
 void sync_cluster() { block().sync_cluster(); }
 
 void warpgroup_together(void (*perform)(u32 first_thread, void* context), void* context) {

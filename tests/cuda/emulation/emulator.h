@@ -73,12 +73,13 @@ void mbarrier_arrive_expecting(u32 address, u32 bytes);
 void mbarrier_wait(u32 address, u32 parity);
 bool mbarrier_is_over(u32 address, u32 parity);
 // Clusters of two: where the block of that rank has what this one has at a shared address; its barriers and memory
-// there, of which races are not watched for; a box into both blocks, whose own barriers count its bytes; a barrier of
-// both.
+// there, of which races are not watched for; a box into both blocks, whose own barriers count its bytes; bytes of this
+// block's memory into the other's; a barrier of both.
 u32 shared_of_block(u32 address, u32 rank);
 void mbarrier_arrive_remote(u32 remote);
 void store_remote(u32 remote, u32 x);
 void tma_load_multicast(u32 shared, const TensorMap& map, const i32 (&begin)[4], u32 barrier);
+void copy_to_block(u32 remote, u32 shared, u32 bytes, u32 remote_barrier);
 void sync_cluster();
 // fence.proxy.async
 void fence_proxy();
