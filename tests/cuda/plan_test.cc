@@ -511,6 +511,23 @@ TEST_F(PlanTest, FewKeysTakeSmallBlocks) {
   }
 }
 
+// Two rows of 64:4 heads whose keys come from memory: 25 ranges would be a block for each of the 100 SMs, but 24 have a
+// tile of 31 more; of short ranges a tile counts.
+TEST_F(PlanTest, LongRangesLeaveAFewSms) {
+  for (const int64_t tiles : {744, 500}) {
+    const int64_t keys = 64 * tiles;
+    mica_attention a = describe(64, 2, keys);
+    a.q = a.o = {MICA_BF16, 16, {1, 2, 64, 128}, {2 * 64 * 128, 64 * 128, 128, 1}};
+    a.k = a.v = {MICA_BF16, 16, {1, keys, 4, 128}, {keys * 512, 512, 128, 1}};
+    const Plan plan(a);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << kernel << ": no images for Hopper";
+    EXPECT_EQ(kernel, "cuda/decode_sm90_bf16_d128") << tiles;
+    EXPECT_EQ(mica_plan_splits(plan.plan), tiles == 744 ? 24 : 25) << tiles;
+  }
+}
+
 // Keys that L2 holds: the three blocks of 48 heads are cut for two blocks on each of the 100 SMs, a single one into no
 // more parts than combine fetches at once.
 TEST_F(PlanTest, KeysInL2AreCutForAllPlacesOrForCombine) {
