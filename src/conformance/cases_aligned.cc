@@ -85,6 +85,8 @@ void add_aligned_cases(CaseTable& table) {
     if (dim <= 128) {
       add("_many_heads",
           {.batch = 33, .heads_q = 4, .heads_k = 4, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
+      // So many key tiles that blocks of backward have several, which go round.
+      if (dim != 80) add("_round", {.batch = 17, .heads_q = 3, .heads_k = 3, .len_q = 140, .len_k = 300});
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
     }
     // So many key tiles that blocks of backward clear dQ for those that come heads later; the group's heads, too.

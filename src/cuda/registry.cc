@@ -126,8 +126,9 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   const bool draws = r.course == Course::DRAWN, holds_values = backward_holds_values(draws, r.dim_v);
   const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, draws);
   return {.smem_bytes = backward_values(layout, holds_values, r.tile_k, r.dim_v).bytes,
+          .fixed_order = r.course != Course::DRAWN || r.variant == 0,
           .least_keys = least_keys,
-          .divides_by_scale = backward_has_stat_columns(r.tile_q, r.served == serves::PLAIN),
+          .divides_by_scale = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, r.variant > 0),
           .shares_groups = true,
           .uses_maps = true};
 }
@@ -363,11 +364,35 @@ bool suits_pairs(const KernelRow& row, const Problem& p, const Device& device) {
   return is_plain && sees_keys && is_even && p.max_len_k >= least_keys_of_sm * num_sms && heads * of_head > num_sms;
 }
 
+// Of packed sequences the mean counts where there are gradients: blocks take the short ones, too. Batch-invariant: it
+// goes by the other sequences.
+i32 keys_of_sequence(const KernelRow& row, const Problem& p) {
+  const bool counts_mean =
+      row.role == Role::BACKWARD && (p.vectors & MICA_CU_SEQLENS_K) != 0 && p.batch > 0 && !p.batch_invariant;
+  return counts_mean ? i32(min_of<i64>(p.total_k / p.batch, p.hint_len_k)) : p.hint_len_k;
+}
+
+// Whether the other row of backward's tiles gains (docs/design/tuning.md): key tiles that go round, or whole heads
+// where the last tiles of a sequence have few rows or keys. Nobody knows where packed ones end.
+bool suits_variant(const KernelRow& row, const Problem& p, i32 num_sms) {
+  constexpr i32 kMostKeysOfNarrow = 4096, kMostKeys = 2048;
+  if (row.course == Course::HEADS) {
+    const i32 rows = p.max_len_q % row.tile_q, keys = p.max_len_k % row.tile_k;
+    const bool has_few = (rows > 0 && rows <= backward_few_rows()) || (keys > 0 && keys <= row.tile_k / 2);
+    return has_few && (p.vectors & (MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K)) == 0;
+  }
+  const i32 keys = keys_of_sequence(row, p);
+  const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
+  return !is_banded(p) && !p.deterministic && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) &&
+         tiles > num_sms;
+}
+
 bool suits(const KernelRow& row, const Problem& p, const Device& device) {
   const i32 num_sms = device.num_sms;
   constexpr i32 kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
   const bool is_tall_joined = row.served == serves::JOINED;
   if (row.cluster > 0) return suits_pairs(row, p, device);
+  if (row.variant > 0) return suits_variant(row, p, num_sms);
   if (p.joined_heads > 0) return row.role != Role::FORWARD || is_tall_joined == is_for_tall_joined(p, device);
   if (is_tall_joined) return false;
   const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
@@ -402,14 +427,6 @@ i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
   return row.traits.least_keys == kLongKeys && !is_cut ? kMiddleKeys : row.traits.least_keys;
 }
-// Of packed sequences the mean counts where there are gradients: blocks take the short ones, too. Batch-invariant: it
-// goes by the other sequences.
-i32 keys_of_sequence(const KernelRow& row, const Problem& p) {
-  const bool counts_mean =
-      row.role == Role::BACKWARD && (p.vectors & MICA_CU_SEQLENS_K) != 0 && p.batch > 0 && !p.batch_invariant;
-  return counts_mean ? i32(min_of<i64>(p.total_k / p.batch, p.hint_len_k)) : p.hint_len_k;
-}
-
 // Kernels of e4m3 keys that compute with bf16 take queries of e4m3, too.
 bool reads_queries(const KernelRow& row, const Problem& p) {
   return row.dtype == MICA_NONE || row.dtype == p.dtype ||

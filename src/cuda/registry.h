@@ -83,6 +83,7 @@ struct KernelRow {
   Course course = Course::ONE_TILE;
   i32 qv = 0;
   i32 cluster = 0;
+  i32 variant = 0;
   const char* why_spill = "";
   KernelTraits traits = {};
 };

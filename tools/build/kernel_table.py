@@ -27,6 +27,7 @@ FIELDS = {
     "course": "ONE_TILE",
     "qv": 0,
     "cluster": 0,
+    "variant": 0,
     "why_spill": "",
 }
 DTYPES = {"NONE": 0, "FP32": 1, "FP16": 2, "BF16": 3, "FP8_E4M3": 6}  # mica_dtype
@@ -67,6 +68,7 @@ class Row:
             *([] if self.course == FIELDS["course"] else [f"-DMICA_COURSE={self.course}"]),
             *([f"-DMICA_QV={self.qv}"] if self.qv else []),
             *([f"-DMICA_CLUSTER={self.cluster}"] if self.cluster else []),
+            *([f"-DMICA_VARIANT={self.variant}"] if self.variant else []),
         ]
 
 

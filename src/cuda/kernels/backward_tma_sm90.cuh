@@ -9,18 +9,21 @@
 #ifndef MICA_COURSE
 #define MICA_COURSE ONE_TILE
 #endif
+#ifndef MICA_VARIANT
+#define MICA_VARIANT 0
+#endif
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::HEADS, serves::PLAIN>
-    : BackwardTmaHeads<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {};
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool variant>
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::HEADS, serves::PLAIN, variant>
+    : BackwardTmaHeads<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, variant> {};
 
 // A block for each key tile: where the registers do not suffice for one that goes on to the next.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::ONE_TILE, serves::PLAIN>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN> {
-  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN>;
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::ONE_TILE, serves::PLAIN, false>
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN, false> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN, false>;
   using Base::kConsumerRegisters;
   using Base::keys_full;
   using Base::kProducerRegisters;
@@ -109,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::BackwardTmaSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                       MICA_STAGES, mica::Course::MICA_COURSE, MICA_SERVED>;
+                                       MICA_STAGES, mica::Course::MICA_COURSE, MICA_SERVED, MICA_VARIANT != 0>;
   Kernel kernel{{{{{{{params.backward}}}, params}}}};
   kernel.run(smem);
 }

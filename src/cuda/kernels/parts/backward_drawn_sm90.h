@@ -18,6 +18,14 @@ MICA_HD constexpr i32 backward_dq_index_by_columns(i32 tile_q, i32 row_block, i3
   return ((column_block * (tile_q / 16) + row_block) * 32 + lane) * 4;
 }
 
+// Rows of a sequence's last query tile that are few: their step leaves the others out.
+MICA_HD constexpr i32 backward_few_rows() { return 80; }
+
+// Whether the row statistics are columns of the products: tiles of 64 queries gain by it where key tiles go round.
+MICA_HD constexpr bool backward_row_has_stat_columns(i32 tile_q, bool is_plain, bool goes_round) {
+  return goes_round || backward_has_stat_columns(tile_q, is_plain);
+}
+
 // Whether consumers keep V in registers, where these suffice: shared memory has less to deliver in every step.
 MICA_HD constexpr bool backward_holds_values(bool draws, i32 dim_v) { return draws && dim_v == 96; }
 

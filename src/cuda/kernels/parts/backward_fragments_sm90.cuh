@@ -26,27 +26,27 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
   using typename Base::STile;
 
   // c (64 keys x tile_q) = A B^T over dim columns, begun, and what more() adds to it.
-  template <int dim, class ATile, class BTile, class More = void (*)()>
+  template <int dim, class ATile, class BTile, int blocks, class More = void (*)()>
   static MICA_DEVICE void gemm_rows(
-      float (&c)[tile_q / 8][4], u32 a, u32 b, More more = [] {}) {
+      float (&c)[blocks][4], u32 a, u32 b, More more = [] {}) {
     const u64 from_a = matrix_descriptor(a, 16, 1024), from_b = matrix_descriptor(b, 16, 1024);
     wgmma_hold(c);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < dim / 16; ++i)
-      Wgmma<Element, tile_q>::add(c, advance(from_a, i / 4 * ATile::kPanelBytes + i % 4 * 32),
-                                  advance(from_b, i / 4 * BTile::kPanelBytes + i % 4 * 32), i > 0);
+      Wgmma<Element, 8 * blocks>::add(c, advance(from_a, i / 4 * ATile::kPanelBytes + i % 4 * 32),
+                                      advance(from_b, i / 4 * BTile::kPanelBytes + i % 4 * 32), i > 0);
     more();
     wgmma_commit();
   }
   // c (64 keys x columns) += operand (64 keys x tile_q) B, begun.
-  template <int columns, class BTile>
-  static MICA_DEVICE void gemm_operand(float (&c)[columns / 8][4], const Operand& operand, u32 b) {
+  template <int columns, class BTile, int steps>
+  static MICA_DEVICE void gemm_operand(float (&c)[columns / 8][4], const u32 (&operand)[steps][4], u32 b) {
     const u64 from_b = matrix_descriptor(b, BTile::kPanelBytes, 1024);
     wgmma_hold(c);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < tile_q / 16; ++i)
+    for (int i = 0; i < steps; ++i)
       Wgmma<Element, columns>::add_transposed(c, operand[i], advance(from_b, i * 16 * 128));
     wgmma_commit();
   }
@@ -151,9 +151,10 @@ struct BackwardFragments : BackwardRing<Element, dim_qk, dim_v, tile_q, tile_k, 
       }
     }
   }
-  static MICA_DEVICE void round(Operand& operand, const float (&x)[tile_q / 8][4]) {
+  template <int steps>
+  static MICA_DEVICE void round(u32 (&operand)[steps][4], const float (&x)[2 * steps][4]) {
 #pragma unroll
-    for (int i = 0; i < tile_q / 16; ++i) pack_a<Element>(operand[i], x[2 * i], x[2 * i + 1]);
+    for (int i = 0; i < steps; ++i) pack_a<Element>(operand[i], x[2 * i], x[2 * i + 1]);
   }
   // Where a thread keeps two elements of its fragment in a tile of dS^T.
   static MICA_DEVICE u32 place(u32 tile, i32 first_row, int n, int half) {

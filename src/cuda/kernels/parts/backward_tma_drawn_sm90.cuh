@@ -9,10 +9,11 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN, served>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served> {
-  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served,
+          bool goes_round>
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN, served, goes_round>
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, goes_round> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, goes_round>;
   using Base::band;
   using Base::batch_index;
   using Base::head_k;
@@ -114,6 +115,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       const i32 item = is_own ? i32(blockIdx.x) : warp_max(counter.answer());
       if (item < 0) break;
       if (!this->locate_item(item)) continue;
+      if constexpr (goes_round) this->find_walk();
       const i32 count = this->num_steps();
       // Consumers that need no keys let them go as soon as they hear of it: after it has been waited for.
       if (count == 0 && threadIdx.x == 0) pass_keys(parity);
@@ -142,6 +144,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     sequence.len_q = warp_max(item.len_q);
     sequence.len_k = warp_max(item.len_k);
     band = this->band_of_lengths();
+    if constexpr (goes_round) this->find_walk();
     return warp_max(item.count);
   }
   // Whose keys they are: read when it is needed, since registers are short.
@@ -285,7 +288,10 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       }
       // Otherwise it is made again in every step, from the thread's number.
       this->lane = __shfl_sync(0xffffffffu, threadIdx.x % 32, i32(threadIdx.x % 32));
-      this->template loop<true>(dk, dv, place, values, step & 3, (step & 3) + count, warp_max(group), consumer % 4);
+      if (!goes_round || this->has_keys(group))
+        this->template loop<true>(dk, dv, place, values, step & 3, (step & 3) + count, warp_max(group), consumer % 4);
+      else
+        this->loop_without_keys(place, step & 3, (step & 3) + count, group, consumer % 4);
       step += count;
     }
     const i32 consumer = warp_max(threadIdx.x / 32) - 4, group = consumer / 4, warp = consumer % 4;

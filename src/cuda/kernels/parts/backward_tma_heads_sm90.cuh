@@ -11,7 +11,8 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
+// has_few: code of its own for tiles at the end of a sequence that have few rows, or keys of one consumer alone.
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool has_few>
 struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages> {
   using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages>;
   using Base::band;
@@ -54,6 +55,12 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using typename Base::VTile;
   static_assert(stages == 2 && !kTransposed);
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+
+  static constexpr int kFewRows = backward_few_rows();
+  static_assert(!has_few || (Base::kStatColumns && tile_q > kFewRows));
+  MICA_DEVICE bool ends_with_few_rows() const {
+    return has_few && sequence.len_q - (tiles.end - 1) * tile_q <= kFewRows;
+  }
 
   u32 keys_empty, dq_settled;
 
@@ -200,6 +207,10 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     if (count > 0) {
       this->wait_for_keys(keys_full, keys_parity);
       keys_parity ^= 1;
+    }
+    const bool is_without_keys = has_few && count > 0 && !this->has_keys(group);
+    if (is_without_keys) loop_without_keys(place, steps, count, settled_parity, group, warp);
+    if (count > 0 && !is_without_keys) {
       Scores s;
       const auto begin_scores = [&] {
         this->template gemm_rows<dim_qk, KTile, QTile>(s[0], smem_k + group * 64 * 128,
@@ -211,7 +222,8 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
       wgmma_wait<0>();
       wgmma_hold(s[0]);
       auto query = this->first_query_tile();
-      for (i32 step = 0; step < count; ++step, this->next(query)) {
+      const i32 whole = count - i32(ends_with_few_rows());
+      for (i32 step = 0; step < whole; ++step, this->next(query)) {
         const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
         const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
         const float* row_stats = stats + place.stage * 2 * tile_q;
@@ -257,8 +269,12 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
         wgmma_wait<0>();
         wgmma_hold(s[0]);
       }
+      if constexpr (has_few)
+        if (whole < count) step_of_few_rows(dk, dv, s, place, query, steps, whole, settled_parity, group, warp);
       ring.release_by_thread(place);
       place.next();
+    }
+    if (count > 0) {
       settled_parity ^= u32(keeps_dq());
       barrier_sync(kConsumerBarrier, 128 * kConsumers);  // K, V and dS are done with
       if (threadIdx.x == 128) mbarrier_arrive(keys_empty);
@@ -266,6 +282,72 @@ struct BackwardTmaHeads : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     if (key_begin == 0) clear_unseen();
     this->template leave_keys<Base::Leave::THROUGH_DS>(dk, dv, count, consumer);
     barrier_sync(kConsumerBarrier, 128 * kConsumers);  // the room is for dS again
+  }
+
+  // The last step, of a query tile with few rows.
+  MICA_DEVICE void step_of_few_rows(float (&dk)[1][dim_qk / 8][4], float (&dv)[1][dim_v / 8][4], Scores& s,
+                                    const Place& place, const HeadTile& query, i32& steps, i32 step, u32 settled_parity,
+                                    i32 group, i32 warp) const {
+    const i32 first_row = group * 64 + warp * 16;
+    const u32 q = smem_q + place.stage * QTile::kBytes, d_o = smem_do + place.stage * OTile::kBytes;
+    const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
+    float few[1][kFewRows / 8][4], dp[kFewRows / 8][4];
+#pragma unroll
+    for (int i = 0; i < kFewRows / 2; ++i) few[0][i / 4][i % 4] = s[0][i / 4][i % 4];
+    u32 probability[kFewRows / 16][4], gradient[kFewRows / 16][4];
+    this->template gemm_rows<dim_v, VTile, OTile>(dp, smem_v + group * 64 * 128, d_o,
+                                                  [&] { this->add_deltas(dp, this->rows_of(place.stage)); });
+    if (query.tile < tiles.full_begin || query.tile >= tiles.full_end)
+      this->mask(few, key_begin + first_row, query.tile * tile_q);
+    this->weigh_scores(few[0], nullptr);
+    this->round(probability, few[0]);
+    this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
+    wgmma_wait<1>();
+    wgmma_hold(dp);
+    this->differentiate_scores(dp, probability, nullptr);
+    this->round(gradient, dp);
+    this->share(ds, first_row, gradient);
+    this->template share_zeros<kFewRows>(ds, first_row);
+    float dq[kColumnsDQ / 8][4];
+    const bool is_done = query.tile < done_to, resumes = is_done && query.tile < fresh_from;
+    if (resumes && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
+    take_up(dq, query, group, warp, resumes && maps.dq.data);
+    this->template gemm_operand<dim_qk, QTile>(dk[0], gradient, q);
+    fence_for_wgmma();
+    barrier_sync(kConsumerBarrier, 128 * kConsumers);
+    this->template gemm_dq<true>(dq, ds, group);
+    wgmma_wait<0>();
+    wgmma_hold(dk[0]);
+    wgmma_hold(dv[0]);
+    wgmma_hold(dq);
+    if (is_done)
+      finish_dq(dq, query, group, warp);
+    else if (p.dq_accumulator)
+      this->hand_over(dq, group, warp, dq_ring, RingPlace<1>::of_step(steps++));
+  }
+  // The steps of a consumer without keys: its part of dQ is all that there is to do.
+  MICA_DEVICE void loop_without_keys(Place& place, i32& steps, i32 count, u32 settled_parity, i32 group,
+                                     i32 warp) const {
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query), place.next()) {
+      const u32 ds = smem_ds + step % 2 * DsTile::kBytes;
+      const bool is_done = query.tile < done_to, resumes = is_done && query.tile < fresh_from;
+      float dq[kColumnsDQ / 8][4];
+      ring.wait_full(place);
+      ring.release_by_thread(place);
+      if (step < 2) this->share_zeros(ds, group * 64 + warp * 16);
+      if (resumes && maps.dq.data) mbarrier_wait(dq_settled, settled_parity);
+      take_up(dq, query, group, warp, resumes && maps.dq.data);
+      fence_for_wgmma();
+      barrier_sync(kConsumerBarrier, 128 * kConsumers);
+      this->template gemm_dq<true>(dq, ds, group);
+      wgmma_wait<0>();
+      wgmma_hold(dq);
+      if (is_done)
+        finish_dq(dq, query, group, warp);
+      else if (p.dq_accumulator)
+        this->hand_over(dq, group, warp, dq_ring, RingPlace<1>::of_step(steps++));
+    }
   }
 
   // What the key tiles before have added to dQ, or zeros.

@@ -14,7 +14,7 @@ namespace mica {
 
 // What a block of a course does.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course,
-          u32 served>
+          u32 served, bool variant>
 struct BackwardTmaSm90;
 
 // The blocks that add to a tile of dQ in any order. Who comes first stores its part; the others wait until it has
@@ -35,9 +35,11 @@ struct DqTurns {
   MICA_DEVICE void open(i64 tile) const { add_release(reinterpret_cast<i32*>(words + tile), i32(kOpen)); }
 };
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws, u32 served>
-struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served> {
-  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws, u32 served,
+          bool goes_round>
+struct BackwardTmaLoose
+    : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served, goes_round> {
+  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served, goes_round>;
   using Base::band;
   using Base::batch_index;
   using Base::head_k;
@@ -77,7 +79,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using typename Base::Scores;
   using typename Base::VTile;
   static constexpr bool kCapped = served == serves::SOFTCAP;
-  static_assert(kCapped || served == serves::PLAIN);
+  static_assert((kCapped && !goes_round) || served == serves::PLAIN);
   static constexpr int kPingPongBarrier = kOwnBarrier + kConsumers;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
   static constexpr bool kFewSpare = kTransposed || kCapped;
@@ -85,6 +87,25 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   using Values = u32[kHoldsValues ? dim_v / 16 : 1][4];  // a warp's 16 rows of V
 
   Ring<2> do_ring, ds_ring, dq_ring;  // the last has a stage for each consumer
+  i32 walk_begin = 0;                 // the query tile of the first step
+
+  // Without a mask all key tiles of a head would be at the same queries, and wait for whoever is the first to store a
+  // part of dQ: each begins at its own diagonal and goes round.
+  MICA_DEVICE void find_walk() {
+    walk_begin = tiles.begin;
+    if (maps.dq_turns && tiles.begin == 0) walk_begin = key_begin / tile_q % max_of(tiles.end, 1);
+  }
+  MICA_DEVICE HeadTile first_query_tile() const {
+    return goes_round ? HeadTile{this->first_head(), walk_begin} : Base::first_query_tile();
+  }
+  MICA_DEVICE void next(HeadTile& query) const {
+    if constexpr (goes_round) {
+      if (++query.tile == tiles.end) query.tile = tiles.begin;
+      query.head += query.tile == walk_begin;
+    } else {
+      Base::next(query);
+    }
+  }
 
   MICA_DEVICE void place_rings(u8* smem) {
     this->place_tiles(smem);
@@ -126,7 +147,7 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
   }
   // The consumers' halves of a tile come one after the other.
   MICA_DEVICE void add_dq(i32 count, u32& parity) {
-    if (p.dq_semaphores)
+    if (!goes_round && p.dq_semaphores)
       add_dq_in_order(count, parity);
     else
       add_dq_freely(count, parity);
@@ -427,6 +448,26 @@ struct BackwardTmaLoose : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_
     wgmma_hold(s[0]);
     ring.release(place);
     place.next();
+  }
+  // The steps of a consumer without keys, of a block that goes on: its part of dQ is all that there is to do.
+  MICA_DEVICE void loop_without_keys(Place& place, i32 first, i32 end, i32 group, i32 warp) const {
+    for (i32 step = first; step < end; ++step, place.next()) {
+      const RingPlace<2> now = place_of(step);
+      ping_pong_wait(group);
+      ping_pong_pass(group ^ 1);
+      ring.wait_full(place);
+      ring.release(place);
+      do_ring.wait_full(now);
+      do_ring.release_by_thread(now);
+      ds_ring.wait_empty(now);
+      if (step < first + 2) {
+        this->share_zeros(smem_ds + now.stage * DsTile::kBytes, group * 64 + warp * 16);
+        fence_for_wgmma();
+        __syncwarp();
+      }
+      arrive_as_warp(ds_ring.full(now.stage));
+      if (step > first) finish_dq(step - 1, group, warp);
+    }
   }
   // dQ of the last tile.
   MICA_DEVICE void finish_dq(i32 step, i32 group, i32 warp) const {

@@ -12,9 +12,9 @@
 
 namespace mica {
 
-// draws: key tiles, one after the other.
+// draws: key tiles, one after the other. goes_round: see BackwardTmaLoose.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws = false,
-          u32 served = serves::PLAIN>
+          u32 served = serves::PLAIN, bool goes_round = false>
 struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   using Base::batch_index;
@@ -41,7 +41,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using typename Base::VTile;
   static constexpr bool kHoldsValues = backward_holds_values(draws, dim_v);
   static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
-  static constexpr bool kStatColumns = backward_has_stat_columns(tile_q, served == serves::PLAIN);
+  static constexpr bool kStatColumns = backward_row_has_stat_columns(tile_q, served == serves::PLAIN, goes_round);
   using DsTile = PanelTile<tile_k, tile_q>;  // dS, rows are queries
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers && kStatRowBytes == StatRows::kRowBytes);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
@@ -98,24 +98,27 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   MICA_DEVICE void add_logarithms(float (&s)[tile_q / 8][4], u64 rows) const {
     if constexpr (kStatColumns) StatRows::add<tile_q>(s, stat_rows().selectors, rows);
   }
-  MICA_DEVICE void add_deltas(float (&dp)[tile_q / 8][4], u64 rows) const {
-    if constexpr (kStatColumns) StatRows::add<tile_q>(dp, stat_rows().selectors + StatRows::kCoreBytes, rows);
+  template <int blocks>
+  MICA_DEVICE void add_deltas(float (&dp)[blocks][4], u64 rows) const {
+    if constexpr (kStatColumns) StatRows::add<8 * blocks>(dp, stat_rows().selectors + StatRows::kCoreBytes, rows);
   }
   // s becomes P.
-  MICA_DEVICE void weigh_scores(float (&s)[tile_q / 8][4], const float* lse) const {
+  template <int blocks>
+  MICA_DEVICE void weigh_scores(float (&s)[blocks][4], const float* lse) const {
     if constexpr (kStatColumns) {
 #pragma unroll
-      for (int i = 0; i < tile_q / 2; ++i) s[i / 4][i % 4] = ex2_approx(s[i / 4][i % 4] * p.score.scale_log2);
+      for (int i = 0; i < blocks * 4; ++i) s[i / 4][i % 4] = ex2_approx(s[i / 4][i % 4] * p.score.scale_log2);
     } else {
       this->probabilities(s, lse);
     }
   }
   // dP becomes dS. P is taken as it was rounded: its registers are needed.
-  MICA_DEVICE void differentiate_scores(float (&dp)[tile_q / 8][4], const Operand& probability,
+  template <int blocks>
+  MICA_DEVICE void differentiate_scores(float (&dp)[blocks][4], const u32 (&probability)[blocks / 2][4],
                                         const float* delta) const {
     if constexpr (kStatColumns) {
 #pragma unroll
-      for (int n = 0; n < tile_q / 8; ++n)
+      for (int n = 0; n < blocks; ++n)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const float2 x = unpack<Element>(probability[n / 2][n % 2 * 2 + half]);
@@ -227,11 +230,21 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     bulk_commit();
   }
 
-  MICA_DEVICE void share(u32 ds, i32 first_row, const Operand& gradient) const {
+  template <int steps>
+  MICA_DEVICE void share(u32 ds, i32 first_row, const u32 (&gradient)[steps][4]) const {
 #pragma unroll
-    for (int i = 0; i < tile_q / 16; ++i)
+    for (int i = 0; i < steps; ++i)
       stmatrix_x4_trans(ds + DsTile::offset(i * 16 + i32(lane / 16 * 8 + lane % 8), first_row / 8 + i32(lane / 8 % 2)),
                         gradient[i]);
+  }
+
+  // Whether any of a consumer's keys exist: the last key tile of a sequence may leave the second consumer without one.
+  MICA_DEVICE bool has_keys(i32 group) const { return key_begin + group * 64 < sequence.len_k; }
+  // Zeros in the place of a consumer's dS, from a row on.
+  template <int begin = 0>
+  MICA_DEVICE void share_zeros(u32 ds, i32 first_row) const {
+    const u32 zeros[(tile_q - begin) / 16][4] = {};
+    share(ds + begin * 128, first_row, zeros);
   }
 
   // dQ of the group over all keys of the block, begun. adds: to what dq has.
