@@ -136,8 +136,8 @@ struct ForwardWorkSm90 : Block {
       announce(work, false);
       const u32 told = mail + message.stage * kBarrierBytes;
       const u32 slot = mail + kMessages * kBarrierBytes + message.stage * 4;
+      await_end(parity);  // by both, though the second is told: nobody arrives at a barrier that nobody waits for
       if (rank == 0) {
-        await_end(parity);
         if (!counter.has_drawn) griddepcontrol_wait();
         counter.ask();
         work = counter.answer();
