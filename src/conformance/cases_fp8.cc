@@ -62,7 +62,7 @@ void add_forward(CaseTable& table) {
                                                .heads_q = is_causal ? 34 : 48,
                                                .heads_k = 2,
                                                .len_q = is_causal ? 129 : 257,
-                                               .len_k = is_causal ? 1600 : 1000,
+                                               .len_k = is_causal ? 2000 : 500,
                                                .dim = 256,
                                                .alignment = 16,
                                                .causal = causal,

@@ -352,7 +352,7 @@ bool is_for_tall_joined(const Problem& p, const Device& device) {
 // further round, and of many tiles. Of e4m3 fewer keys suffice: V is transposed once for both blocks.
 bool suits_pairs(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kManyTiles = 42;
-  const i32 least_keys_of_sm = row.dtype != MICA_FP8_E4M3 ? 24 : is_banded(p) ? 12 : 7;
+  const i32 least_keys_of_sm = row.dtype != MICA_FP8_E4M3 ? 24 : is_banded(p) ? 15 : 3;
   const bool is_plain =
       p.vectors == 0 && p.len_new == 0 && p.page_size == 0 && p.joined_heads == 0 && p.num_splits <= 1;
   const bool sees_keys =

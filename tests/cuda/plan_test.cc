@@ -460,7 +460,8 @@ TEST_F(PlanTest, BlocksInPairsShareKeys) {
   EXPECT_EQ(small(2048, true), small_pairs);
   EXPECT_EQ(small(1792, false), small_pairs);
   EXPECT_EQ(small(1700, true), small_pairs);
-  EXPECT_EQ(small(1280, true), small_single) << "no tile for every SM";
+  EXPECT_EQ(small(1408, true), small_single) << "few keys under a mask";
+  EXPECT_EQ(small(1408, false), small_pairs);
 }
 
 // Items of a dense batch are found by its one length, unless a vector says how much of it is used.
