@@ -226,6 +226,17 @@ void add_aligned_cases(CaseTable& table) {
                                         .packed_q = {300, 340, 260},
                                         .packed_k = {400, 400, 400},
                                         .hint_q = 300});
+    // Longer keys than was said, in the middle and at the end, with and without a mask.
+    for (const mica_causal causal : {MICA_CAUSAL_NONE, MICA_CAUSAL_BOTTOM_RIGHT})
+      add(causal == MICA_CAUSAL_NONE ? "_varlen_longer_keys" : "_varlen_longer_keys_causal",
+          {.batch = 4,
+           .heads_q = 2,
+           .heads_k = 1,
+           .causal = causal,
+           .packed_q = {70, 300, 9, 200},
+           .packed_k = {100, 420, 130, 330},
+           .hint_q = 100,
+           .hint_k = 140});
     if (dim == 64) {
       std::vector<int32_t> rows(40, 64);
       rows[3] = 0;

@@ -273,7 +273,7 @@ void describe(Inputs& x) {
   carry(!o.leftpad.empty(), MICA_CACHE_LEFTPAD);
   a.sequences.batch = o.packs_q() ? o.batch : 0;
   a.sequences.max_seqlen_q = o.hint_q > 0 ? o.hint_q : longest(o.packed_q);
-  a.sequences.max_seqlen_k = longest(o.packed_k);
+  a.sequences.max_seqlen_k = o.hint_k > 0 ? o.hint_k : longest(o.packed_k);
   a.sequences.block_table = x.block_table.description;
   a.append = {x.k_new.description,      x.v_new.description,  x.rotary_cos.description,
               x.rotary_sin.description, o.rotary_interleaved, 0};

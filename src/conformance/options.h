@@ -88,7 +88,7 @@ struct Options {
 
   // Lengths, one per sequence; empty: not given.
   std::vector<int32_t> packed_q, packed_k;  // lengths behind cu_seqlens
-  int64_t hint_q = 0;                       // how long the longest of q is said to be; 0: as it is
+  int64_t hint_q = 0, hint_k = 0;           // how long the longest is said to be; 0: as it is
   std::vector<int32_t> used_q, used_k;
   bool has_batch_idx = false;  // k has batch + 2 slots, in a shuffled order
   std::vector<int32_t> leftpad;

@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "cuda/argument_parts.h"
 #include "cuda/driver.h"
-#include "cuda/kernels/packed/packed_sm90.h"
 #include "cuda/kernels/parts/page_blocks_sm90.h"
 
 namespace mica {
@@ -100,15 +99,12 @@ mica_status encode_map(const RowsShape& s, i32 box_rows, i32 box_columns, bool s
   return encode(s, box_columns, box_rows, 1, swizzles, mapped, Lines::TWO);
 }
 
-mica_status encode_cut_map(const RowsShape& s, i32 box_rows, MappedRows& mapped, Lines lines) {
-  if (s.rows < 2 * box_rows) return encode_map(s, box_rows, mapped, lines);
-  RowsShape cut = s;
-  cut.rows = box_rows;
-  cut.slots = s.rows;
-  cut.strides.stride_batch = s.strides.stride_row;
-  const mica_status status = encode_map(cut, box_rows, mapped, lines);
-  mapped.rows = kCutRows;
-  return status;
+mica_status encode_packed_map(const RowsShape& s, i64 slot_rows, i32 box_rows, MappedRows& mapped, Lines lines) {
+  RowsShape slots = s;
+  slots.rows = min_of(slot_rows, s.rows);
+  slots.slots = s.rows - slots.rows + 1;
+  slots.strides.stride_batch = s.strides.stride_row;
+  return encode_map(slots, box_rows, mapped, lines);
 }
 
 const char* why_no_joined_map(const RowsShape& s) {

@@ -28,9 +28,8 @@ enum class Lines { ONE, TWO };
 mica_status encode_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped, Lines lines = Lines::TWO);
 mica_status encode_map(const RowsShape& shape, i32 box_rows, i32 box_columns, bool swizzles, MappedRows& mapped);
 
-// The same of packed sequences, of which a box ends with the last row (kCutRows); of fewer rows than two boxes, boxes
-// that do not.
-mica_status encode_cut_map(const RowsShape& shape, i32 box_rows, MappedRows& mapped, Lines lines = Lines::TWO);
+// The same of packed sequences, in slots of slot_rows rows, or as many as there are (kernels/packed/packed_sm90.h).
+mica_status encode_packed_map(const RowsShape& shape, i64 slot_rows, i32 box_rows, MappedRows& mapped, Lines lines);
 
 // The same of rows of joined heads (Problem::joined_heads), in any order of memory.
 const char* why_no_joined_map(const RowsShape& shape);

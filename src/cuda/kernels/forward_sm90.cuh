@@ -65,7 +65,7 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
   // What a thread begins with, in the steps of 8 that setmaxnreg takes; consumers get what the producer gives up.
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
   static constexpr bool kPaged = (served & kFeaturePaged) != 0;
-  static constexpr bool kCuts = forward_sm90_cuts(served, cluster);
+  static constexpr bool kHasSlots = forward_sm90_cuts(served, cluster);
   static constexpr int kSharers = cluster == 2 ? 2 : 1;  // of K and V
   // Where consumers have enough: the warp that deals out packed sequences spills less.
   static constexpr bool kSpares = kConsumers == 1 || (blocks == 1 && dim_v <= 128);
@@ -148,6 +148,8 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
     nearly_done = smem_q + kLayout.nearly_done;
     this->confirmed = smem_q + kLayout.confirmed;
     this->lengths = reinterpret_cast<i32*>(smem + kLayout.lengths);
+    this->slot_rows_q = i32(maps.q.rows);
+    this->slot_rows_k = i32(maps.k.rows);
     if constexpr (kSharers == 2) this->mail = smem_q + kLayout.lengths;
     if (threadIdx.x == 0) {
       k_ring.init(1, kSharers * 4 * kConsumers);
@@ -182,13 +184,13 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
       // are not.
       if (kPaged && warp != 2) griddepcontrol_wait();
       if (warp == 0)
-        by_boxes(maps.k, [this]<bool cuts>() { fetch_keys<cuts>(); });
+        fetch_keys();
       else if (warp == 1)
-        by_boxes(maps.q, [this]<bool cuts>() { fetch_queries<cuts>(); });
+        fetch_queries();
       else if (warp == 2)
         deal_out();
       else
-        by_boxes(maps.v, [this]<bool cuts>() { fetch_values<cuts>(); });
+        fetch_values();
     } else {
       setmaxnreg_inc<kConsumerRegisters>();
       consume();
@@ -220,23 +222,6 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
     }
     return {0, i32(sequence.q_begin) + row, head, sequence.q_slot};
   }
-  // Packed sequences (kCutRows): a box that begins at row r, of which n rows are the sequence's, and whether it ends
-  // with them. fetch<cuts>: loops of their own, since asking in each tile costs as much as the boxes bring.
-  static MICA_DEVICE bool is_cut(const MappedRows& mapped) { return kCuts && mapped.rows == kCutRows; }
-  template <class Fetch>
-  static MICA_DEVICE void by_boxes(const MappedRows& mapped, Fetch fetch) {
-    if constexpr (kCuts)
-      if (is_cut(mapped)) {
-        fetch.template operator()<true>();
-        return;
-      }
-    fetch.template operator()<false>();
-  }
-  static MICA_DEVICE bool ends_with(const MappedRows& mapped, i32 r, i32 n) { return r + n >= mapped.box_rows; }
-  static MICA_DEVICE TmaPlace cut_place(const MappedRows& mapped, i32 r, i32 n, i32 head) {
-    const i32 beyond = ends_with(mapped, r, n) ? max_of(mapped.box_rows - n, 0) : 0;
-    return {0, beyond, head, r - beyond};
-  }
   MICA_DEVICE void find_rows_or_pages() {
     if constexpr (kPaged)
       find_place();
@@ -245,7 +230,6 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
   }
   MICA_DEVICE i32 q_stage(i32 group) const { return q_place.stage * kConsumers + group; }
   // The second warp: asks for Q.
-  template <bool cuts>
   MICA_DEVICE void fetch_queries() {
     bool is_first = true;
     while (take_tile()) {
@@ -265,16 +249,11 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
           if (row < sequence.len_q) {
             mbarrier_arrive_expecting(q_ring.full(stage), QTile::kBytes / 64 * this->consumer_rows());
             const u32 to = smem_q + stage * QTile::kBytes, full = q_ring.full(stage);
-            if constexpr (cuts) {
-              ask_for<QTile>(to, maps.q, cut_place(maps.q, i32(sequence.q_begin) + row, sequence.len_q - row, head),
-                             full);
-            } else {
-              ask_for<QTile>(to, maps.q, query_place(row), full);
-              if (this->joins_heads())
+            ask_for<QTile>(to, maps.q, query_place(row), full);
+            if (this->joins_heads())
 #pragma unroll 1
-                for (i32 box = maps.q.box_rows; box < p.joined_rows; box += maps.q.box_rows)
-                  ask_for<QTile>(to + box * 128, maps.q, query_place(row + box), full);
-            }
+              for (i32 box = maps.q.box_rows; box < p.joined_rows; box += maps.q.box_rows)
+                ask_for<QTile>(to + box * 128, maps.q, query_place(row + box), full);
           } else {
             mbarrier_arrive(q_ring.full(stage));  // there are none
           }
@@ -290,7 +269,6 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
     griddepcontrol_launch_dependents();
   }
   // The first warp asks for K of each query tile's keys, the fourth for V.
-  template <bool cuts>
   MICA_DEVICE void fetch_keys() {
     bool is_first = !kPaged;
     while (take_tile()) {
@@ -301,17 +279,16 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
         continue;
       }
       key_head = warp_max(p.group == 1 ? head : head / p.group);
-      Boxes boxes = find_boxes<cuts>(maps.k, 0);
+      Boxes boxes = find_boxes(maps.k, 0);
 #pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
         fetch_k(step, boxes, is_first);
         is_first = false;
-        go_on<cuts>(boxes, maps.k, step);
+        go_on(boxes, maps.k, step);
         say_if_nearly_done(step);
       }
     }
   }
-  template <bool cuts>
   MICA_DEVICE void fetch_values() {
     bool is_first = true;
     while (take_tile()) {
@@ -326,11 +303,11 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
         continue;
       }
       key_head = warp_max(p.group == 1 ? head : head / p.group);
-      Boxes boxes = find_boxes<cuts>(maps.v, 0);
+      Boxes boxes = find_boxes(maps.v, 0);
 #pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
-        fetch_v<cuts>(step, boxes);
-        go_on<cuts>(boxes, maps.v, step);
+        fetch_v(step, boxes);
+        go_on(boxes, maps.v, step);
       }
     }
   }
@@ -388,23 +365,28 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
     i32 of_tile, first_step, last_step;
     TmaPlace next;
   };
-  template <bool cuts>
-  MICA_DEVICE void go_on(Boxes& boxes, const MappedRows& mapped, i32 step) const {
-    if constexpr (kPaged) {
-      if (step == boxes.last_step) boxes = find_boxes<cuts>(mapped, step + 1);
-    } else if constexpr (cuts) {  // only a sequence's last tile may be cut
-      boxes.next.slot += boxes.next.row - tile_k;
-      boxes.next.row = 0;
-    } else {
-      boxes.next.row -= tile_k;
+  // A packed sequence that is longer than was said goes on in the slots before its last.
+  static MICA_DEVICE void to_slot_of(TmaPlace& place) {
+    if constexpr (kHasSlots) {
+      const i32 before = min_of(place.row, 0);
+      place.row -= before;
+      place.slot += before;
     }
   }
-  template <bool cuts>
+  MICA_DEVICE void go_on(Boxes& boxes, const MappedRows& mapped, i32 step) const {
+    if constexpr (kPaged) {
+      if (step == boxes.last_step) boxes = find_boxes(mapped, step + 1);
+    } else {
+      boxes.next.row -= tile_k;
+      to_slot_of(boxes.next);
+    }
+  }
   MICA_DEVICE Boxes find_boxes(const MappedRows& mapped, i32 step) const {
     if constexpr (!kPaged) {
-      const i32 row = i32(sequence.k_begin) + key_begin(step), head_at = key_head * mapped.head_step;
-      if constexpr (cuts) return {.next = cut_place(mapped, row, sequence.len_k - key_begin(step), head_at)};
-      return {.next = {0, row, head_at, sequence.k_slot * mapped.slot_step}};
+      Boxes boxes = {.next = {0, i32(sequence.k_begin) + key_begin(step), key_head * mapped.head_step,
+                              sequence.k_slot * mapped.slot_step}};
+      to_slot_of(boxes.next);
+      return boxes;
     }
     const i32 lane = threadIdx.x % 32, rows = mapped.box_rows, of_tile = tile_k / rows, ahead = lane / of_tile;
     Boxes boxes = {0, 0, of_tile, step, step + 32 / of_tile - 1, {}};
@@ -474,11 +456,10 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
   // Rows past the sequence's last key may be anything, NaN too, and their probability of 0 does not make that 0: they
   // are cleared before the tile is announced. Past the tensor's last row, or that of a packed sequence, the copy engine
   // brings zeros itself.
-  template <bool cuts>
   MICA_DEVICE void fetch_v(i32 step, const Boxes& boxes) {
     const u32 to = smem_v + v_place.stage * VTile::kBytes, full = v_ring.full(v_place.stage);
     const i32 valid = sequence.len_k - key_begin(step);
-    const bool clears = kSharers == 1 && step == 0 && valid < tile_k && (kPaged || !ends_by_itself<cuts>(valid));
+    const bool clears = kSharers == 1 && step == 0 && valid < tile_k && (kPaged || !ends_by_itself());
     v_ring.wait_empty(v_place);
     const u32 barrier = clears ? landed : full;
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(barrier, VTile::kBytes);
@@ -499,12 +480,8 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
     v_place.next();
   }
 
-  // Whether past the sequence's last key the copy engine brings zeros; valid: keys of its last tile.
-  template <bool cuts>
-  MICA_DEVICE bool ends_by_itself(i32 valid) const {
-    if constexpr (cuts) return ends_with(maps.v, i32(sequence.k_begin) + sequence.len_k - valid, valid);
-    return sequence.k_begin + sequence.len_k >= maps.v.rows;
-  }
+  // Whether past the sequence's last key the copy engine brings zeros.
+  MICA_DEVICE bool ends_by_itself() const { return sequence.k_begin + sequence.len_k >= maps.v.rows; }
 
   // Query tiles one after the other.
   MICA_DEVICE void consume() {
@@ -641,14 +618,16 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
     const i32 row = tile_row + r.first_row, rows = sequence.slot_len_q - row;
     const bool leaves_by_copy =
         has_q && maps.o.box_rows > 0 && !p.partial_o &&
-        (!p.packed_q || rows >= kWarpRows || (is_cut(maps.o) && ends_with(maps.o, i32(sequence.q_begin) + row, rows)));
+        (!p.packed_q || rows >= kWarpRows || sequence.q_begin + sequence.slot_len_q >= maps.o.rows);
     if (!kHasOutputRoom && has_q) barrier_sync(1 + group, 128);  // all four warps are done with Q
     if (leaves_by_copy && rows > 0)
       send_output(kHasOutputRoom ? smem_o + group * kLayout.o_panels * OTile::kPanelBytes
                                  : smem_q + q_stage(group) * QTile::kBytes,
                   r, scale);
-    else if (rows > 0)
+    else if (rows > 0) {
+      sequence = this->in_tensors(sequence);
       Base::finish_output(nullptr, r, scale);
+    }
     if (has_q) q_place.next();
   }
   // With two slots: the one before this tile's is free when its O has left, which is asked for only now, since nothing
@@ -683,9 +662,7 @@ struct ForwardSm90 : ForwardSm90Work<Element, dim_v, tile_q, tile_k, blocks, ser
       __syncwarp();
       if (lane == 0) {
         const i32 first_row = tile_row + r.first_row;
-        const TmaPlace place =
-            is_cut(maps.o) ? cut_place(maps.o, i32(sequence.q_begin) + first_row, sequence.slot_len_q - first_row, head)
-                           : query_place(first_row);
+        const TmaPlace place = query_place(first_row);
 #pragma unroll
         for (int panel = first; panel < OTile::kPanels && panel < first + kAtOnce; ++panel)
           tma_store(maps.o.map, {panel * 64, place.row, place.head * maps.o.head_step, place.slot * maps.o.slot_step},

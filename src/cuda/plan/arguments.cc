@@ -100,26 +100,26 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   constexpr i32 kMostShortKeys = 1024;
   const bool is_short = p.hint_len_k <= kMostShortKeys && p.dtype != MICA_FP8_E4M3 && !row.traits.latent;
   const Lines lines = is_short ? Lines::ONE : Lines::TWO;
-  const auto encode_rows = [](bool cuts, const RowsShape& rows, i32 box_rows, MappedRows& mapped, Lines lines_of_box) {
-    return cuts ? encode_cut_map(rows, box_rows, mapped, lines_of_box)
-                : encode_map(rows, box_rows, mapped, lines_of_box);
+  // Packed sequences have slots as long as the longest is said to be, and a tile at least; 0: no slots.
+  const bool has_slots = row.traits.cuts_boxes && forward.splits.num_splits == 1;
+  const i32 slot_rows_q = has_slots && is_packed_q(p) ? max_of(p.hint_len_q, row.tile_q) : 0;
+  const i32 slot_rows_k = has_slots && is_packed_k(p) ? max_of(p.hint_len_k, row.tile_k) : 0;
+  const auto encode_rows = [](const RowsShape& rows, i32 slot_rows, i32 box_rows, MappedRows& mapped, Lines of_box) {
+    return slot_rows > 0 ? encode_packed_map(rows, slot_rows, box_rows, mapped, of_box)
+                         : encode_map(rows, box_rows, mapped, of_box);
   };
-  const auto encode_queries = [&](bool cuts, const RowsShape& rows, i32 box_rows, MappedRows& mapped, Lines of_box) {
+  const auto encode_queries = [&](const RowsShape& rows, i32 box_rows, MappedRows& mapped, Lines of_box) {
     return p.joined_heads > 0 ? encode_joined_map(rows, p.joined_heads, box_rows, mapped, of_box)
-                              : encode_rows(cuts && is_packed_q(p), rows, box_rows, mapped, of_box);
+                              : encode_rows(rows, slot_rows_q, box_rows, mapped, of_box);
   };
-  // Sequences of one length that is a multiple of a box end with one anyway.
-  const bool is_whole_q = p.total_q == i64(p.batch) * p.hint_len_q && p.hint_len_q % 64 == 0;
   const i32 box_rows_q = p.joined_heads > 0 ? joined_boxes(p.joined_heads).rows_of_box : kBoxRows;
-  mica_status status = encode_queries(row.traits.cuts_boxes && !is_whole_q, q, box_rows_q, params.q, lines);
+  mica_status status = encode_queries(q, box_rows_q, params.q, lines);
   if (!fetches_rows(p, row)) {
     const i32 box_rows = p.page_size > 0 && !row.traits.latent ? std::gcd(p.page_size, row.tile_k) : row.tile_k;
-    const bool is_whole = p.total_k == i64(p.batch) * p.hint_len_k && p.hint_len_k % row.tile_k == 0;
-    const bool cuts = row.traits.cuts_boxes && (p.vectors & MICA_CU_SEQLENS_K) && p.page_size == 0 && !is_whole;
     const auto encode = [&](const Tensor& tensor, i32 dim, MappedRows& mapped) {
       return row.traits.page_blocks
                  ? encode_block_map(rows_shape(tensor), box_rows, ceil_div(dim, kPanelColumns), mapped, lines)
-                 : encode_rows(cuts, rows_shape(tensor), box_rows, mapped, lines);
+                 : encode_rows(rows_shape(tensor), slot_rows_k, box_rows, mapped, lines);
     };
     if (status == MICA_OK) status = encode(p.k, row.dim_qk, params.k);
     if (status == MICA_OK) status = encode(p.v, row.dim_v, params.v);
@@ -129,7 +129,7 @@ mica_status forward_maps_params(const ForwardParams& forward, const Problem& p, 
   RowsShape o = rows_shape(p.o);
   if (status == MICA_OK && o.dtype == p.dtype && !why_no_map(o)[0] && forward.joined_rows == kBoxRows &&
       box_rows_q % kWarpRows == 0)
-    status = encode_queries(row.traits.cuts_boxes, o, kWarpRows, params.o, Lines::TWO);
+    status = encode_queries(o, kWarpRows, params.o, Lines::TWO);
   return status;
 }
 

@@ -14,11 +14,10 @@ constexpr i32 kDrawnAhead = 3;
 // the longest is said to be, so that nobody searches for them.
 constexpr i32 kPackedEvenly = 2;
 
-// MappedRows::rows of packed sequences whose boxes end with them, past which the copy engine brings zeros and writes
-// nothing. Slot s of the map are the box_rows rows from row s on: a box of n rows from row r on begins at row
-// box_rows - n of slot r + n - box_rows, if there are as many rows before it.
-constexpr i64 kCutRows = 0;
-
+// Packed sequences to the copy engine: slots of MappedRows::rows rows, one from each row of the tensor on. A sequence
+// that ends with a slot is its last rows: past them the engine brings zeros and writes nothing. Before the first slot's
+// end sequences end in it: their last boxes reach into the next one. (A map must begin within its tensor.)
+//
 // Which rows of kernels.def know of that.
 MICA_HD constexpr bool forward_sm90_cuts(u32 served, i32 cluster) { return served == 0 && cluster == 0; }
 

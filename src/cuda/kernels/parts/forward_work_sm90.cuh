@@ -64,6 +64,7 @@ struct ForwardWorkSm90 : Block {
   WorkRing<kItemBytes> work_ring;
   u32 nearly_done, confirmed;  // barriers; the second is the first of two, of each slot of the ring
   i32* lengths;                // room for those that are read ahead
+  i32 slot_rows_q, slot_rows_k;
   i64 tile_lse_first;
 
   // The warp that finds the query tile that comes next, and tells the others.
@@ -100,7 +101,7 @@ struct ForwardWorkSm90 : Block {
     for (i32 work = i32(blockIdx.x); work >= 0; work = next_item(counter, work)) {
       if (!this->locate(work)) continue;
       work_ring.wait_empty();
-      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+      store_place();
       announce(work, true);
       await_end(parity);
     }
@@ -132,7 +133,7 @@ struct ForwardWorkSm90 : Block {
       band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
       tiles = this->tiles_of(first_row, min_of(first_row + 2 * tile_q, sequence.len_q));
       work_ring.wait_empty();
-      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+      store_place();
       announce(work, false);
       const u32 told = mail + message.stage * kBarrierBytes;
       const u32 slot = mail + kMessages * kBarrierBytes + message.stage * 4;
@@ -203,7 +204,7 @@ struct ForwardWorkSm90 : Block {
     tiles = TileRange{__shfl_sync(kAll, bound, 0), 0, 0, __shfl_sync(kAll, bound, 1)};
     own.begin = clamp_to(own.begin, tiles.begin, tiles.end);
     own.end = clamp_to(own.end, own.begin, tiles.end);
-    work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+    store_place();
     work_ring.store(
         0, Tile{i32(index), tile_row, sequence.len_q, sequence.len_k, tiles.begin, tiles.end, this->lse_first()});
 #pragma unroll
@@ -241,7 +242,7 @@ struct ForwardWorkSm90 : Block {
         tile_row = found.tile * tile_q;
         work_ring.wait_empty();
         sequence = sequence_of(table, batch_index);
-        work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+        store_place();
         band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
         tiles = TileRange{0, 0, 0, 0};
         const i32 row_end = min_of(tile_row + tile_q, sequence.len_q);
@@ -296,7 +297,7 @@ struct ForwardWorkSm90 : Block {
         if (p.packed_q) found = *part.where;
         if (draws) counter.ask();
       }
-      work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+      store_place();
       announce(work, false);
       if (is_given && (before < 0 || !p.packed_q)) {  // of two that are told of, neither needs to be confirmed yet
         before = batch_index;
@@ -345,7 +346,7 @@ struct ForwardWorkSm90 : Block {
       const bool is_announced = is_ahead ? tiles.begin < tiles.end : tile_row < sequence.slot_len_q;
       if (is_announced) {
         work_ring.wait_empty();
-        work_ring.store(kPlace, Place{sequence, head, batch_index, split, 0});
+        store_place();
         announce(work, !is_ahead);
         ahead += i32(is_ahead);
       }
@@ -445,7 +446,7 @@ struct ForwardWorkSm90 : Block {
     __syncwarp();
     for (i32 item = 0; item < items; ++item) {
       const Place place = work_ring.template load_item<Place>(item, kPlace);
-      is_right &= is_same(place.sequence, sequence_of(p.sequences, place.batch_index));
+      is_right &= is_same(in_tensors(place.sequence), sequence_of(p.sequences, place.batch_index));
     }
     for (i32 item = 0; item < items; ++item) confirm(item, is_right);
     return is_right;
@@ -472,6 +473,35 @@ struct ForwardWorkSm90 : Block {
     }
     if (threadIdx.x % 32 == 0 && work == max_of(items, i32(gridDim.x)) + i32(gridDim.x) - 1)
       store_relaxed(counter.counter, 0);
+  }
+  MICA_DEVICE void store_place() const {
+    work_ring.store(kPlace, Place{in_slots(sequence), head, batch_index, split, 0});
+  }
+  // Where the copy engine has the rows of a packed sequence (packed_sm90.h): a slot that ends with the tile's last row,
+  // or the first one. Parts are whole tensors.
+  MICA_DEVICE bool has_slots() const { return begins_ahead && !p.partial_o; }
+  MICA_DEVICE Sequence in_slots(Sequence s) const {
+    if (has_slots() && p.packed_q) {
+      const i32 rows = min_of(s.slot_len_q - tile_row, slot_rows_q);
+      s.q_slot = max_of(i32(s.q_begin) + tile_row + rows - slot_rows_q, 0);
+      s.q_begin -= s.q_slot;
+    }
+    if (has_slots() && p.sequences.cu_seqlens_k) {
+      s.k_slot = max_of(i32(s.k_begin) + s.len_k - slot_rows_k, 0);
+      s.k_begin -= s.k_slot;
+    }
+    return s;
+  }
+  MICA_DEVICE Sequence in_tensors(Sequence s) const {
+    if (has_slots() && p.packed_q) {
+      s.q_begin += s.q_slot;
+      s.q_slot = 0;
+    }
+    if (has_slots() && p.sequences.cu_seqlens_k) {
+      s.k_begin += s.k_slot;
+      s.k_slot = 0;
+    }
+    return s;
   }
   // A query tile whose place is stored; is_sure: it is what it is taken for.
   MICA_DEVICE void announce(i32 work, bool is_sure) {
