@@ -348,15 +348,16 @@ bool is_for_tall_joined(const Problem& p, const Device& device) {
 }
 
 // Whether blocks in pairs can take the problem, a dense one of which every row sees a key, and gain by it
-// (docs/design/tuning.md). Where a head's tiles are odd, the last one has two SMs: without a mask if that makes no
-// further round, and of many tiles. Of e4m3 fewer keys suffice: V is transposed once for both blocks.
+// (docs/design/tuning.md); under a mask those of 128 columns do not. Where a head's tiles are odd, the last one has two
+// SMs: without a mask if that makes no further round, and of many tiles. Of e4m3 fewer keys suffice: V is transposed
+// once for both blocks.
 bool suits_pairs(const KernelRow& row, const Problem& p, const Device& device) {
-  constexpr i32 kManyTiles = 42;
+  constexpr i32 kManyTiles = 42, kHasNoMask = 128;
   const i32 least_keys_of_sm = row.dtype != MICA_FP8_E4M3 ? 24 : is_banded(p) ? 15 : 3;
   const bool is_plain =
       p.vectors == 0 && p.len_new == 0 && p.page_size == 0 && p.joined_heads == 0 && p.num_splits <= 1;
-  const bool sees_keys =
-      !is_banded(p) || (p.causal && p.window_left >= MICA_MAX_SEQLEN && p.shift >= 0 && p.max_len_q <= p.max_len_k);
+  const bool sees_keys = !is_banded(p) || (row.dim_qk > kHasNoMask && p.causal && p.window_left >= MICA_MAX_SEQLEN &&
+                                           p.shift >= 0 && p.max_len_q <= p.max_len_k);
   const i32 num_sms = device.num_sms, of_head = ceil_div(p.max_len_q, row.tile_q);
   const i64 heads = i64(p.batch) * p.heads_q, pairs = heads * ceil_div(of_head, 2);
   const bool is_even = is_banded(p) ? of_head % 2 == 0 || of_head >= kManyTiles

@@ -449,6 +449,13 @@ TEST_F(PlanTest, BlocksInPairsShareKeys) {
   a.sequences.vectors = MICA_SEQUSED_K;
   EXPECT_EQ(kernel_of(a), single) << "lengths";
 
+  // 128 columns: without a mask.
+  a = wide(4000, 5000);
+  for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) t->shape[3] = 128;
+  EXPECT_EQ(kernel_of(a), "cuda/forward_sm90_bf16_d128");
+  a.mask.causal = MICA_CAUSAL_NONE;
+  EXPECT_EQ(kernel_of(a), "cuda/forward_sm90_bf16_d128_cluster");
+
   // e4m3: by fewer keys, and by fewest where nothing is hidden.
   const auto small = [&](int64_t rows, bool causal) {
     mica_attention b = wide(rows, rows);

@@ -117,8 +117,10 @@ struct ForwardWorkSm90 : Block {
   MICA_DEVICE void init_mail() const {
     for (i32 i = 0; i < kMessages; ++i) mbarrier_init(mail + i * kBarrierBytes, 1);
   }
-  // Where a consumer's 64 rows begin in the block's tile.
-  MICA_DEVICE i32 group_row(i32 group) const { return group * this->consumer_rows(); }
+  // Where a consumer's 64 rows begin in the block's tile. Woven: those of a pair's blocks take turns, so that at a
+  // diagonal both have about as many that see a key tile; not with two consumers, which lose by it (tuning.md).
+  static constexpr bool kWoven = cluster == 2 && kConsumers == 3;
+  MICA_DEVICE i32 group_row(i32 group) const { return kWoven ? group * 128 : group * this->consumer_rows(); }
   MICA_DEVICE void deal_out_pairs() {
     constexpr u64 kCountMask = (u64(1) << WorkCounter::kCountBits) - 1;
     const i32 rank = i32(block_rank()), pairs = i32(gridDim.x / 2);
@@ -128,7 +130,7 @@ struct ForwardWorkSm90 : Block {
     split = 0;
     for (i32 work = i32(blockIdx.x / 2); work >= 0; message.next()) {
       const i32 first_row = this->locate_evenly(work) * (2 * tile_q);
-      tile_row = first_row + rank * tile_q;
+      tile_row = first_row + rank * (kWoven ? 64 : tile_q);
       sequence = even_sequence();
       band = served_band<Block::kServed>(p.band, sequence.len_q, sequence.len_k);
       tiles = this->tiles_of(first_row, min_of(first_row + 2 * tile_q, sequence.len_q));
