@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <regex>
+#include <utility>
 #include <vector>
 
 #include "cli/text.h"
@@ -28,16 +29,19 @@ std::vector<std::string> programs(const doctor::Outlook& outlook, const std::str
 }  // namespace
 
 nlohmann::json find_flash_attn(const doctor::Outlook& outlook, const std::string& library, const std::string& machine) {
-  nlohmann::json found = {{"python", nullptr}, {"flash_attn", nullptr}, {"transformers", nullptr}};
+  nlohmann::json found = {
+      {"python", nullptr}, {"flash_attn", nullptr}, {"flash_attn_3", nullptr}, {"transformers", nullptr}};
   std::optional<doctor::PythonInstall> python;
   for (const std::string& program : programs(outlook, library))
     if ((python = doctor::read_python(outlook, program, machine))) break;
   if (!python) return found;
   found["python"] = {{"program", python->program}, {"version", python->facts.version.text()}, {"kind", python->kind}};
-  if (const doctor::InstalledPackage* package = python->package("flash-attn")) {
-    const bool is_mica = package->version.find("+mica") != std::string::npos;
-    found["flash_attn"] = {{"version", package->version}, {"is_mica", is_mica}, {"site", package->site}};
-  }
+  for (const auto& [distribution, key] :
+       {std::pair{"flash-attn", "flash_attn"}, std::pair{"flash-attn-3", "flash_attn_3"}})
+    if (const doctor::InstalledPackage* package = python->package(distribution)) {
+      const bool is_mica = package->version.find("+mica") != std::string::npos;
+      found[key] = {{"version", package->version}, {"is_mica", is_mica}, {"site", package->site}};
+    }
   if (const doctor::InstalledPackage* package = python->package("transformers"))
     found["transformers"] = package->version;
   return found;
@@ -48,16 +52,18 @@ std::string flash_attn_text(const nlohmann::json& found) {
   const auto text = [](const nlohmann::json& value) { return value.get<std::string>(); };
   const nlohmann::json& python = found["python"];
   std::string lines = "python     " + text(python["version"]) + ", " + text(python["program"]) + "\n";
-  if (const nlohmann::json& package = found["flash_attn"]; package.is_null())
-    lines += "flash_attn none in that Python\n";
-  else
-    lines += "flash_attn " + text(package["version"]) + ", " +
-             (package["is_mica"] ? "Mica's drop-in, in " : "upstream's, not Mica's, in ") + text(package["site"]) +
-             "\n";
-  if (const nlohmann::json& package = found["flash_attn"];
-      !package.is_null() && package["is_mica"] && !found["transformers"].is_null())
-    lines += "           registers its own function for flash_attention_2 with Transformers " +
-             text(found["transformers"]) + ", unless MICA_TRANSFORMERS=off\n";
+  if (found["flash_attn"].is_null()) lines += "flash_attn none in that Python\n";
+  for (const auto& [key, name] :
+       {std::pair{"flash_attn", "flash_attention_2"}, std::pair{"flash_attn_3", "flash_attention_3"}}) {
+    const nlohmann::json& package = found[key];
+    if (package.is_null()) continue;
+    const bool is_mica = package["is_mica"];
+    lines += std::string(key) + " " + text(package["version"]) + ", " +
+             (is_mica ? "Mica's drop-in, in " : "upstream's, not Mica's, in ") + text(package["site"]) + "\n";
+    if (is_mica && !found["transformers"].is_null())
+      lines += "           registers its own function for " + std::string(name) + " with Transformers " +
+               text(found["transformers"]) + ", unless MICA_TRANSFORMERS=off\n";
+  }
   return lines;
 }
 

@@ -8,6 +8,7 @@ import mica
 import torch
 from flash_attn._autograd import attention as _with_options
 from flash_attn._numbers import chunk_of, window_of
+from flash_attn._transformers import Registration
 from flash_attn_3._combine import combine
 from flash_attn_3._fp8 import factors_of, factors_of_beta, forward_only
 from flash_attn_3._native import Deterministic, forward, joined, scale_of
@@ -260,3 +261,9 @@ def get_scheduler_metadata(
 ):
     """Mica schedules without it: an empty tensor that flash_attn_with_kvcache accepts."""
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
+
+
+# Transformers imports this module when it first loads FlashAttention-3. It leaves num_splits at 1, by which a step of few
+# sequences on a long cache would use few of the GPU's processors: 0 chooses by shape.
+_registration = Registration("flash_attention_3", flash_attn_func, num_splits=0)
+_registration.attach()

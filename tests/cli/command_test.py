@@ -125,7 +125,15 @@ class Info(unittest.TestCase):
                 found = json.loads(run("info", "--json", **environment).stdout)
                 self.assertEqual((found["flash_attn"]["version"], found["flash_attn"]["is_mica"]), (version, "mica" in version))
                 self.assertEqual(found["transformers"], "5.22.2")
+                self.assertIsNone(found["flash_attn_3"])
                 shutil.rmtree(metadata.parent)
+            metadata = site / "flash_attn_3-3.0.0+mica0.1.0.dist-info" / "METADATA"
+            metadata.parent.mkdir()
+            metadata.write_text("Metadata-Version: 2.4\nName: flash_attn_3\nVersion: 3.0.0+mica0.1.0\n")
+            said = run("info", **environment).stdout
+            self.assertIn("flash_attn none", said)
+            self.assertIn("flash_attn_3 3.0.0+mica0.1.0, Mica's drop-in", said)
+            self.assertIn("function for flash_attention_3 with Transformers 5.22.2", said)
 
     def test_matrix_says_yes_or_why_not(self):
         code, rows = run_json("info", "--matrix")

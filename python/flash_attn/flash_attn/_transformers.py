@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformers' attn_implementation="flash_attention_2" with fewer waits for the GPU.
+"""Transformers' attn_implementation="flash_attention_2", and "flash_attention_3" of that drop-in, with fewer waits for the GPU.
 
-Transformers' own function for that name asks in every layer whether the positions of one sequence's prompt are those of
+Transformers' own function for those names asks in every layer whether the positions of one sequence's prompt are those of
 packed sequences, and counts the tokens of a static cache's mask twice: each waits for the GPU. The function here, registered by
-Transformers' AttentionInterface when Transformers first loads flash_attn, asks the same once in a forward pass; where the
+Transformers' AttentionInterface when Transformers first loads the drop-in, asks the same once in a forward pass; where the
 answer is that one sequence follows its positions, or that the mask hides nothing, it calls flash_attn_func with what
 Transformers would have called it with. Everything else, and every argument that is not known here, goes to Transformers' own
 function (`transformers_function()`). MICA_TRANSFORMERS=off in the environment leaves that one in its place.
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from .flash_attn_interface import flash_attn_func
 
-NAME = "flash_attention_2"
 # What Transformers' functions may take, in the versions that were read (4.57 to 5.23). One with more is left alone.
 _FORWARD = frozenset((
     "module", "query", "key", "value", "attention_mask", "dropout", "scaling", "sliding_window", "softcap", "is_causal", "s_aux",
@@ -36,11 +35,6 @@ _SAY_NOTHING = frozenset((
     "position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "output_router_logits",
     "num_items_in_batch", "layer_idx", "logits_to_keep"))
 _HALVES = (torch.bfloat16, torch.float16)
-
-_theirs: Optional[Callable[..., Any]] = None
-_utils: Any = None
-_flash: Any = None
-_parts: Tuple[Any, ...] = ()
 
 
 def _parts_now(flash: Any, utils: Any) -> Tuple[Any, ...]:
@@ -70,7 +64,7 @@ _memory = _Memory()
 
 
 def _is_one_sequence(position_ids: Tensor) -> bool:
-    return not bool(_utils._is_packed_sequence(position_ids, 1))
+    return not bool(sys.modules["transformers.modeling_flash_attention_utils"]._is_packed_sequence(position_ids, 1))
 
 
 def _hides_nothing(mask: Tensor) -> bool:
@@ -114,47 +108,6 @@ def _visible_keys(module: Any, batch: int, rows: int, keys: int, mask: Optional[
     return named if _once(_hides_nothing, _memory.masks, mask, getattr(module, "layer_idx", None)) else 0
 
 
-def flash_attention_forward(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Optional[Tensor],
-    dropout: float = 0.0,
-    scaling: Optional[float] = None,
-    sliding_window: Optional[int] = None,
-    softcap: Optional[float] = None,
-    is_causal: Optional[bool] = None,
-    **kwargs: Any,
-) -> Tuple[Tensor, None]:
-    """query (batch, heads, rows, dim), key and value (batch, key heads, keys, dim) -> ((batch, rows, heads, dim), None)."""
-    if not is_dynamo_tracing() and _utils._flash_fn is flash_attn_func and _parts_now(_flash, _utils) == _parts and (
-            query.dtype in _HALVES) and (kwargs.keys() <= _SAY_NOTHING or all(
-                kwargs[name] is None for name in kwargs.keys() - _SAY_NOTHING)):
-        batch, heads, rows, dim = query.shape
-        held = key.shape[2]
-        keys = 0
-        if batch and heads and rows and 0 < dim == value.shape[-1]:
-            keys = _visible_keys(module, batch, rows, held, attention_mask, kwargs.get("position_ids"))
-        if keys:
-            # Transformers compares the window with all the keys of a static cache: one that is wider than those that are
-            # visible hides none of them.
-            window = (-1, -1)
-            if sliding_window is not None and keys > sliding_window:
-                window = (sliding_window - 1, sliding_window - 1)
-            if keys != held:
-                key, value = key[:, :, :keys], value[:, :, :keys]
-            return flash_attn_func(
-                query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), dropout, scaling,
-                module.is_causal if is_causal is None else is_causal, window, 0.0 if softcap is None else softcap, None,
-                torch.is_grad_enabled() and os.environ.get("FLASH_ATTENTION_DETERMINISTIC") == "1"), None
-    if is_causal is not None:
-        kwargs["is_causal"] = is_causal
-    assert _theirs is not None
-    return _theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, sliding_window=sliding_window,
-                   softcap=softcap, **kwargs)
-
-
 def _is_known(registered: Any, flash: Any, utils: Any) -> bool:
     """Whether the functions are Transformers' own, nobody else's, and take no argument that is not known here."""
     parts = _parts_now(flash, utils)
@@ -165,31 +118,95 @@ def _is_known(registered: Any, flash: Any, utils: Any) -> bool:
             list(inspect.signature(utils._is_packed_sequence).parameters) == ["position_ids", "batch_size"])
 
 
-def attach() -> bool:
-    """Registers the function above where Transformers is loaded, is a version that is known here, and has its own under the
-    name; whether it is registered now."""
-    global _theirs, _utils, _flash, _parts
-    if os.environ.get("MICA_TRANSFORMERS") == "off":
-        return False
-    modeling: Any = sys.modules.get("transformers.modeling_utils")
-    utils: Any = sys.modules.get("transformers.modeling_flash_attention_utils")
-    flash: Any = sys.modules.get("transformers.integrations.flash_attention")
-    try:
-        registered = modeling.AttentionInterface()[NAME]
-        if registered is flash_attention_forward:
-            return True
-        is_known = _is_known(registered, flash, utils)
-    except (AttributeError, KeyError, TypeError, ValueError):  # not loaded, or not what it was
-        return False
-    if is_known:
-        _theirs, _utils, _flash, _parts = registered, utils, flash, _parts_now(flash, utils)
-        modeling.AttentionInterface.register(NAME, flash_attention_forward)
-    return is_known
+class Registration:
+    """Under a name of Transformers', around the flash_attn_func that Transformers loads for it. options: arguments of that
+    function which Transformers does not give."""
+
+    def __init__(self, name: str, flash_function: Callable[..., Any], **options: Any) -> None:
+        self._name, self._flash_function, self._options = name, flash_function, options
+        self._has_dropout = "dropout_p" in inspect.signature(flash_function).parameters
+        self.function: Callable[..., Any] = self._forward  # one object, which can be found again
+        self._theirs: Optional[Callable[..., Any]] = None
+        self._utils: Any = None
+        self._flash: Any = None
+        self._parts: Tuple[Any, ...] = ()
+
+    def attach(self) -> bool:
+        """Registers `function` where Transformers is loaded, is a version that is known here, and has its own under the name;
+        whether it is registered now."""
+        if os.environ.get("MICA_TRANSFORMERS") == "off":
+            return False
+        modeling: Any = sys.modules.get("transformers.modeling_utils")
+        utils: Any = sys.modules.get("transformers.modeling_flash_attention_utils")
+        flash: Any = sys.modules.get("transformers.integrations.flash_attention")
+        try:
+            registered = modeling.AttentionInterface()[self._name]
+            if registered is self.function:
+                return True
+            is_known = _is_known(registered, flash, utils)
+        except (AttributeError, KeyError, TypeError, ValueError):  # not loaded, or not what it was
+            return False
+        if is_known:
+            self._theirs, self._utils, self._flash, self._parts = registered, utils, flash, _parts_now(flash, utils)
+            modeling.AttentionInterface.register(self._name, self.function)
+        return is_known
+
+    def transformers_function(self) -> Optional[Callable[..., Any]]:
+        """Transformers' own, if `function` is registered in its place."""
+        modeling: Any = sys.modules.get("transformers.modeling_utils")
+        is_attached = modeling is not None and modeling.AttentionInterface()[self._name] is self.function
+        return self._theirs if is_attached else None
+
+    def _forward(
+        self,
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Optional[Tensor],
+        dropout: float = 0.0,
+        scaling: Optional[float] = None,
+        sliding_window: Optional[int] = None,
+        softcap: Optional[float] = None,
+        is_causal: Optional[bool] = None,
+        **kwargs: Any,
+    ) -> Tuple[Tensor, None]:
+        """query (batch, heads, rows, dim), key and value (batch, key heads, keys, dim) -> ((batch, rows, heads, dim), None)."""
+        if not is_dynamo_tracing() and self._utils._flash_fn is self._flash_function and (
+                _parts_now(self._flash, self._utils) == self._parts) and query.dtype in _HALVES and (
+                    not dropout or self._has_dropout) and (kwargs.keys() <= _SAY_NOTHING or all(
+                        kwargs[name] is None for name in kwargs.keys() - _SAY_NOTHING)):
+            batch, heads, rows, dim = query.shape
+            held = key.shape[2]
+            keys = 0
+            if batch and heads and rows and 0 < dim == value.shape[-1]:
+                keys = _visible_keys(module, batch, rows, held, attention_mask, kwargs.get("position_ids"))
+            if keys:
+                # Transformers compares the window with all the keys of a static cache: one that is wider than those that are
+                # visible hides none of them.
+                window = (-1, -1)
+                if sliding_window is not None and keys > sliding_window:
+                    window = (sliding_window - 1, sliding_window - 1)
+                if keys != held:
+                    key, value = key[:, :, :keys], value[:, :, :keys]
+                options = {**self._options, "dropout_p": dropout} if dropout else self._options
+                return self._flash_function(
+                    query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), softmax_scale=scaling,
+                    causal=module.is_causal if is_causal is None else is_causal, window_size=window,
+                    softcap=0.0 if softcap is None else softcap,
+                    deterministic=torch.is_grad_enabled() and os.environ.get("FLASH_ATTENTION_DETERMINISTIC") == "1",
+                    **options), None
+        if is_causal is not None:
+            kwargs["is_causal"] = is_causal
+        assert self._theirs is not None
+        return self._theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                            sliding_window=sliding_window, softcap=softcap, **kwargs)
+
+
+registration = Registration("flash_attention_2", flash_attn_func)
 
 
 def transformers_function() -> Optional[Callable[..., Any]]:
-    """Transformers' own, if the one here is registered in its place. To have it back:
+    """To have it back:
     transformers.AttentionInterface.register("flash_attention_2", flash_attn._transformers.transformers_function())"""
-    modeling = sys.modules.get("transformers.modeling_utils")
-    is_attached = modeling is not None and modeling.AttentionInterface()[NAME] is flash_attention_forward
-    return _theirs if is_attached else None
+    return registration.transformers_function()

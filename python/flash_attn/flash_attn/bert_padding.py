@@ -106,4 +106,4 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 # Transformers imports this module when it first loads flash_attn, and hardly anybody else does.
-_transformers.attach()
+_transformers.registration.attach()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drop-in registers for attn_implementation="flash_attention_2": how often it waits for the device, and that what it
-remembers is never old."""
+"""What the drop-ins register for attn_implementation="flash_attention_2" and "flash_attention_3": how often they wait for the
+device, and that what they remember is never old."""
 
 import os
 import subprocess
@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", minversion="4.57", reason="no transformers 4.57 or later here")
 flash_attn = pytest.importorskip("flash_attn", reason="the drop-in flash_attn is not installed")
+flash_attn_3 = pytest.importorskip("flash_attn_interface", reason="the drop-in flash_attn_interface is not installed")
 if "mica" not in flash_attn.__version__:
     pytest.skip(f"flash_attn is upstream's {flash_attn.__version__}", allow_module_level=True)
 
@@ -30,24 +31,46 @@ ONE = torch.arange(20)[None]
 TOLERANCE = dict(rtol=0.05, atol=0.05)
 
 
+class Dropin:
+    def __init__(self, name, functions, registration):
+        self.name, self.functions, self.registration = name, functions, registration
+
+    def register_theirs(self):
+        AttentionInterface.register(self.name, theirs.flash_attention_forward)
+
+
+DROPINS = {one.name: one for one in (Dropin("flash_attention_2", flash_attn, _transformers.registration),
+                                     Dropin("flash_attention_3", flash_attn_3, flash_attn_3._registration))}
+of_both = pytest.mark.parametrize("dropin", DROPINS, indirect=True)
+
+
 @pytest.fixture
-def model(pretend_there_is_a_gpu):  # noqa: F811
-    """bf16 and attached, as a first call leaves it."""
-    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
-    assert _transformers.attach()
+def dropin(request, monkeypatch, pretend_there_is_a_gpu):  # noqa: F811
+    """FlashAttention-2's where a test names none. Attached."""
+    one = DROPINS[getattr(request, "param", "flash_attention_2")]
+    # 4.57, which is not told the name here, takes FlashAttention-3's functions where it believes in them.
+    monkeypatch.setattr(flash_utils, "is_flash_attn_3_available", lambda *_, **__: one.functions is flash_attn_3, raising=False)
+    one.register_theirs()
+    assert one.registration.attach()
+    yield one
+    one.register_theirs()
+
+
+@pytest.fixture
+def model(dropin):
+    """bf16, as a first call leaves it."""
     made = build(transformers.Qwen3Config(num_hidden_layers=LAYERS, **SMALL), "eager", torch.bfloat16)
-    made.config._attn_implementation = "flash_attention_2"
+    made.config._attn_implementation = dropin.name
     with torch.no_grad():
         made(ids_of(2), use_cache=False)
-    assert flash_utils._flash_fn is flash_attn.flash_attn_func
+    assert flash_utils._flash_fn is dropin.functions.flash_attn_func
     _transformers._memory.positions.clear()
     _transformers._memory.masks.clear()
-    yield made
-    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    return made
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, dropin):
     """The shapes of the positions that were looked at, and of the calls of both flash functions."""
     seen = {"positions": 0, "dense": 0, "packed": 0}
 
@@ -58,10 +81,10 @@ def asked(monkeypatch):
         return counted
 
     monkeypatch.setattr(flash_utils, "_is_packed_sequence", counting("positions", flash_utils._is_packed_sequence))
-    dense = counting("dense", flash_attn.flash_attn_func)
-    monkeypatch.setattr(_transformers, "flash_attn_func", dense)
+    dense = counting("dense", dropin.functions.flash_attn_func)
+    monkeypatch.setattr(dropin.registration, "_flash_function", dense)
     monkeypatch.setattr(flash_utils, "_flash_fn", dense)
-    monkeypatch.setattr(flash_utils, "_flash_varlen_fn", counting("packed", flash_attn.flash_attn_varlen_func))
+    monkeypatch.setattr(flash_utils, "_flash_varlen_fn", counting("packed", dropin.functions.flash_attn_varlen_func))
     return seen
 
 
@@ -71,12 +94,13 @@ def ids_of(length, batch=1):
 
 def eager_of(model, positions, lengths=None):
     """Logits in eager; of packed sequences, one by one."""
+    flash = model.config._attn_implementation
     model.config._attn_implementation = "eager"
     ids = ids_of(positions.shape[1])
     with torch.no_grad():
         parts = ids.split(lengths, 1) if lengths else [ids]
         made = torch.cat([model(part, use_cache=False).logits for part in parts], 1)
-    model.config._attn_implementation = "flash_attention_2"
+    model.config._attn_implementation = flash
     return made
 
 
@@ -85,6 +109,7 @@ def flash_of(model, positions):
         return model(ids_of(positions.shape[1]), position_ids=positions, use_cache=False).logits
 
 
+@of_both
 @pytest.mark.parametrize("rows", [1, 20])
 def test_the_positions_of_a_prompt_are_looked_at_once(model, asked, rows):
     got = flash_of(model, ONE[:, :rows])
@@ -94,8 +119,9 @@ def test_the_positions_of_a_prompt_are_looked_at_once(model, asked, rows):
     assert asked["positions"] == 2 * int(rows > 1)  # a pass of its own, whose positions may have changed unseen
 
 
+@of_both
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
-def test_how_often_a_prefill_waits_for_the_gpu(model):
+def test_how_often_a_prefill_waits_for_the_gpu(model, dropin):
     def waits():
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("warn")
@@ -112,10 +138,11 @@ def test_how_often_a_prefill_waits_for_the_gpu(model):
     with torch.no_grad():
         model(ids, use_cache=False)
         here = waits()
-        AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+        dropin.register_theirs()
         assert here <= waits() - (LAYERS - 1)
 
 
+@of_both
 def test_packed_positions_are_packed_in_every_layer(model, asked):
     got = flash_of(model, PACKED.clone())
     assert asked["packed"] == LAYERS and asked["dense"] == 0
@@ -133,13 +160,13 @@ def test_positions_that_change_in_place(model, asked, unseen):
     # No is remembered for longer than a pass: such calls go Transformers' own way, which looks itself.
 
 
-def test_positions_that_change_between_two_layers(model):
+def test_positions_that_change_between_two_layers(model, dropin):
     def pack(module, args, kwargs):
         kwargs["position_ids"].copy_(PACKED)
 
     last = model.model.layers[-1].self_attn.register_forward_pre_hook(pack, with_kwargs=True)
     got = flash_of(model, ONE.clone())
-    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    dropin.register_theirs()
     want = flash_of(model, ONE.clone())
     last.remove()
     assert torch.equal(got, want)
@@ -205,23 +232,25 @@ def test_threads_remember_for_themselves(model):
     assert not wrong
 
 
+@of_both
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_generate_gives_the_tokens_of_transformers_own(model, asked, cache, batch):
+def test_generate_gives_the_tokens_of_transformers_own(model, dropin, asked, cache, batch):
     ids = ids_of(12, batch)
     options = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None, attention_mask=torch.ones_like(ids))
     options.update(dict(cache_implementation="static", disable_compile=True) if cache == "static" else {})
-    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+    dropin.register_theirs()
     want = model.generate(ids, **options)
     has_mask = asked["packed"] > 0  # a static cache's, in later versions, says how much of it there is
     assert not has_mask or cache == "static"
-    AttentionInterface.register("flash_attention_2", _transformers.flash_attention_forward)
+    AttentionInterface.register(dropin.name, dropin.registration.function)
     asked.update(positions=0, dense=0, packed=0)
     got = model.generate(ids, **options)
     assert asked == dict(positions=int(batch == 1 and not has_mask), dense=6 * LAYERS, packed=0)
     assert torch.equal(got, want)
 
 
+@of_both
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_padding_goes_transformers_own_way(model, asked, cache):
     ids = ids_of(12, 2)
@@ -235,27 +264,28 @@ def test_padding_goes_transformers_own_way(model, asked, cache):
     assert torch.equal(got, model.generate(ids, **options))
 
 
-def test_windows_and_softcap_in_a_static_cache(pretend_there_is_a_gpu):  # noqa: F811
+@of_both
+def test_windows_and_softcap_in_a_static_cache(dropin):
     config = transformers.Gemma2Config(num_hidden_layers=4, sliding_window=6, attn_logit_softcapping=3.0,
                                        query_pre_attn_scalar=16, **SMALL)
     made = build(config, "eager", torch.bfloat16)
     options = dict(max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None, cache_implementation="static",
                    disable_compile=True, output_logits=True, return_dict_in_generate=True)
     for length in (3, 11):
-        made.config._attn_implementation = "flash_attention_2"
+        made.config._attn_implementation = dropin.name
         made(ids_of(2), use_cache=False)
-        AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
+        dropin.register_theirs()
         want = made.generate(ids_of(length), **options)
-        assert _transformers.attach()
+        assert dropin.registration.attach()
         got = made.generate(ids_of(length), **options)
         assert torch.equal(got.sequences, want.sequences)
         torch.testing.assert_close(torch.stack(got.logits), torch.stack(want.logits), **TOLERANCE)
-    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
 
 
-def test_the_gradient_of_a_prompt(model):
+@of_both
+def test_the_gradient_of_a_prompt(model, dropin):
     grads = []
-    for implementation in ("flash_attention_2", "eager"):
+    for implementation in (dropin.name, "eager"):
         model.config._attn_implementation = implementation
         model.zero_grad()
         model(ids_of(20), use_cache=False).logits.float().square().mean().backward()
@@ -264,11 +294,12 @@ def test_the_gradient_of_a_prompt(model):
         assert (got - want).abs().max() <= 0.05 * want.abs().max() + 1e-3
 
 
-def test_what_is_not_known_goes_transformers_own_way(model, monkeypatch):
+@of_both
+def test_what_is_not_known_goes_transformers_own_way(model, dropin, monkeypatch):
     calls = []
-    own = _transformers._theirs
-    monkeypatch.setattr(_transformers, "_theirs", lambda *args, **kwargs: calls.append(kwargs) or own(*args, **kwargs))
-    call = _transformers.flash_attention_forward
+    own = dropin.registration._theirs
+    monkeypatch.setattr(dropin.registration, "_theirs", lambda *args, **kwargs: calls.append(kwargs) or own(*args, **kwargs))
+    call = dropin.registration.function
     module = model.model.layers[0].self_attn
     q = torch.randn(1, 4, 8, 16, dtype=torch.bfloat16)
     want, _ = call(module, q, q, q, None)
@@ -283,14 +314,28 @@ def test_what_is_not_known_goes_transformers_own_way(model, monkeypatch):
     assert calls.pop()
     call(module, q, q, q, torch.ones(1, 8, dtype=torch.int64))
     assert calls.pop()
+    call(module, q, q, q, None, dropout=0.5)
+    assert bool(calls) == (dropin.name == "flash_attention_3")  # which has none: Transformers says what becomes of it
+    calls.clear()
     for empty in (q[:0], q[:, :0], q[:, :, :0], q[..., :0]):
         with pytest.raises(ValueError, match="zero dimension"):
             call(module, empty, q[..., :empty.shape[-1]], q[..., :empty.shape[-1]], None)
 
 
+@of_both
+def test_splits_are_chosen_by_shape(model, dropin, monkeypatch):
+    given = []
+    flash_function = dropin.functions.flash_attn_func
+    counted = lambda *args, **kwargs: given.append(kwargs) or flash_function(*args, **kwargs)  # noqa: E731
+    monkeypatch.setattr(dropin.registration, "_flash_function", counted)
+    monkeypatch.setattr(flash_utils, "_flash_fn", counted)
+    flash_of(model, ONE)
+    assert [call.get("num_splits", 0) for call in given] == [0] * LAYERS
+
+
 @pytest.mark.parametrize("module, name", [(theirs, "_flash_attention_forward"), (flash_utils, "_flash_attention_forward"),
                                           (flash_utils, "_get_unpad_data"), (flash_utils, "_upad_input")])
-def test_what_others_put_in_its_place_is_called(model, monkeypatch, module, name):
+def test_what_others_put_in_its_place_is_called(model, dropin, monkeypatch, module, name):
     calls = []
     own = getattr(module, name)
     with monkeypatch.context() as patch:
@@ -300,11 +345,12 @@ def test_what_others_put_in_its_place_is_called(model, monkeypatch, module, name
                        cache_implementation="static", disable_compile=True)
         if module is theirs:
             assert len(calls) == 3 * LAYERS
-        AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
-        assert not _transformers.attach()
-    assert _transformers.attach()
+        dropin.register_theirs()
+        assert not dropin.registration.attach()
+    assert dropin.registration.attach()
 
 
+@of_both
 def test_a_tracer_sees_transformers_own(model):
     own = model(ids_of(20), use_cache=False).logits
     seen = []
@@ -323,35 +369,38 @@ def test_a_tracer_sees_transformers_own(model):
     torch._dynamo.reset()
 
 
-def test_another_version_or_registration_is_left_alone(model, monkeypatch):
-    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
-    assert _transformers.transformers_function() is None
+@of_both
+def test_another_version_or_registration_is_left_alone(dropin, monkeypatch):
+    dropin.register_theirs()
+    assert dropin.registration.transformers_function() is None
     with monkeypatch.context() as patch:
         patch.setattr(flash_utils, "_is_packed_sequence", lambda position_ids, batch_size, more: False)
-        assert not _transformers.attach()
+        assert not dropin.registration.attach()
     with monkeypatch.context() as patch:
         patch.delattr(flash_utils, "_is_packed_sequence")
-        assert not _transformers.attach()
+        assert not dropin.registration.attach()
     with monkeypatch.context() as patch:
         patch.setenv("MICA_TRANSFORMERS", "off")
-        assert not _transformers.attach()
-    assert AttentionInterface()["flash_attention_2"] is theirs.flash_attention_forward
+        assert not dropin.registration.attach()
+    assert AttentionInterface()[dropin.name] is theirs.flash_attention_forward
     mine = lambda *args, **kwargs: None  # noqa: E731
-    AttentionInterface.register("flash_attention_2", mine)
-    assert not _transformers.attach()
-    assert AttentionInterface()["flash_attention_2"] is mine
-    AttentionInterface.register("flash_attention_2", theirs.flash_attention_forward)
-    assert _transformers.attach() and _transformers.attach()
-    assert _transformers.transformers_function() is theirs.flash_attention_forward
+    AttentionInterface.register(dropin.name, mine)
+    assert not dropin.registration.attach()
+    assert AttentionInterface()[dropin.name] is mine
+    dropin.register_theirs()
+    assert dropin.registration.attach() and dropin.registration.attach()
+    assert dropin.registration.transformers_function() is theirs.flash_attention_forward
 
 
 @pytest.mark.parametrize("setting", ["", "off"])
-def test_transformers_loading_it_is_what_attaches(setting):
+@pytest.mark.parametrize("name, loads", [("flash_attention_2", "from flash_attn.bert_padding import pad_input"),
+                                         ("flash_attention_3", "from flash_attn_interface import flash_attn_func")])
+def test_transformers_loading_it_is_what_attaches(name, loads, setting):
     script = ("import flash_attn, sys; assert 'transformers' not in sys.modules\n"
               "import transformers.modeling_utils as m\n"
-              "before = m.AttentionInterface()['flash_attention_2']\n"
-              "from flash_attn.bert_padding import pad_input\n"
-              "print(m.AttentionInterface()['flash_attention_2'] is before, before.__module__)")
+              f"before = m.AttentionInterface()['{name}']\n"
+              f"{loads}\n"
+              f"print(m.AttentionInterface()['{name}'] is before, before.__module__)")
     environment = dict(os.environ, MICA_TRANSFORMERS=setting, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
     said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
     assert said.split() == [str(setting == "off"), "transformers.integrations.flash_attention"]
