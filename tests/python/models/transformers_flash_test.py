@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attn_implementation="flash_attention_2" over the drop-in.
+"""attn_implementation="flash_attention_2" and "flash_attention_3" over the drop-ins.
 
-Transformers offers that name only where it sees a GPU; on the CPU the check alone is bypassed, and the rest of the
+Transformers offers those names only where it sees a GPU; on the CPU the check alone is bypassed, and the rest of the
 path (mask, unpadding, packing, keyword arguments found by signature) is Transformers' own."""
 
 import importlib.metadata
@@ -17,63 +17,72 @@ flash_attn = pytest.importorskip("flash_attn", reason="the drop-in flash_attn is
 if "mica" not in flash_attn.__version__:
     pytest.skip(f"flash_attn is upstream's {flash_attn.__version__}", allow_module_level=True)
 
+import flash_attn_interface  # noqa: E402
 from transformers import modeling_flash_attention_utils as flash_utils  # noqa: E402
 from transformers_test import CAUSAL, batch_with_padding, build, qwen3_06b  # noqa: E402
 
 NAMES = ("qwen3", "gemma2: softcap, windows")
+DROPINS = {"flash_attention_2": flash_attn, "flash_attention_3": flash_attn_interface}
+of_both = pytest.mark.parametrize("flash", DROPINS, indirect=True)
 
 
 @pytest.fixture
-def pretend_there_is_a_gpu(monkeypatch):
+def flash(request, monkeypatch):
+    """The name of a drop-in, FlashAttention-2's where a test does not say; Transformers believes that there is a GPU."""
+    chosen = getattr(request, "param", "flash_attention_2")
     monkeypatch.setattr(flash_utils, "is_flash_attn_2_available", lambda *_, **__: True)
-    # 4.57, which is not told the name here, would take FlashAttention-3's functions where they are installed too.
-    monkeypatch.setattr(flash_utils, "is_flash_attn_3_available", lambda *_, **__: False, raising=False)
+    # 4.57, which is not told the name here, takes FlashAttention-3's functions where they are installed too.
+    monkeypatch.setattr(flash_utils, "is_flash_attn_3_available", lambda *_, **__: chosen == "flash_attention_3", raising=False)
     for name in ("_flash_fn", "_flash_varlen_fn", "_flash_with_kvcache_fn", "_pad_fn", "_unpad_fn",
                  "_process_flash_kwargs_fn", "_loaded_implementation"):
         if hasattr(flash_utils, name):
             monkeypatch.setattr(flash_utils, name, None)
+    return chosen
 
 
-def build_flash(config, dtype=torch.float32):
+def build_flash(config, flash, dtype=torch.float32):
     model = build(config, "eager", dtype)
-    model.config._attn_implementation = "flash_attention_2"
+    model.config._attn_implementation = flash
     return model
 
 
+@of_both
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("side", ["none", "left", "right"])
-def test_logits_equal_eager(pretend_there_is_a_gpu, name, side):
+def test_logits_equal_eager(flash, name, side):
     ids, mask = batch_with_padding(side)
     used = mask.bool()
     with torch.no_grad():
         want = build(CAUSAL[name], "eager")(ids, attention_mask=mask).logits[used]
-        got = build_flash(CAUSAL[name])(ids, attention_mask=mask).logits[used]
-    assert flash_utils._flash_fn is flash_attn.flash_attn_func
+        got = build_flash(CAUSAL[name], flash)(ids, attention_mask=mask).logits[used]
+    assert flash_utils._flash_fn is DROPINS[flash].flash_attn_func
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@of_both
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_generation_equals_eager(pretend_there_is_a_gpu, name):
+def test_greedy_generation_equals_eager(flash, name):
     ids, mask = batch_with_padding("left")
     options = dict(max_new_tokens=8, do_sample=False, attention_mask=mask, pad_token_id=0, eos_token_id=None)
     want = build(CAUSAL[name], "eager").generate(ids, **options)
-    got = build_flash(CAUSAL[name]).generate(ids, **options)
+    got = build_flash(CAUSAL[name], flash).generate(ids, **options)
     assert torch.equal(got, want)
 
 
-def test_packed_rows_and_their_gradient(pretend_there_is_a_gpu):
+@of_both
+def test_packed_rows_and_their_gradient(flash):
     lengths = (5, 9, 3)
     torch.manual_seed(1)
     ids = torch.randint(3, 97, (1, sum(lengths)))
     positions = torch.cat([torch.arange(n) for n in lengths])[None]
-    eager, flash = build(CAUSAL["qwen3"], "eager"), build_flash(CAUSAL["qwen3"])
+    eager, model = build(CAUSAL["qwen3"], "eager"), build_flash(CAUSAL["qwen3"], flash)
     want = torch.cat([eager(part).logits for part in ids.split(lengths, 1)], 1)
-    got = flash(ids, position_ids=positions, use_cache=False).logits
+    got = model(ids, position_ids=positions, use_cache=False).logits
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     want.square().sum().backward()
     got.square().sum().backward()
     grads = {name: parameter.grad for name, parameter in eager.named_parameters()}
-    for name, parameter in flash.named_parameters():
+    for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, grads[name], rtol=1e-3, atol=1e-4)
 
 
@@ -116,10 +125,11 @@ def long_batch_with_padding(device):
     return ids, mask
 
 
+@of_both
 @pytest.mark.parametrize("name", NAMES)
-def test_bf16_logits_within_twice_the_error_of_eager(pretend_there_is_a_gpu, name):
+def test_bf16_logits_within_twice_the_error_of_eager(flash, name):
     models = {impl: build(CAUSAL[name], impl, torch.bfloat16) for impl in ("mica", "eager")}
-    models["flash_attention_2"] = build_flash(CAUSAL[name], torch.bfloat16)
+    models[flash] = build_flash(CAUSAL[name], flash, torch.bfloat16)
     expect_within_twice_eager(models, *long_batch_with_padding("cpu"))
 
 

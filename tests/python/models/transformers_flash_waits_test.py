@@ -14,14 +14,14 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", minversion="4.57", reason="no transformers 4.57 or later here")
 flash_attn = pytest.importorskip("flash_attn", reason="the drop-in flash_attn is not installed")
-flash_attn_3 = pytest.importorskip("flash_attn_interface", reason="the drop-in flash_attn_interface is not installed")
 if "mica" not in flash_attn.__version__:
     pytest.skip(f"flash_attn is upstream's {flash_attn.__version__}", allow_module_level=True)
 
+import flash_attn_interface  # noqa: E402
 from flash_attn import _transformers  # noqa: E402
 from transformers import modeling_flash_attention_utils as flash_utils  # noqa: E402
 from transformers.integrations import flash_attention as theirs  # noqa: E402
-from transformers_flash_test import pretend_there_is_a_gpu  # noqa: E402, F401
+from transformers_flash_test import DROPINS, flash, of_both  # noqa: E402, F401
 from transformers_test import SMALL, build  # noqa: E402
 
 AttentionInterface = transformers.modeling_utils.AttentionInterface
@@ -32,24 +32,20 @@ TOLERANCE = dict(rtol=0.05, atol=0.05)
 
 
 class Dropin:
-    def __init__(self, name, functions, registration):
-        self.name, self.functions, self.registration = name, functions, registration
+    def __init__(self, name, registration):
+        self.name, self.functions, self.registration = name, DROPINS[name], registration
 
     def register_theirs(self):
         AttentionInterface.register(self.name, theirs.flash_attention_forward)
 
 
-DROPINS = {one.name: one for one in (Dropin("flash_attention_2", flash_attn, _transformers.registration),
-                                     Dropin("flash_attention_3", flash_attn_3, flash_attn_3._registration))}
-of_both = pytest.mark.parametrize("dropin", DROPINS, indirect=True)
+REGISTRATIONS = {"flash_attention_2": _transformers.registration, "flash_attention_3": flash_attn_interface._registration}
 
 
 @pytest.fixture
-def dropin(request, monkeypatch, pretend_there_is_a_gpu):  # noqa: F811
-    """FlashAttention-2's where a test names none. Attached."""
-    one = DROPINS[getattr(request, "param", "flash_attention_2")]
-    # 4.57, which is not told the name here, takes FlashAttention-3's functions where it believes in them.
-    monkeypatch.setattr(flash_utils, "is_flash_attn_3_available", lambda *_, **__: one.functions is flash_attn_3, raising=False)
+def dropin(flash):  # noqa: F811
+    """Attached."""
+    one = Dropin(flash, REGISTRATIONS[flash])
     one.register_theirs()
     assert one.registration.attach()
     yield one
@@ -94,13 +90,13 @@ def ids_of(length, batch=1):
 
 def eager_of(model, positions, lengths=None):
     """Logits in eager; of packed sequences, one by one."""
-    flash = model.config._attn_implementation
+    chosen = model.config._attn_implementation
     model.config._attn_implementation = "eager"
     ids = ids_of(positions.shape[1])
     with torch.no_grad():
         parts = ids.split(lengths, 1) if lengths else [ids]
         made = torch.cat([model(part, use_cache=False).logits for part in parts], 1)
-    model.config._attn_implementation = flash
+    model.config._attn_implementation = chosen
     return made
 
 
