@@ -15,12 +15,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/user/reference.md"
 # The package, and the file of each module that offers names of its own.
 PYTHON = {"mica": "python/mica/__init__.py", "mica.distributed": "python/mica/distributed/__init__.py"}
-REGISTRATIONS = {"mica.integrations.transformers": ["register"], "mica.integrations.sdpa": ["register"]}
+# Modules without __all__: the names that are public.
+NAMED = {"mica.fp8": ["attention", "attention_varlen", "attention_with_cache", "quantise"],
+         "mica.integrations.transformers": ["register"], "mica.integrations.sdpa": ["register"]}
 
 HEAD = """# Reference
 
 Written by `tools/build/api_reference.py` from the headers and docstrings; change those. How things hang together:
-[C and C++](../../README.md), [Python](python.md), [several GPUs](distributed.md).
+[C and C++](c.md), [Python](python.md), [several GPUs](distributed.md).
 """
 
 
@@ -94,7 +96,7 @@ def cpp_part():
     text = text[text.index("inline namespace face {"):]
     out = ["## C++\n", "### `mica/mica.hpp`\n"]
     pattern = re.compile(r"(?P<comment>(?:^//[^\n]*\n)+)(?:template [^\n]*\n)?(?P<code>^(?:class|struct) (?P<type>\w+)[^;]*?\{\n.*?^\};"
-                         r"|^(?:inline|constexpr)[^;{]*?\b(?P<function>\w+)\((?:[^;{]|\{\})*)", re.M | re.S)
+                         r"|^(?:inline|constexpr|void|TensorOf<T>)[^;{]*?\b(?P<function>\w+)\((?:[^;{]|\{\})*)", re.M | re.S)
     for match in pattern.finditer(text):
         code = match["code"]
         if match["type"]:
@@ -133,7 +135,7 @@ def signature(node):
 def python_part(complaints):
     out = ["## Python\n"]
     modules = {module: names_of(ROOT / path) for module, path in PYTHON.items()}
-    for module, names in REGISTRATIONS.items():
+    for module, names in NAMED.items():
         modules[module] = {name: ROOT / "python" / (module.replace(".", "/") + ".py") for name in names}
     for module, names in modules.items():
         out.append(f"### `{module}`\n")
