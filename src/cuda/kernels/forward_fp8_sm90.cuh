@@ -2,7 +2,7 @@
 // Forward attention of e4m3 for Hopper, with wgmma and the copy engine; see forward_sm90, whose query tiles are dealt
 // out in the same way. What is different with elements of 8 bits:
 //
-//   warp 0       Q, then K0, V0 | K1, V1 | ... by the copy engine     warp 1     finds the next query tile
+//   warp 0       Q, K0, V0 | K1, V1 | ... by the copy engine          warp 1     finds the next query tile
 //   warps 2, 3   V0 -> V0^T | V1 -> V1^T | ...                        consumers  S | exp2 S | O = f O + P V^T^T | ...
 //
 // wgmma wants both operands of 8 bits with the summed index along their rows, so V is transposed on its way through

@@ -10,8 +10,9 @@
 // K and V come into rings of stages, whose barriers count the bytes that arrive. S of the next tile is under way on the
 // tensor cores while O takes the last one, and exponentials of S run while O += P V does: relative to the maximum of
 // the tiles before, since a consumer's own work between two products is what bounds the rate. P is rounded in the
-// registers where S was and is the A operand from there. Consumers do not meet: each takes only the key tiles that its
-// own queries see. O goes through shared memory to the copy engine, and the consumer on to the next query tile.
+// registers where S was and is the A operand from there. Consumers do not meet, though some begin their products in
+// turn: each takes only the key tiles that its own queries see. O goes through shared memory to the copy engine, and
+// the consumer on to the next query tile.
 #pragma once
 
 #include "device/key_tile.cuh"

@@ -114,12 +114,13 @@ struct ForwardParams {
   i32 tiles_q;      // per head: ceil(max_len_q / tile_q), or packed_tile_count
   i32 work_items;   // query tiles in all; forward_sm90 may have fewer blocks
   i32 joined_rows;  // see Problem; 64 where heads are not joined
-  i32 first_items;  // forward_sm90: so many of them, a block's first or its first two, need no draw
+  i32 first_items;  // forward_sm90: so many of them, a block's first, its first two or all, need no draw
   // From which blocks draw further query tiles (device/work_ring_sm90.cuh); of decode_sm80 a word a tile, whose last
   // block joins the splits (device/last_block_sm90.cuh); null: neither.
   u64* work_counter;
   u64 work_epoch;
-  i32 even_len_q, even_len_k;  // of each packed sequence, if all are as long as the caller says; 0: they are not
+  // Of each sequence of a dense batch, or of a packed one if all are as long as the caller says; 0: they are not.
+  i32 even_len_q, even_len_k;
   // (batch, query head) pairs whose tiles are dealt out together: their K and V stay in L2; decode_sm80: key heads that
   // a block takes side by side.
   i32 section_heads;

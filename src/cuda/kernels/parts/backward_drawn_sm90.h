@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward by the copy engine where blocks draw key tiles: how K, V and dQ of heads lie that are no whole panels of
-// 64 columns.
+// Backward by the copy engine: where blocks draw key tiles, how K, V and dQ of heads lie that are no whole panels of 64
+// columns; which rows of a tile are few; where row statistics are columns of the products.
 #pragma once
 
 #include "cuda/kernels/parts/layouts_sm90.h"
