@@ -99,6 +99,21 @@ def packed(rank, size, dtype, tolerance):
     q, k, v = contiguous(qkv, rank, size, 0).unbind(1)
     compare("llama3 not causal", llama3_flash_attn_varlen_func(q, k, v, cu_q, cu_k, max_q, max_k, 2, local_k_slice),
             contiguous(want, rank, size, 0), tolerance)
+    slopes = torch.tensor([0.4, 0.2, 0.1, 0.05])
+    for causal in (False, True):
+        cu_q, cu_k, max_q, max_k, local_k_slice = llama3_flash_attn_prepare_cu_seqlens(uneven, causal, rank, size)
+        for options in (dict(window_size=(5, 3)), dict(window_size=(-1, 2)), dict(window_size=(4, -1)),
+                        dict(alibi_slopes=slopes), dict(alibi_slopes=slopes, window_size=(7, 2)), dict(deterministic=True)):
+            out = flash_attn_varlen_qkvpacked_func(qkv, uneven, 24 * size, causal=causal, **options)
+            (gradient,) = torch.autograd.grad(out, qkv, d_out)
+            for heads_k_stride in (1, 4):
+                local = contiguous(qkv, rank, size, 0).requires_grad_()
+                made = llama3_flash_attn_varlen_qkvpacked_func(local, cu_q, cu_k, max_q, max_k, heads_k_stride=heads_k_stride,
+                                                               local_k_slice=local_k_slice, causal=causal, **options)
+                made.backward(contiguous(d_out, rank, size, 0))
+                compare(f"llama3, causal {causal}, {options}", made, contiguous(out, rank, size, 0), tolerance)
+                compare(f"llama3 grad, causal {causal}, {options}", local.grad, contiguous(gradient, rank, size, 0),
+                        4 * tolerance)
 
 
 def run(rank, size):
