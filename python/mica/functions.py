@@ -40,7 +40,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, window: W
 
     q is (batch, rows, heads, dim), k (batch, keys, key heads, dim), v (batch, keys, key heads, dim_v); the result is
     (batch, rows, heads, dim_v) with q's type. heads is a multiple of key heads: query head h reads key head
-    h // (heads // key heads). fp32, fp16 or bf16.
+    h // (heads // key heads). fp32, fp16 or bf16; e4m3 (mica.fp8) gives bf16 and has no gradient.
 
     causal: False; True or 'bottom-right': row i sees key j if j <= i + keys - rows; 'top-left': if j <= i.
     window: (left, right): only keys from left before the diagonal to right after it, both inclusive; None: unlimited.
