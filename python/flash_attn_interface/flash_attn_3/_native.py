@@ -5,25 +5,25 @@ Keys are dense, packed (cu_seqlens_k), slots of a cache or its pages. New keys t
 of their own, are written into the cache by PyTorch, ahead of the attention; the usual ones by the kernel. Nothing here
 waits for the device.
 """
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from flash_attn._native import dense_rows, hint, numbers_of, vector
-from mica import _tensors
+from mica import _tensors, _tracing
 from torch import Tensor
 
 from ._fp8 import E4M3, as_bytes, factors_of
 
 
 def rows_of(x: Tensor, cu_seqlens: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
-    """(rows (n, heads, dim), the sequence of each, its place there). Packed rows behind the last sequence repeat its last
-    row, so that writing them changes nothing."""
+    """(rows (n, heads, dim), the sequence of each, its place there). Packed rows outside the sequences repeat the nearest
+    row of one, so that writing them changes nothing."""
     if cu_seqlens is None:
         batch, count = x.shape[:2]
         index = torch.arange(batch * count, device=x.device)
         return x.flatten(0, 1), index // max(count, 1), index % max(count, 1)
     index = torch.arange(x.shape[0], device=x.device)
-    index = torch.minimum(index, (cu_seqlens[-1].long() - 1).clamp_min(0))
+    index = torch.minimum(torch.maximum(index, cu_seqlens[0].long()), (cu_seqlens[-1].long() - 1).clamp_min(0))
     sequence = torch.searchsorted(cu_seqlens[1:].long(), index, right=True).clamp_max(cu_seqlens.shape[0] - 2)
     return x.index_select(0, index), sequence, index - cu_seqlens.long()[sequence]
 
@@ -43,6 +43,62 @@ def turned(x: Tensor, cu_seqlens: Optional[Tensor], cos: Tensor, sin: Tensor, be
     return torch.cat((as_bytes(made.to(x.dtype)), as_bytes(rows)[..., width:]), dim=-1).reshape(x.shape).view(x.dtype)
 
 
+def check_new(batch: int, caches: Tuple[Tensor, Tensor], new: Tuple[Optional[Tensor], Optional[Tensor]],
+              cu_seqlens_new: Optional[Tensor], used: Tensor) -> None:
+    """Of new keys that PyTorch writes, what the kernel asks of its own: PyTorch would repeat an axis that is 1."""
+    for name, other, x in (("k", "v", new[0]), ("v", "k", new[1])):
+        if x is None:
+            raise ValueError(f"{name} is None, want it together with {other}")
+    k, axes = new[0], 4 if cu_seqlens_new is None else 3
+    if k.dim() != axes:
+        raise ValueError(f"k.shape is {tuple(k.shape)}, want {axes} axes (3 with cu_seqlens_k_new, else 4)")
+    rows = (batch, k.shape[1]) if cu_seqlens_new is None else (k.shape[0],)
+    for name, cache, x in zip("kv", caches, new):
+        if x.shape != (*rows, *cache.shape[2:]):
+            raise ValueError(f"{name}.shape is {tuple(x.shape)}, want {(*rows, *cache.shape[2:])}")
+        if x.dtype is not cache.dtype:
+            raise ValueError(f"{name} is {x.dtype}, want {cache.dtype} (= {name}_cache) with these options")
+        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
+            raise ValueError(f"{name}_cache.stride() is {cache.stride()}, want no 0: what is written may not overlap itself")
+    for name, lengths, count in (("cache_seqlens", used, batch), ("cu_seqlens_k_new", cu_seqlens_new, batch + 1)):
+        if lengths is not None and lengths.shape != (count,):
+            raise ValueError(f"{name}.shape is {tuple(lengths.shape)}, want ({count},)")
+
+
+def counts_of(k: Tensor, cu_seqlens_new: Optional[Tensor], used: Tensor, capacity: int) -> List[int]:
+    """How many new keys each sequence has, all of which must fit into the cache. For the CPU, where looking waits for
+    nothing."""
+    counts = [k.shape[1]] * used.shape[0]
+    if cu_seqlens_new is not None:
+        ends = cu_seqlens_new.tolist()
+        if ends != sorted(ends) or ends[0] < 0 or ends[-1] > k.shape[0]:
+            raise ValueError(f"cu_seqlens_k_new is {ends}, want 0 to {k.shape[0]} (= k.shape[0]), none below the one before")
+        counts = [end - begin for begin, end in zip(ends, ends[1:])]
+    for i, (length, count) in enumerate(zip(used.tolist(), counts)):
+        if not 0 <= length <= capacity - count:
+            raise ValueError(f"cache_seqlens[{i}] is {length}, want 0 to {capacity - count}")
+    return counts
+
+
+def check_tables(cos: Tensor, sin: Optional[Tensor], begin: Tensor, batch: int, head_dim: int,
+                 counts: Optional[List[int]]) -> None:
+    """Tables of angles for new keys that PyTorch writes. counts: the new keys of each sequence, where they are known."""
+    if sin is None:
+        raise ValueError("rotary_sin is None, want it together with rotary_cos")
+    if cos.dim() != 2 or 2 * cos.shape[1] > head_dim:
+        raise ValueError(f"rotary_cos.shape is {tuple(cos.shape)}, want two axes, the last at most {head_dim // 2} (half of q's)")
+    if sin.shape != cos.shape:
+        raise ValueError(f"rotary_sin.shape is {tuple(sin.shape)}, want {tuple(cos.shape)} (= rotary_cos.shape)")
+    if begin.shape != (batch,):
+        raise ValueError(f"rotary_seqlens.shape is {tuple(begin.shape)}, want ({batch},)")
+    for i, (first, count) in enumerate(zip(begin.tolist(), counts) if counts is not None else ()):
+        if first < 0:
+            raise ValueError(f"rotary_seqlens[{i}] is {first}, want 0 or more")
+        if first + count > cos.shape[0]:
+            raise ValueError(f"rotary_cos.shape[0] is {cos.shape[0]}, want {first + count} or more: sequence {i} has {count} new "
+                             f"keys from position {first} on")
+
+
 def write_into_cache(caches: Tuple[Tensor, Tensor], new: Tuple[Tensor, Tensor], cu_seqlens_new: Optional[Tensor],
                      used: Tensor, page_table: Optional[Tensor], batch_idx: Optional[Tensor]) -> Tensor:
     """Writes the new rows of each sequence behind those in use, and returns how many are in use then."""
@@ -51,9 +107,7 @@ def write_into_cache(caches: Tuple[Tensor, Tensor], new: Tuple[Tensor, Tensor], 
         lengths = torch.full_like(used, new[0].shape[1])
     else:
         lengths = cu_seqlens_new[1:] - cu_seqlens_new[:-1]
-    for name, cache, x in zip("kv", caches, new):
-        if cache.dtype is E4M3 and x.dtype is not E4M3:
-            raise ValueError(f"{name} is {x.dtype}, want {E4M3} (= {name}_cache) with these options")
+    for cache, x in zip(caches, new):
         cache = as_bytes(cache)
         rows, sequence, place = rows_of(as_bytes(x), cu_seqlens_new)
         if rows.shape[0] == 0 or batch == 0:
@@ -68,7 +122,7 @@ def write_into_cache(caches: Tuple[Tensor, Tensor], new: Tuple[Tensor, Tensor], 
             at = at % cache.shape[1]
         if cu_seqlens_new is not None:  # no row belongs to a sequence: what is there stays
             rows = torch.where(cu_seqlens_new[-1] > 0, rows, cache[slot, at])
-        cache.index_put_((slot, at), rows.to(cache.dtype))
+        cache.index_put_((slot, at), rows)
     return used + lengths
 
 
@@ -130,7 +184,14 @@ def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_n
         bound.update(k_new=dense_rows(k_new), v_new=dense_rows(v_new), rotary_cos=dense_rows(rotary_cos),
                      rotary_sin=dense_rows(rotary_sin), rotary_interleaved=bool(rotary_interleaved))
     elif k_new is not None:
+        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        check_new(batch, (k, v), (k_new, v_new), cu_seqlens_k_new, seqused_k)
+        counts = None
+        if seqused_k.device.type == "cpu" and not _tracing.is_traced(q):
+            capacity = k.shape[1] if page_table is None else k.shape[1] * page_table.shape[1]
+            counts = counts_of(k_new, cu_seqlens_k_new, seqused_k, capacity)
         if rotary_cos is not None:
+            check_tables(rotary_cos, rotary_sin, begin, batch, q.shape[-1], counts)
             along = bool(causal) or max(window) >= 0 or attention_chunk > 0
             q = turned(q, cu_seqlens_q, rotary_cos, rotary_sin, begin, rotary_interleaved, along)
             k_new = turned(k_new, cu_seqlens_k_new, rotary_cos, rotary_sin, begin, rotary_interleaved, True)

@@ -181,3 +181,64 @@ def test_what_is_missing_is_named(device):
     with pytest.raises(ValueError, match="rotary_cos is given, want k with it"):
         fa3.flash_attn_with_kvcache(q[0], cache, cache, cu_seqlens_q=cu, rotary_cos=cache[0, :, 0], rotary_sin=cache[0, :, 0],
                                     cache_seqlens=3)
+
+
+INT = torch.int32
+# What is wrong with new keys that PyTorch writes -> (the arguments that differ, what the message must have).
+WRONG_NEW = {
+    "heads": (dict(k=torch.ones(6, 1, 16), v=torch.ones(6, 1, 16)), "k.shape"),
+    "dim": (dict(v=torch.ones(6, 2, 1)), "v.shape"),
+    "rows": (dict(v=torch.ones(5, 2, 16)), "v.shape"),
+    "type": (dict(k=torch.ones(6, 2, 16).half()), "k is torch.float16"),
+    "no v": (dict(v=None), "v is None"),
+    "sequences": (dict(cu_seqlens_k_new=torch.tensor([0, 6], dtype=INT)), "cu_seqlens_k_new.shape"),
+    "lengths": (dict(cache_seqlens=torch.tensor([2], dtype=INT)), "cache_seqlens.shape"),
+    "no sin": (dict(rotary_sin=None), "rotary_sin is None"),
+    "sin": (dict(rotary_sin=torch.ones(24, 1)), "rotary_sin.shape"),
+    "wide": (dict(rotary_cos=torch.ones(24, 12), rotary_sin=torch.ones(24, 12)), "rotary_cos.shape"),
+    "positions": (dict(rotary_seqlens=torch.tensor([1], dtype=INT)), "rotary_seqlens.shape"),
+}
+# The same of what lengths hold, which is looked at on the CPU.
+WRONG_NUMBERS = {
+    "too many": (dict(cache_seqlens=torch.tensor([2, CAPACITY - 3], dtype=INT)), r"cache_seqlens\[1\] is 21, want 0 to 20"),
+    "negative": (dict(cache_seqlens=torch.tensor([-1, 2], dtype=INT)), r"cache_seqlens\[0\] is -1"),
+    "more than rows": (dict(cu_seqlens_k_new=torch.tensor([0, 2, 8], dtype=INT)), "cu_seqlens_k_new is"),
+    "decreasing": (dict(cu_seqlens_k_new=torch.tensor([0, 4, 2], dtype=INT)), "cu_seqlens_k_new is"),
+    "short table": (dict(rotary_seqlens=torch.tensor([0, CAPACITY - 3], dtype=INT)), r"rotary_cos.shape\[0\] is 24, want 25"),
+    "before it": (dict(rotary_seqlens=torch.tensor([-1, 0], dtype=INT)), r"rotary_seqlens\[0\] is -1"),
+}
+
+
+@pytest.mark.parametrize("wrong", [*WRONG_NEW, *WRONG_NUMBERS])
+def test_new_keys_that_do_not_fit_are_refused_and_nothing_is_written(device, wrong):
+    if wrong in WRONG_NUMBERS and device != "cpu":
+        pytest.skip("a GPU's lengths are not looked at, which would wait for it")
+    differs, message = {**WRONG_NEW, **WRONG_NUMBERS}[wrong]
+    given = dict(k=torch.ones(6, 2, 16), v=torch.ones(6, 2, 16), cu_seqlens_k_new=torch.tensor([0, 2, 6], dtype=INT),
+                 cache_seqlens=torch.tensor([2, 3], dtype=INT), rotary_cos=torch.ones(24, 8), rotary_sin=torch.ones(24, 8),
+                 rotary_seqlens=torch.tensor([1, 3], dtype=INT))
+    given = {name: None if x is None else x.to(device) for name, x in {**given, **differs}.items()}
+    caches = [torch.zeros(2, CAPACITY, HEADS_K, DIM, device=device) for _ in range(2)]
+    with pytest.raises(ValueError, match=message):
+        fa3.flash_attn_with_kvcache(torch.ones(2, 3, HEADS, DIM, device=device), *caches, **given)
+    assert not any(cache.any() for cache in caches)
+
+
+def test_packed_new_keys_may_begin_behind_others(device):
+    q, k, v = (torch.randn(*shape, device=device) for shape in ((1, 1, HEADS, DIM), (4, HEADS_K, DIM), (4, HEADS_K, DIM)))
+    caches = [torch.randn(1, CAPACITY, HEADS_K, DIM, device=device) for _ in range(2)]
+    want = [torch.cat((cache[:, :5], x[None, 2:], cache[:, 7:]), 1) for cache, x in zip(caches, (k, v))]
+    vector = lambda *values: torch.tensor(values, dtype=INT, device=device)  # noqa: E731
+    out = fa3.flash_attn_with_kvcache(q, *caches, k=k, v=v, cu_seqlens_k_new=vector(2, 4), cache_seqlens=vector(5))
+    assert all(torch.equal(cache, wanted) for cache, wanted in zip(caches, want))
+    close(out, reference.attention(q, *(x[:, :7] for x in want))[0])
+
+
+def test_a_cache_that_overlaps_itself_is_not_written(device):
+    cache = torch.zeros(1, CAPACITY, HEADS_K, DIM, device=device).expand(2, -1, -1, -1)
+    new = torch.ones(4, HEADS_K, DIM, device=device)
+    vector = lambda *values: torch.tensor(values, dtype=INT, device=device)  # noqa: E731
+    with pytest.raises(ValueError, match="k_cache.stride"):
+        fa3.flash_attn_with_kvcache(torch.ones(2, 3, HEADS, DIM, device=device), cache, cache, k=new, v=new,
+                                    cu_seqlens_k_new=vector(0, 2, 4), cache_seqlens=vector(2, 3))
+    assert not cache.any()

@@ -139,6 +139,13 @@ def test_combine(device):
     assert (out == 0).all() and (lse == -math.inf).all()
 
 
+def test_combine_reads_nothing_of_a_part_without_keys(device):
+    parts, lses = torch.randn(2, 1, 3, 2, 8, device=device), torch.randn(2, 1, 3, 2, device=device)
+    parts[0, :, 1], lses[0, :, 1] = math.nan, -math.inf
+    out, lse = fa3.flash_attn_combine(parts, lses)
+    assert torch.equal(out[:, 1], parts[1, :, 1]) and torch.equal(lse[:, 1], lses[1, :, 1]) and out.isfinite().all()
+
+
 def test_e4m3(device):
     """Factors of e4m3 tensors apply, those of others are not looked at; the result is bfloat16."""
     q, k, v = (torch.randn(2, rows, heads, 64, device=device) for rows, heads in ((7, 4), (9, 2), (9, 2)))
