@@ -182,6 +182,67 @@ def test_cross_entropy(device, smoothing):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("x, options, message", [
+    ((2, 8, 2, 16), {}, r"cos.shape\[0\] is 6, want 8"),
+    ((2, 4, 2, 16), dict(seqlen_offsets=3), r"cos.shape\[0\] is 6, want 7"),
+    ((2, 4, 2, 16), dict(seqlen_offsets=-1), "seqlen_offsets is -1"),
+    ((2, 4, 2, 16), dict(seqlen_offsets=torch.tensor([1])), "seqlen_offsets.shape"),
+    ((9, 1, 16), {}, "x.shape"),
+    ((9, 1, 16), dict(cu_seqlens=torch.tensor([0, 9])), "or max_seqlen"),
+    ((9, 1, 16), dict(cu_seqlens=torch.tensor([0, 2, 9]), max_seqlen=7), r"cos.shape\[0\] is 6, want 7"),
+])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_rotary_refuses_what_its_tables_do_not_reach(device, x, options, message, inplace):
+    options = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+    tables = torch.rand(2, 6, 8, device=device)
+    with pytest.raises(ValueError, match=message):
+        rotary.apply_rotary_emb(torch.randn(*x, device=device), *tables, inplace=inplace, **options)
+
+
+def test_rotary_outside_the_tables_turns_by_nothing(device):
+    """To where a tensor of offsets leads, which is not looked at."""
+    x, angles = torch.randn(2, 4, 2, 16, device=device), torch.rand(6, 8, device=device)
+    out = rotary.apply_rotary_emb(x, angles.cos(), angles.sin(), seqlen_offsets=torch.tensor([-2, 4], device=device))
+    assert torch.equal(out[0, :2], x[0, :2]) and torch.equal(out[1, 2:], x[1, 2:])
+    torch.testing.assert_close(out[:1, 2:], rotary.apply_rotary_emb(x[:1, 2:], angles.cos(), angles.sin()))
+
+
+@pytest.mark.parametrize("heads, num_heads_q", [(7, 2), (6, 8), (6, -2)])
+def test_rotary_refuses_heads_that_do_not_add_up(device, heads, num_heads_q):
+    with pytest.raises(ValueError, match="num_heads_q"):
+        rotary.apply_rotary_emb_qkv_(torch.randn(2, 4, heads, 16, device=device), *torch.rand(2, 6, 8, device=device),
+                                     num_heads_q=num_heads_q)
+
+
+@torch.backends.mkldnn.flags(enabled=False)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rotary_dim", [8, 16])
+def test_mha_fills_a_cache_by_parts_of_the_batch(device, causal, rotary_dim):
+    module = MHA(64, 4, causal=causal, rotary_emb_dim=rotary_dim, layer_idx=0, device=device)
+    x = torch.randn(4, 7, 64, device=device)
+    cache = types.SimpleNamespace(key_value_memory_dict={}, max_batch_size=4, max_seqlen=16, lengths_per_sample=None,
+                                  seqlen_offset=0, batch_size_offset=0)
+    with torch.no_grad():
+        for first in (0, 2):
+            cache.batch_size_offset = first
+            part = x[first : first + 2, :6]
+            torch.testing.assert_close(module(part, inference_params=cache), module(part), rtol=1e-5, atol=1e-5)
+        cache.seqlen_offset, cache.batch_size_offset = 6, 0
+        torch.testing.assert_close(module(x[:, 6:], inference_params=cache), module(x)[:, 6:], rtol=1e-5, atol=1e-5)
+
+
+def test_mha_refuses_what_it_would_not_look_at(device):
+    x, cu_seqlens = torch.randn(10, 64, device=device), torch.tensor([0, 4, 10], dtype=torch.int32, device=device)
+    packed = dict(cu_seqlens=cu_seqlens, max_seqlen=6)
+    for module, given, message in (
+            (MHA(64, 4), dict(x_kv=x[None]), "x_kv is given"),
+            (MHA(64, 4), dict(mixer_subset=slice(1)), "mixer_subset is given"),
+            (MHA(64, 4, rotary_emb_dim=16), packed, "cu_seqlens is given"),
+            (MHA(64, 4, cross_attn=True), dict(x_kv=torch.cat((x, x)), **packed), "cu_seqlens_k is None")):
+        with pytest.raises(ValueError, match=message):
+            module.to(device)(x if "cu_seqlens" in given else x[None], **given)
+
+
 @torch.backends.mkldnn.flags(enabled=False)  # some of its builds multiply fp32 in bf16 for some shapes
 def test_mha_with_and_without_cache(device):
     module = MHA(64, 4, num_heads_kv=2, causal=True, rotary_emb_dim=16, layer_idx=0, device=device)

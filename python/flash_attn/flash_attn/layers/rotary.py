@@ -67,7 +67,7 @@ def apply_rotary_emb(
     max_seqlen: Optional[int] = None,
 ):
     """x: (batch, seqlen, heads, dim), or (total, heads, dim) with cu_seqlens; see ops.triton.rotary.apply_rotary."""
-    options = dict(seqlen_offsets=seqlen_offsets, cu_seqlens=cu_seqlens, interleaved=interleaved)
+    options = dict(seqlen_offsets=seqlen_offsets, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen, interleaved=interleaved)
     if inplace:
         return _InPlaceRotary.apply(x, _whole, ((cos, sin),), options)
     return apply_rotary(x, cos, sin, **options)
@@ -102,6 +102,8 @@ def apply_rotary_emb_qkv_(
     dim)."""
     if qkv.dim() == 4 and num_heads_q is None:
         raise ValueError("num_heads_q is None, want the number of query heads for a 4-D qkv")
+    if qkv.dim() == 4 and not (0 <= num_heads_q <= qkv.shape[2] and (qkv.shape[2] - num_heads_q) % 2 == 0):
+        raise ValueError(f"qkv.shape[2] is {qkv.shape[2]}, want num_heads_q ({num_heads_q}) + 2 * heads_k")
     if qkv.dim() not in (4, 5) or (qkv.dim() == 5 and qkv.shape[2] != 3):
         raise ValueError(f"qkv.shape is {tuple(qkv.shape)}, want (batch, seqlen, 3, heads, dim) or a 4-D tensor")
     tables = ((cos, sin), (cos if cos_k is None else cos_k, sin if sin_k is None else sin_k))

@@ -173,11 +173,15 @@ class MHA(nn.Module):
             memory[self.layer_idx] = self.allocate_inference_cache(
                 inference_params.max_batch_size, inference_params.max_seqlen, kv.dtype
             )
-        cache = memory[self.layer_idx][:batch]
+        first = getattr(inference_params, "batch_size_offset", 0)  # of a batch that comes in parts
+        cache = memory[self.layer_idx][first : first + batch]
         lengths = inference_params.lengths_per_sample
-        lengths = inference_params.seqlen_offset if lengths is None else lengths[:batch]
+        lengths = inference_params.seqlen_offset if lengths is None else lengths[first : first + batch]
         rotary: dict = {}
-        if self.rotary_emb_dim > 0:
+        if self.rotary_emb_dim > 0 and (inference_params.seqlen_offset == 0 or self.rotary_emb_dim % 16):
+            # Each row by its own position, which the function below does only with causal or a window.
+            q, kv = self.rotary_emb(q, kv, seqlen_offset=lengths, max_seqlen=inference_params.max_seqlen)
+        elif self.rotary_emb_dim > 0:
             if self.rotary_emb.scale is not None:
                 raise ValueError("rotary_emb_scale_base is given, want None with a cache")
             self.rotary_emb._update_cos_sin_cache(inference_params.max_seqlen, device=q.device, dtype=q.dtype)
@@ -207,6 +211,11 @@ class MHA(nn.Module):
         """x: (batch, seqlen, embed_dim), or (total, embed_dim) with cu_seqlens."""
         if key_padding_mask is not None:
             raise ValueError("key_padding_mask is given, want cu_seqlens and max_seqlen of an unpadded batch")
+        for name, value in (("x_kv", x_kv), ("mixer_subset", mixer_subset)):
+            if value is not None and not self.cross_attn:
+                raise ValueError(f"{name} is given, want None without cross_attn")
+        if cu_seqlens is not None and (self.rotary_emb_dim > 0 or inference_params is not None):
+            raise ValueError("cu_seqlens is given, want None with rotary_emb_dim or inference_params")
         q, kv = self._project(x, x_kv, mixer_subset)
         if inference_params is not None:
             context = self._with_cache(q, kv, inference_params)
@@ -216,8 +225,11 @@ class MHA(nn.Module):
             packed = dict(kwargs)
             if cu_seqlens is not None:
                 packed.update(cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
-                packed.setdefault("cu_seqlens_k", cu_seqlens)
-                packed.setdefault("max_seqlen_k", max_seqlen)
+                if x_kv is None:
+                    packed.setdefault("cu_seqlens_k", cu_seqlens)
+                    packed.setdefault("max_seqlen_k", max_seqlen)
+                elif packed.get("cu_seqlens_k") is None:
+                    raise ValueError("cu_seqlens_k is None, want the cumulative lengths of x_kv with cu_seqlens")
             if self.checkpointing:
                 context = torch.utils.checkpoint.checkpoint(self.inner_cross_attn, q, kv, use_reentrant=False, **packed)
             else:
