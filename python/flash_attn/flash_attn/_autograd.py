@@ -5,7 +5,7 @@ from typing import Optional, Tuple, Union
 
 import mica
 import torch
-from mica._tracing import has_forward_mode, refuse_forward_mode
+from mica._tracing import has_forward_mode, refuse_forward_mode, refuse_slopes
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -164,6 +164,7 @@ def attention(
     if padding:
         a, b, c = _padded(a), _padded(b), _padded(c)
     gradient = _needs_gradient(a, b, c)
+    refuse_slopes(alibi_slopes)
     options = (dropout_p, softmax_scale, bool(causal), left, right, softcap if softcap != softcap else max(softcap, 0.0))
     lengths = (max_seqlen_q, max_seqlen_k)
     if has_forward_mode():

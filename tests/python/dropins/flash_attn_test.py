@@ -334,3 +334,11 @@ def test_lengths_that_are_no_tensor():
     assert torch.equal(flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=[5, 5]), want)
     with pytest.raises(ValueError, match="^cache_seqlens is 5.0, want an int"):
         flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=5.0)
+
+
+@pytest.mark.parametrize("packed, deterministic", [(False, False), (False, True), (True, False)])
+def test_slopes_that_want_a_gradient_are_refused(device, packed, deterministic):
+    q, k, v = (leaf(1, 3, 2, 8, device=device) for _ in range(3))
+    options = dict(alibi_slopes=leaf(2, device=device), deterministic=deterministic)
+    with pytest.raises(RuntimeError, match="alibi requires a gradient"):
+        flash_attn_qkvpacked_func(torch.stack((q, k, v), 2), **options) if packed else flash_attn_func(q, k, v, **options)
