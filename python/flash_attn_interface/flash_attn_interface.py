@@ -7,6 +7,7 @@ import flash_attn_3._C  # noqa: F401  torch.ops.flash_attn_3
 import mica
 import torch
 from flash_attn._autograd import attention as _with_options
+from flash_attn._native import dense_rows
 from flash_attn._numbers import chunk_of, window_of
 from flash_attn._transformers import Registration
 from flash_attn_3._combine import combine
@@ -68,7 +69,7 @@ def flash_attn_func(
         )
     if qv is not None and not _has_gradient(q, k, v, qv):
         return mica.attention_with_cache(
-            q, k, v, qv=qv, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
+            q, dense_rows(k), dense_rows(v), qv=qv, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
             softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs,
         )
     scale = scale_of(q, qv, softmax_scale)

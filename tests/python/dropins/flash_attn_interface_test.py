@@ -139,6 +139,12 @@ def test_combine(device):
     assert (out == 0).all() and (lse == -math.inf).all()
 
 
+def test_qv_takes_keys_of_any_strides(device):
+    q, k, v, qv = (torch.randn(1, n, 2, 8, device=device) for n in (3, 5, 5, 3))
+    apart = [torch.stack((x, x), -1)[..., 0] for x in (k, v)]
+    assert torch.equal(fa3.flash_attn_func(q, *apart, qv=qv), fa3.flash_attn_func(q, k, v, qv=qv))
+
+
 def test_combine_reads_nothing_of_a_part_without_keys(device):
     parts, lses = torch.randn(2, 1, 3, 2, 8, device=device), torch.randn(2, 1, 3, 2, device=device)
     parts[0, :, 1], lses[0, :, 1] = math.nan, -math.inf

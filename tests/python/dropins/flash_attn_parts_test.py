@@ -182,6 +182,28 @@ def test_cross_entropy(device, smoothing):
         torch.testing.assert_close(one, other)
 
 
+def test_cross_entropy_with_an_lse_of_other_logits_or_shapes(device):
+    logits, labels = torch.randn(5, 11, device=device), torch.randint(0, 11, (5,), device=device)
+    lse = torch.logsumexp(logits, -1)
+    loss = cross_entropy_loss(logits, labels, precomputed_lse=lse, logit_scale=0.3)[0]  # as upstream: not of these
+    torch.testing.assert_close(loss, F.cross_entropy(0.3 * logits, labels, reduction="none"))
+    with pytest.raises(ValueError, match="labels.shape"):
+        cross_entropy_loss(logits, labels[:1])
+    with pytest.raises(ValueError, match="precomputed_lse.shape"):
+        cross_entropy_loss(logits, labels, precomputed_lse=lse[:1])
+
+
+def test_norms_scale_rows_and_add_no_other_shapes(device):
+    x, weight = torch.randn(3, 1, 8, device=device), torch.rand(8, device=device)
+    scale = torch.rand(3, device=device)
+    out, total = rms_norm_fn(x, weight, None, rowscale=scale, prenorm=True)
+    torch.testing.assert_close(total, x * scale[:, None, None])
+    assert out.shape == x.shape
+    for name, given in (("rowscale", scale[:1]), ("residual", x[:1]), ("x1", torch.cat((x, x), 1))):
+        with pytest.raises(ValueError, match=f"{name}.shape"):
+            rms_norm_fn(x, weight, None, **{name: given})
+
+
 @pytest.mark.parametrize("x, options, message", [
     ((2, 8, 2, 16), {}, r"cos.shape\[0\] is 6, want 8"),
     ((2, 4, 2, 16), dict(seqlen_offsets=3), r"cos.shape\[0\] is 6, want 7"),

@@ -19,15 +19,18 @@ def cross_entropy_loss(
     """Losses and z-losses, fp32 (batch,), of logits (batch, vocabulary) and labels (batch,).
 
     Rows labelled ignore_index give 0. The z-loss, lse_square_scale * lse^2, is part of the loss; returned beside it, it
-    carries no gradient. inplace_backward is accepted and changes nothing. A vocabulary split over processes is not
-    offered.
+    carries no gradient. precomputed_lse is that of the logits as given, so it is not used where logit_scale changes them.
+    inplace_backward is accepted and changes nothing. A vocabulary split over processes is not offered.
     """
     if process_group is not None:
         raise ValueError("process_group is given, want None: Mica's drop-in has no vocabulary split over processes")
+    for name, given in (("labels", labels), ("precomputed_lse", precomputed_lse)):
+        if given is not None and given.shape != logits.shape[:-1]:
+            raise ValueError(f"{name}.shape is {tuple(given.shape)}, want {tuple(logits.shape[:-1])} (the rows of logits)")
     scores = logits.float() * logit_scale
     # Where the caller has the LSE already, its value is used and the gradient still flows through the scores.
     lse = torch.logsumexp(scores, dim=-1)
-    if precomputed_lse is not None:
+    if precomputed_lse is not None and logit_scale == 1.0:
         lse = lse + (precomputed_lse - lse).detach()
     used = labels != ignore_index
     target = scores.gather(-1, labels.where(used, 0).unsqueeze(-1)).squeeze(-1)

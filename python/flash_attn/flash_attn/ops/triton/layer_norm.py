@@ -58,7 +58,12 @@ def layer_norm_fn(
     """
     if x1 is not None and rowscale is not None:
         raise ValueError("rowscale is given together with x1, want one of them")
-    total = x.float() if rowscale is None else x.float() * rowscale.unsqueeze(-1).float()
+    for name, given in (("residual", residual), ("x1", x1)):
+        if given is not None and given.shape != x.shape:
+            raise ValueError(f"{name}.shape is {tuple(given.shape)}, want {tuple(x.shape)} (= x.shape)")
+    if rowscale is not None and rowscale.numel() != x.shape[:-1].numel():
+        raise ValueError(f"rowscale.shape is {tuple(rowscale.shape)}, want {tuple(x.shape[:-1])} (the rows of x)")
+    total = x.float() if rowscale is None else x.float() * rowscale.reshape(*x.shape[:-1], 1).float()
     total, mask = _dropped(total, dropout_p)
     mask1 = None
     if x1 is not None:
