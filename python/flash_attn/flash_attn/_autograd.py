@@ -31,13 +31,19 @@ def _forward(q, k, v, alibi, cu_q, cu_k, block_table, max_q, max_k, p, scale, ca
              want_softmax, want_lse):
     """(out, lse, S_dmask, rng_state); lse is upstream's if want_softmax, else Mica's own, or None if not want_lse."""
     if _ops.is_traced(q):
+        if p > 0.0:
+            rng_state = _native.new_rng_state(q, p)
+            made = torch.ops.flash_attn._flash_attn_dropout_forward(
+                q, k, v, rng_state, cu_q, cu_k, block_table, max_q, max_k, p, scale, causal, left, right, softcap, alibi,
+                want_softmax,
+            )
+            return (*made, rng_state)
         if cu_q is None:
             return torch.ops.flash_attn._flash_attn_forward(
-                q, k, v, p, scale, causal, left, right, softcap, alibi, want_softmax and p > 0.0
+                q, k, v, p, scale, causal, left, right, softcap, alibi, False
             )
         return torch.ops.flash_attn._flash_attn_varlen_forward(
-            q, k, v, cu_q, cu_k, max_q, max_k, p, scale, causal, left, right, softcap, alibi, want_softmax and p > 0.0,
-            block_table,
+            q, k, v, cu_q, cu_k, max_q, max_k, p, scale, causal, left, right, softcap, alibi, False, block_table,
         )
     numbers = _native.numbers_of(scale, causal, left, right, softcap)
     out, lse, softmax, rng_state = _native.attend(

@@ -104,11 +104,13 @@ def attend(
     seqused_k: Optional[Tensor] = None,
     leftpad_k: Optional[Tensor] = None,
     block_table: Optional[Tensor] = None,
+    rng_state: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Optional[Tensor], Tensor, Tensor]:
-    """(out, Mica's LSE or None, S_dmask or empty, rng_state), packed where cu_seqlens_q is given."""
+    """(out, Mica's LSE or None, S_dmask or empty, rng_state, drawn if None), packed where cu_seqlens_q is given."""
     if numbers["softcap"] and p_dropout > 0.0:
         raise RuntimeError(f"softcap is {numbers['softcap']} with dropout {p_dropout}, want one of them (as upstream)")
-    rng_state = new_rng_state(q, p_dropout)
+    if rng_state is None:
+        rng_state = new_rng_state(q, p_dropout)
     bound: Dict[str, object] = dict(alibi=alibi_slopes)
     probs = visible = None
     if cu_seqlens_q is None:

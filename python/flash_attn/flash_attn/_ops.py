@@ -137,6 +137,42 @@ def _flash_attn_varlen_forward(
     )
 
 
+def _fake_dropout_forward(cu_seqlens_q, **given):
+    fake = _fake_forward if cu_seqlens_q is None else _fake_varlen_forward
+    return fake(cu_seqlens_q=cu_seqlens_q, **given)[:3]
+
+
+@_operator(_fake_dropout_forward)
+def _flash_attn_dropout_forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rng_state: torch.Tensor,
+    cu_seqlens_q: Optional[torch.Tensor],
+    cu_seqlens_k: Optional[torch.Tensor],
+    block_table: Optional[torch.Tensor],
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Optional[torch.Tensor],
+    return_softmax: bool,
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """out, softmax_lse, S_dmask or empty, dense or packed, of an rng_state that was drawn before. Not upstream's, whose
+    operators draw inside: a compiler takes such a one for a function of its arguments, so that it makes two equal calls once,
+    and one that a checkpoint repeats with other elements dropped."""
+    numbers = _native.numbers_of(softmax_scale, causal, window_size_left, window_size_right, softcap)
+    out, lse, softmax, _ = _native.attend(
+        q, k, v, dropout_p, numbers, return_softmax, True, None, alibi_slopes, cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
+        max_seqlen_k, block_table=block_table, rng_state=rng_state,
+    )
+    return out, _native.upstream_lse(lse), softmax
+
+
 @_operator(_fake_backward, mutates=("dq", "dk", "dv"))
 def _flash_attn_backward(
     dout: torch.Tensor,

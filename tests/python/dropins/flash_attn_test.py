@@ -342,3 +342,31 @@ def test_slopes_that_want_a_gradient_are_refused(device, packed, deterministic):
     options = dict(alibi_slopes=leaf(2, device=device), deterministic=deterministic)
     with pytest.raises(RuntimeError, match="alibi requires a gradient"):
         flash_attn_qkvpacked_func(torch.stack((q, k, v), 2), **options) if packed else flash_attn_func(q, k, v, **options)
+
+
+@pytest.mark.parametrize("packed, deterministic, varlen", [(False, False, False), (False, True, False), (True, False, False),
+                                                           (False, True, True)])
+def test_compiled_dropout_draws_at_every_call_and_the_same_again_for_a_checkpoint(device, packed, deterministic, varlen):
+    q, k, v = (leaf(2, 33, 2, 16, device=device) for _ in range(3))
+    cu_seqlens = torch.tensor([0, 33, 66], dtype=torch.int32, device=device)
+
+    def attend(q, k, v):
+        if packed:
+            return flash_attn_kvpacked_func(q, torch.stack((k, v), 2), 0.5, deterministic=deterministic)
+        if not varlen:
+            return flash_attn_func(q, k, v, 0.5, deterministic=deterministic)
+        rows = (x.flatten(0, 1) for x in (q, k, v))
+        return flash_attn_varlen_func(*rows, cu_seqlens, cu_seqlens, 33, 33, 0.5, deterministic=deterministic).view(q.shape)
+
+    def difference(q, k, v):
+        return attend(q, k, v) - attend(q, k, v)
+
+    def checkpointed(q, k, v):
+        return torch.utils.checkpoint.checkpoint(attend, q, k, v, use_reentrant=False)
+
+    torch._dynamo.reset()
+    assert torch.compile(difference, backend="aot_eager_decomp_partition")(q, k, v).abs().max() > 0.1
+    out = torch.compile(checkpointed, backend="aot_eager_decomp_partition")(q, k, v)
+    d_out = torch.randn_like(out)
+    (dv,) = torch.autograd.grad(out, v, d_out)
+    torch.testing.assert_close((out * d_out).sum(), (v * dv).sum(), rtol=1e-4, atol=1e-3)  # out is linear in v
