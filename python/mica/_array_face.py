@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from . import _abi
 from ._arguments import numbers, numbers_of_packed, window_of
 from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, Options, View, check_axes, describe, view_of
-from ._dlpack import Located, is_numpy, locate, locate_lengths, native
+from ._dlpack import Located, is_numpy, locate, locate_lengths, native, refuse_unwritable
 from ._library import Plan, load
 from ._pairs import check_pairs, longest, tree_mask
 from .errors import InvalidArgument, Unsupported
@@ -216,9 +216,6 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
                     rotary_cos=rotary_cos, rotary_sin=rotary_sin, qv=_dense(qv))
     if k is not None or v is not None:
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-            if is_numpy(cache) and not cache.flags.writeable:
-                raise InvalidArgument(f"{name} is read-only, want an array that can be written")
-            if is_numpy(cache) and not cache.dtype.isnative:
-                raise InvalidArgument(f"{name} is big-endian, want this machine's byte order: a copy would be written")
+            refuse_unwritable(name, cache)
         optional.update(k_new=_dense(k), v_new=_dense(v))
     return _forward(q, k_cache, v_cache, optional, options, return_lse, out)

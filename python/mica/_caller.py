@@ -24,8 +24,8 @@ import torch
 
 from . import _abi
 from ._allocate import filled, maker, workspace_maker
-from ._describe import (BINDINGS, CALLED, PACKED_BY, ROW_ALIGNMENT, ROWS, Options, View, check_axes, dense_strides, describe,
-                        fill_tensor, view_of)
+from ._describe import (BINDINGS, CALLED, PACKED_BY, ROW_ALIGNMENT, ROWS, TENSORS, Options, View, check_axes, dense_strides,
+                        describe, fill_tensor, view_of)
 from ._library import Plan, load
 from .errors import InvalidArgument, NoDevice, NotDense
 
@@ -128,11 +128,9 @@ def make_entry(which: int, given: Dict[str, torch.Tensor], made: Sequence[str], 
     device = device_of(tuple(given), tuple(given.values()))
     for name in ("q", "k", "v"):
         check_axes(name, given[name].dim(), PACKED_BY[name] in given)
-        if given[name].is_neg():
-            raise NotDense(f"{name} is a negative view, want its values")
-    for name in ("bias", "alibi", "sinks", "d_o", "d_lse"):
-        if name in given and given[name].is_neg():
-            raise NotDense(f"{name} is a negative view, want its values")
+    for name, tensor in given.items():
+        if name in SIGNED and tensor.is_neg():
+            raise NotDense(f"{CALLED.get(name, name)} is a negative view, want its values")
     makers = makers_of(made, given, "cu_seqlens_q" in given)
     bound = dict(given)
     for name in made:
@@ -171,8 +169,7 @@ def make_entry_like(which: int, like: Entry, q: torch.Tensor, k: torch.Tensor, v
 
 
 # What may be negative by a flag alone; such a tensor's memory holds the opposite.
-SIGNED = frozenset(("q", "k", "v", "bias", "alibi", "sinks", "k_new", "v_new", "d_o", "d_lse", "o", "k_prefix", "v_prefix",
-                    "qv"))
+SIGNED = frozenset(TENSORS) - {"boolean_mask", "block_table"}
 
 
 def _in_order(names: Sequence[str]) -> List[str]:

@@ -101,6 +101,17 @@ def _locate_dlpack(name: str, array: Any, is_written: bool) -> Located:
                    (backend, ordinal if backend == _abi.CUDA else 0), (array, capsule))
 
 
+def refuse_unwritable(name: str, cache: Any) -> None:
+    """A cache that is to take up new keys where it lies."""
+    if is_numpy(cache):
+        if not cache.flags.writeable:
+            raise InvalidArgument(f"{name} is read-only, want an array that can be written")
+        if not cache.dtype.isnative:
+            raise InvalidArgument(f"{name} is big-endian, want this machine's byte order: a copy would be written")
+    elif hasattr(cache, "__dlpack__"):
+        _locate_dlpack(name, cache, is_written=True)
+
+
 WRITTEN = frozenset(("o", "lse"))
 
 

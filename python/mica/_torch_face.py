@@ -18,7 +18,7 @@ from ._arguments import integer, normalise, numbers, numbers_of_packed, window_o
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
 from ._describe import CALLED, ROWS, Options, packed_hint
-from ._dlpack import native, refuse_masked
+from ._dlpack import native, refuse_masked, refuse_unwritable
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._messages import of_a_cache
 from ._packed import clear_outside
@@ -81,10 +81,11 @@ def lengths_of(name: str, value: Any, q: Tensor) -> Any:
                 raise InvalidArgument(f"{name}[{i}] is {entry}, want an int of 32 bits")
         return torch.tensor(value, dtype=torch.int32, device=q.device)
     value = as_tensor(name, value, q)
-    if value.dtype is torch.int64:
-        value = value.clamp(-2**31, 2**31 - 1)  # what is beyond 32 bits stays beyond every tensor
-    is_integer = not value.is_floating_point() and not value.is_complex() and value.dtype is not torch.bool
-    return value.to(torch.int32) if is_integer else value
+    if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool:
+        return value
+    if value.element_size() >= 4:
+        value = value.to(torch.int64).clamp(-2**31, 2**31 - 1)  # what is beyond 32 bits stays beyond every tensor
+    return value.to(torch.int32)
 
 
 def cache_lengths_of(cache_seqlens: Any, q: Tensor) -> Any:
@@ -440,6 +441,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         made = _cached_again(key, q, k_cache, v_cache, rest)
         if made is not None:
             return made
+    if k is not None:
+        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+            if not isinstance(cache, Tensor):
+                refuse_unwritable(name, cache)
     beside: Tuple[Any, ...] = () if qv is None else (qv,)  # of the cache, or of q
     if qv is not None and (k_prefix is not None or v_prefix is not None):
         raise InvalidArgument("k_prefix is given with qv, want None")
@@ -470,7 +475,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                         rotary_cos=rotary_cos, rotary_sin=rotary_sin, k_prefix=k_prefix, v_prefix=v_prefix, qv=qv)
     _refuse_flag(return_lse)
     if has_forward_mode():
-        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi, *beside)
+        refuse_forward_mode(q, k_cache, v_cache, k, v, bias, sinks, alibi, rotary_cos, rotary_sin, *beside)
     if is_traced(q, k_cache, v_cache):
         _refuse_nested(q=q, k_cache=k_cache, v_cache=v_cache)
         k_cache, v_cache = as_tensors(q, k_cache=k_cache, v_cache=v_cache)

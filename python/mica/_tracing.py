@@ -142,8 +142,17 @@ def _of_new_keys(optional: Dict[str, Optional[Tensor]], name: str, dtype: torch.
     """In the cache's type, unless that is e4m3: into which the kernel rounds and saturates."""
     new = optional[name]
     if new is None:
-        raise InvalidArgument("v is None, want it together with k")
+        raise InvalidArgument("v_new is None, want it together with k_new")
     return new.detach().to(dtype) if dtype.itemsize > 1 else new.detach()
+
+
+def _refuse_without_new_keys(optional: Dict[str, Optional[Tensor]]) -> None:
+    """What the library says of them; the op of a cache that takes up nothing has no such arguments."""
+    if optional["v_new"] is not None:
+        raise InvalidArgument("k_new is None, want it together with v_new")
+    for name in ("rotary_cos", "rotary_sin"):
+        if optional[name] is not None:
+            raise InvalidArgument(f"{name} is given, want k with it (rotary turns q and the new keys)")
 
 
 def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]], numbers: Sequence[Any],
@@ -170,6 +179,7 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         o, lse = torch.ops.mica.attention_append(q.detach(), k, v, *new, optional["rotary_cos"],
                                                  optional["rotary_sin"], *tensors, *numbers, return_lse)
     elif is_cached:
+        _refuse_without_new_keys(optional)
         o, lse = torch.ops.mica.attention(q.detach(), k.detach(), v.detach(), *tensors, *numbers, return_lse)
     else:
         values["deterministic"] = torch.are_deterministic_algorithms_enabled()

@@ -16,6 +16,7 @@ from ._arguments import fp32, normalise, number, window_of
 from ._describe import Options
 from ._messages import of_a_cache
 from ._torch_face import cache_lengths_of, check_pairs_of, lengths_of
+from ._tracing import has_forward_mode, refuse_forward_mode
 from .errors import InvalidArgument, Unsupported
 
 Factor = Union[None, float, Tensor]
@@ -75,8 +76,10 @@ def _factor(name: str, value: Factor, q: Tensor) -> Optional[Tensor]:
 def _call(q: Tensor, k: Tensor, v: Tensor, numbers: Tuple[Any, ...], factors: Tuple[Factor, Factor, Factor], return_lse: bool,
           **bound: Any) -> Any:
     _refuse_arrays(q=q, k=k, v=v)
-    _refuse_gradient(q=q, k=k, v=v, bias=bound.get("bias"), sinks=bound.get("sinks"), k_new=bound.get("k_new"),
-                     v_new=bound.get("v_new"), **dict(zip(_tensors.FACTORS, factors)))
+    given = dict(q=q, k=k, v=v, **bound, **dict(zip(_tensors.FACTORS, factors)))
+    _refuse_gradient(**given)
+    if has_forward_mode():
+        refuse_forward_mode(*given.values())
     named = dict(zip(Options.__slots__, numbers))
     for name, value in zip(_tensors.FACTORS, factors):
         bound[name] = _factor(name, value, q)

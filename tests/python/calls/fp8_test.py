@@ -138,6 +138,25 @@ def test_bad_inputs(call, message):
         call()
 
 
+def test_factors_that_are_negative_views():
+    q, k, v = torch.randn(1, 3, 2, 16), stored(1, 5, 2, 16), stored(1, 5, 2, 16, seed=1)
+    with pytest.raises(ValueError, match="^k_descale is a negative view, want its values"):
+        fp8.attention(q, k, v, k_descale=torch._neg_view(torch.rand(2)))
+
+
+def test_no_tangent():
+    from torch.autograd import forward_ad
+    q, k, v = torch.randn(1, 3, 2, 16), stored(1, 5, 2, 16), stored(1, 5, 2, 16, seed=1)
+    with forward_ad.dual_level(), pytest.raises(mica.Unsupported, match="^forward-mode differentiation"):
+        fp8.attention(forward_ad.make_dual(q, torch.ones_like(q)), k, v)
+
+
+def test_no_gradient_of_slopes():
+    q, k, v = torch.randn(1, 3, 2, 16), stored(1, 5, 2, 16), stored(1, 5, 2, 16, seed=1)
+    with pytest.raises(mica.Unsupported, match="^alibi requires a gradient, and e4m3 has none"):
+        fp8.attention(q, k, v, alibi=torch.rand(2, requires_grad=True))
+
+
 def test_no_gradient():
     q = torch.randn(1, 3, 2, 16, requires_grad=True)
     k, v = (stored(1, 5, 2, 16, seed=n) for n in range(2))

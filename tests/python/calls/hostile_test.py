@@ -200,6 +200,42 @@ def test_arrays_beside_tensors_whoever_looks_on(watcher):
     assert torch.equal(cache[:, :, 7:8], torch.stack(new)) and torch.equal(cache[:, :, 8:], torch.zeros(2, 2, 82, 4, 64))
 
 
+@pytest.mark.parametrize("kind", ["read-only", "big-endian"])
+@pytest.mark.parametrize("which", ["k_cache", "v_cache"])
+def test_arrays_that_cannot_take_up_new_keys(kind, which):
+    pytest.importorskip("numpy", reason="NumPy is not installed")
+    q, k, v = qkv("cpu", torch.float32, rows=1)
+    caches = {"k_cache": k.numpy(), "v_cache": v.numpy()}
+    caches[which] = caches[which].astype(">f4") if kind == "big-endian" else caches[which].copy()
+    caches[which].flags.writeable = kind != "read-only"
+    for _ in range(3):
+        with pytest.raises(ValueError, match=f"^{which} is {kind}, want"):
+            mica.attention_with_cache(q, **caches, k=k[:, :1].clone(), v=v[:, :1].clone(), cache_seqlens=7)
+
+
+@pytest.mark.parametrize("watcher", ["nobody", "profiler", "subclass"])
+def test_rotary_and_values_without_new_keys_are_refused_whoever_looks_on(watcher):
+    q, k, v = qkv("cpu", torch.float32)
+    table = torch.randn(100, 32)
+    for given, said in (({"rotary_cos": table, "rotary_sin": table}, "rotary_cos is given, want k with it"),
+                        ({"v": v[:, :1]}, "k is None, want it together with v"), ({"k": k[:, :1]}, "v is None, want it together with k")):
+        def call(wrapped, given=given):
+            return mica.attention_with_cache(wrapped(q), k, v, cache_seqlens=7, **given)
+        with pytest.raises(ValueError, match=f"^{said}"):
+            call(lambda q: q) if watcher == "nobody" else watched_by(watcher, call)
+
+
+def test_no_tangent_of_rotary():
+    q, k, v = qkv("cpu", torch.float32, rows=1)
+    table = torch.randn(100, 32)
+
+    def call(table):
+        return mica.attention_with_cache(q, k, v, k=k[:, :1].clone(), v=v[:, :1].clone(), cache_seqlens=7, rotary_cos=table,
+                                         rotary_sin=table)
+    with pytest.raises(mica.Unsupported, match="^forward-mode differentiation"):
+        torch.func.jvp(call, (table,), (table,))
+
+
 @pytest.mark.parametrize("watcher", ["autocast", "profiler", "subclass"])
 def test_what_is_no_array_is_refused_whoever_looks_on(watcher):
     q, k, v = qkv("cpu", torch.float32)
@@ -236,3 +272,13 @@ def test_functionalize_takes_the_op():
     q, k, v = qkv("cpu", torch.float32)
     functionalize = pytest.importorskip("torch.func").functionalize
     assert torch.equal(functionalize(lambda q: mica.attention(q * 1, k, v, causal=True))(q), mica.attention(q, k, v, causal=True))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint32", "uint64"])
+def test_lengths_beyond_32_bits_do_not_wrap(dtype):
+    if not hasattr(torch, dtype):
+        pytest.skip("this PyTorch has no such type")
+    q = torch.randn(3, 2, 16)
+    huge = torch.tensor([0, 2**32 - 1 if dtype == "uint32" else 2**32 + 3]).to(getattr(torch, dtype))
+    with pytest.raises(ValueError, match=r"^cu_seqlens_q\[1\] is 2147483647, want at most 3"):
+        mica.attention_varlen(q, q, q, huge, [0, 3])

@@ -336,6 +336,30 @@ def test_negative_views_are_resolved():
     torch.testing.assert_close(leaf.grad.double(), -want_grads(q, -k, v)[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["k", "v", "rotary_cos", "rotary_sin", "qv", "k_prefix", "v_prefix"])
+def test_negative_views_beside_a_cache_are_resolved(name):
+    q, k_cache, v_cache = qkv()
+    heads, dim = k_cache.shape[2:]
+    given = {"k": k_cache[:, :2].clone(), "v": v_cache[:, :2].clone(), "rotary_cos": torch.randn(9, dim // 2),
+             "rotary_sin": torch.randn(9, dim // 2)}
+    if name == "qv":
+        given = {"qv": torch.randn_like(q)}
+    elif name.endswith("prefix"):
+        given = {"k_prefix": torch.randn(3, heads, dim), "v_prefix": torch.randn(3, heads, dim)}
+    found = []
+    for value in (given[name], torch._neg_view(-given[name])):
+        caches = k_cache.clone(), v_cache.clone()
+        found.append((mica.attention_with_cache(q, *caches, **{**given, name: value}, cache_seqlens=4, causal=True), *caches))
+    for got, want in zip(*found):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_negative_view_is_no_result():
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="^out is a negative view, want its values"):
+        mica.attention(q, k, v, out=torch._neg_view(torch.empty_like(q)))
+
+
 def test_modes_see_the_op_on_the_fast_path():
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import FlopCounterMode
