@@ -84,6 +84,8 @@ def _locate_dlpack(name: str, array: Any, is_written: bool) -> Located:
     kind, ordinal = (int(part) for part in array.__dlpack_device__())
     if kind not in _BACKENDS:
         raise NoDevice(f"{name} is on DLPack device type {kind}, want 1 (CPU) or 2 (CUDA)")
+    if hasattr(array, "is_neg") and array.is_neg():  # torch hands over the memory, which holds the opposite
+        raise InvalidArgument(f"{name} is a negative view, want its values")
     backend = _BACKENDS[kind]
     capsule = _capsule(array, dict(stream=_LEGACY_DEFAULT_STREAM) if backend == _abi.CUDA else {})
     # Borrowed, not taken: the capsule frees what it holds when it dies.

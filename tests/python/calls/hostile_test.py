@@ -282,3 +282,12 @@ def test_lengths_beyond_32_bits_do_not_wrap(dtype):
     huge = torch.tensor([0, 2**32 - 1 if dtype == "uint32" else 2**32 + 3]).to(getattr(torch, dtype))
     with pytest.raises(ValueError, match=r"^cu_seqlens_q\[1\] is 2147483647, want at most 3"):
         mica.attention_varlen(q, q, q, huge, [0, 3])
+
+
+def test_a_negative_view_beside_arrays_is_refused():
+    pytest.importorskip("numpy", reason="NumPy is not installed")
+    q, k, v = qkv("cpu", torch.float32)
+    with pytest.raises(ValueError, match="^k is a negative view, want its values"):
+        mica.attention(q.numpy(), torch._neg_view(k), v)
+    with pytest.raises(ValueError, match="^out is a negative view, want its values"):
+        mica.attention(q.numpy(), k, v, out=torch._neg_view(torch.empty_like(q)))
