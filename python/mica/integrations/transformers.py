@@ -276,7 +276,8 @@ def attention(
     None).
 
     attention_mask: see mask(); one of floats is added to the scores, as position_bias is. cu_seq_lens_q and
-    cu_seq_lens_k (packed rows, batch 1) make the packed form of it, which needs no mask of the causal kind.
+    cu_seq_lens_k (packed rows, batch 1, or without a mask all rows of the batch) make the packed form of it, which needs no
+    mask of the causal kind.
     """
     _refuse_unknown(module, kwargs)
     rows, keys = query.shape[2], key.shape[2]
@@ -284,7 +285,7 @@ def attention(
     if q.dtype != k.dtype or v.dtype != k.dtype:
         q, k = q.to(v.dtype), k.to(v.dtype)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    if attention_mask is None and (cu_seq_lens_q is None or query.shape[0] != 1):
+    if attention_mask is None and cu_seq_lens_q is None:
         # mask() leaves out a causal one alone. Where that cannot be it, the model has no mask and means every key, whatever
         # it says of a window, as eager has it (DiffusionGemma's canvas).
         causal = causal and (rows == keys or rows == 1)
@@ -312,13 +313,16 @@ def attention(
     if attention_mask is not None and attention_mask.dim() != 4:
         raise Unsupported(f"attention_mask has {attention_mask.dim()} axes, want 2 or 4")
     is_padding = attention_mask is not None and attention_mask.dtype == _PADDING
-    if cu_seq_lens_q is not None and query.shape[0] == 1:
+    if cu_seq_lens_q is not None and (query.shape[0] == 1 or attention_mask is None):
         cu_q, cu_k = (t.to(torch.int32) for t in (cu_seq_lens_q, cu_seq_lens_q if cu_seq_lens_k is None
                                                   else cu_seq_lens_k))
         if position_bias is None and (attention_mask is None or is_padding or
                                       getattr(attention_mask, "is_packing_alone", False)):
             lengths: Dict[str, Any] = {f"max_seqlen_{side}": _length(kwargs.get(f"max_length_{side}")) for side in "qk"}
-            return mica.attention_varlen(q[0], k[0], v[0], cu_q, cu_k, **lengths, **native, **options)[None], None
+            made = mica.attention_varlen(*(t.flatten(0, 1) for t in (q, k, v)), cu_q, cu_k, **lengths, **native, **options)
+            return made.unflatten(0, (query.shape[0], rows)), None
+        if query.shape[0] != 1:
+            raise Unsupported(f"cu_seq_lens_q is given with position_bias and a batch of {query.shape[0]}, want a batch of 1")
         same = _same_sequence(cu_q, cu_k, rows, keys)
         if attention_mask is None or is_padding:
             options.update(native)

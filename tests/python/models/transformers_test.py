@@ -4,6 +4,7 @@ download)."""
 
 import copy
 import os
+import types
 
 import pytest
 
@@ -154,6 +155,27 @@ def test_packed_rows_by_position_ids_and_by_cu_seq_lens():
                                max_length_q=9, max_length_k=9).logits
         torch.testing.assert_close(by_positions, want_by_positions, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(by_lengths, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma2: softcap, windows"])
+def test_cu_seq_lens_of_several_packed_rows(name):
+    """They count through the batch, as Transformers' own flash functions have it."""
+    lengths = (5, 9, 2, 12)
+    torch.manual_seed(1)
+    ids = torch.randint(3, 97, (2, 14))
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    module = types.SimpleNamespace(is_causal=True)
+    with torch.no_grad():
+        want = torch.cat([build(CAUSAL[name], "eager")(part).logits for part in ids.view(1, -1).split(lengths, 1)], 1)
+        got = build(CAUSAL[name], "mica")(ids, use_cache=False, cu_seq_lens_q=cu, cu_seq_lens_k=cu, max_length_q=12,
+                                          max_length_k=12).logits
+        torch.testing.assert_close(got.view_as(want), want, rtol=1e-4, atol=1e-5)
+        tensors = [torch.randn(2, 4, 14, 16) for _ in range(3)]
+        got = mica_transformers.attention(module, *tensors, None, cu_seq_lens_q=cu, cu_seq_lens_k=cu)[0]
+        packed = [t.transpose(1, 2).reshape(28, 4, 16) for t in tensors]
+        torch.testing.assert_close(got.flatten(0, 1), mica.attention_varlen(*packed, cu, cu, causal=True))
+        with pytest.raises(mica.Unsupported, match="^cu_seq_lens_q is given with position_bias and a batch of 2, want"):
+            mica_transformers.attention(module, *tensors, None, cu_seq_lens_q=cu, cu_seq_lens_k=cu, position_bias=torch.randn(1, 4, 14, 14))
 
 
 @pytest.mark.parametrize("name", ["gemma2: softcap, windows", "gpt-oss: sinks, windows"])
