@@ -83,7 +83,7 @@ def rng_of(seed: Union[None, int, Tensor], device: torch.device) -> Tensor:
     if not -2**63 <= seed < 2**64:
         raise InvalidArgument(f"seed is {seed}, want an int of 64 bits")
     state = torch.zeros(2, dtype=torch.int64, device=device)
-    state[:1].fill_((seed + 2**63) % 2**64 - 2**63)  # no copy from the host, which would wait and cannot be captured
+    state[:1].fill_(seed if seed < 2**63 else seed - 2**64)  # no copy from the host, which would wait and cannot be captured
     return state
 
 
