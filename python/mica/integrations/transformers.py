@@ -248,11 +248,19 @@ def _refuse_unknown(module: torch.nn.Module, kwargs: Dict[str, Any]) -> None:
                           "know and will not ignore; want attn_implementation='sdpa' or 'eager' for this model")
 
 
-def _same_sequence(cu_q: Tensor, cu_k: Tensor, rows: int, keys: int) -> Tensor:
-    """(1, 1, rows, keys): whether row i and key j are of the same packed sequence."""
-    of_row, of_key = (torch.bucketize(torch.arange(count, device=cu.device), cu[1:], right=True)
-                      for cu, count in ((cu_q, rows), (cu_k, keys)))
-    return (of_row[:, None] == of_key[None])[None, None]
+def _same_sequence(cu_q: Tensor, cu_k: Tensor, rows: int, keys: int, left: Optional[int] = None,
+                   right: Optional[int] = None) -> Tensor:
+    """(1, 1, rows, keys): whether row i and key j are of the same packed sequence, and j at most so far from i's diagonal.
+    Its last row and its last key are on it."""
+    row, key = (torch.arange(count, device=cu.device) for cu, count in ((cu_q, rows), (cu_k, keys)))
+    of_row, of_key = (torch.bucketize(at, cu[1:], right=True) for at, cu in ((row, cu_q), (key, cu_k)))
+    seen = of_row[:, None] == of_key[None]
+    row, key = (at - cu[1:][of.clamp(max=cu.shape[0] - 2)] for at, cu, of in ((row, cu_q, of_row), (key, cu_k, of_key)))
+    if left is not None:
+        seen = seen & (key[None] >= row[:, None] - left)
+    if right is not None:
+        seen = seen & (key[None] <= row[:, None] + right)
+    return seen[None, None]
 
 
 def attention(
@@ -319,18 +327,17 @@ def attention(
         if position_bias is None and (attention_mask is None or is_padding or
                                       getattr(attention_mask, "is_packing_alone", False)):
             lengths: Dict[str, Any] = {f"max_seqlen_{side}": _length(kwargs.get(f"max_length_{side}")) for side in "qk"}
-            made = mica.attention_varlen(*(t.flatten(0, 1) for t in (q, k, v)), cu_q, cu_k, **lengths, **native, **options)
+            made = mica.attention_varlen(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cu_q, cu_k, **lengths, **native,
+                                         **options)
             return made.unflatten(0, (query.shape[0], rows)), None
         if query.shape[0] != 1:
             raise Unsupported(f"cu_seq_lens_q is given with position_bias and a batch of {query.shape[0]}, want a batch of 1")
-        same = _same_sequence(cu_q, cu_k, rows, keys)
         if attention_mask is None or is_padding:
-            options.update(native)
-            attention_mask = same
+            attention_mask = _same_sequence(cu_q, cu_k, rows, keys, side, 0 if causal else side)
         elif attention_mask.dtype == torch.bool:
-            attention_mask = attention_mask[..., :keys] & same
+            attention_mask = attention_mask[..., :keys] & _same_sequence(cu_q, cu_k, rows, keys)
         else:
-            attention_mask = attention_mask[..., :keys].masked_fill(~same, float("-inf"))
+            attention_mask = attention_mask[..., :keys].masked_fill(~_same_sequence(cu_q, cu_k, rows, keys), float("-inf"))
     elif is_padding:
         options.update(native)
     if position_bias is not None:

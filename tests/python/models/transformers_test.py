@@ -178,6 +178,23 @@ def test_cu_seq_lens_of_several_packed_rows(name):
             mica_transformers.attention(module, *tensors, None, cu_seq_lens_q=cu, cu_seq_lens_k=cu, position_bias=torch.randn(1, 4, 14, 14))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 3])
+def test_packed_rows_with_a_position_bias_have_their_own_diagonals(causal, window):
+    torch.manual_seed(1)
+    cu_q, cu_k = torch.tensor([0, 2, 6]), torch.tensor([0, 7, 12])
+    q, k, v = (torch.randn(1, 4, count, 16) for count in (6, 12, 12))
+    bias = torch.randn(1, 4, 6, 12)
+    side = None if window is None else window - 1
+    want = []
+    for rows, keys in ((slice(0, 2), slice(0, 7)), (slice(2, 6), slice(7, 12))):
+        parts = (t.transpose(1, 2)[:, part] for t, part in ((q, rows), (k, keys), (v, keys)))
+        want.append(mica.attention(*parts, causal=causal, window=(side, None if causal else side), bias=bias[:, :, rows, keys]))
+    got = mica_transformers.attention(types.SimpleNamespace(is_causal=causal), q, k, v, None, sliding_window=window,
+                                      position_bias=bias, cu_seq_lens_q=cu_q, cu_seq_lens_k=cu_k)[0]
+    torch.testing.assert_close(got, torch.cat(want, 1))
+
+
 @pytest.mark.parametrize("name", ["gemma2: softcap, windows", "gpt-oss: sinks, windows"])
 def test_gradients_equal_eager(name):
     ids, mask = batch_with_padding("right")
