@@ -72,6 +72,11 @@ class Final(Function):
         raise Unsupported("attention has no second derivative")
 
 
+def final(gradient: Tensor, *sources: Tensor) -> Tensor:
+    """With create_graph a second derivative may be asked for. There is none, and it must not be silently 0."""
+    return Final.apply(gradient, *sources) if torch.is_grad_enabled() else gradient
+
+
 def _backward_of(ctx: Any, options: Options, middle: Tuple[str, ...], needs: Tuple[bool, ...],
                  given: Tuple[Optional[Tensor], ...]) -> List[Optional[Tensor]]:
     if not torch.is_grad_enabled():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _abi, _tensors
+from .._caller import output_dtype
 from ._join import Part
 from ._lanes import Lanes
 from ._pieces import Group, Piece
@@ -104,12 +105,12 @@ def _inputs(group: Group, alibi: Optional[Tensor], rng_state: Optional[Tensor], 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, group: Group, call: Call, alibi: Optional[Tensor],
             rng_state: Optional[Tensor], lanes: Lanes) -> Part:
-    """Of the group's rows. On a CPU o is fp32; on a GPU it has q's type, which its fast kernels write."""
+    """Of the group's rows. On a CPU o is fp32; on a GPU it has the whole's type, which its fast kernels write."""
     rows = rows_of(group, q.device, q.shape[1], k.shape[1])
     slopes = Slopes(alibi, group)
     some_q, some_k, some_v = q[:, rows.begin:rows.end], k[:, rows.key_begin:rows.key_end], v[:, rows.key_begin:
                                                                                              rows.key_end]
-    dtype = q.dtype if q.is_cuda else torch.float32
+    dtype = output_dtype(q) if q.is_cuda else torch.float32
     make = torch.zeros if rows.vectors else torch.empty
     o = make((*some_q.shape[:-1], v.shape[-1]), dtype=dtype, device=q.device)
     lse = torch.empty((q.shape[0], q.shape[2], some_q.shape[1]), dtype=torch.float32, device=q.device)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
+from .._autograd import final
 from ._mail import Mail
 
 Range = Tuple[int, int]
@@ -58,4 +59,4 @@ class FetchRows(Function):
         whole = gradient.new_zeros((end - begin, *shape), dtype=torch.float32)
         for part, (first, last) in zip(flat.split(counts), out):
             whole[first:last] += part.view(-1, *shape)
-        return whole.to(gradient.dtype), None, None
+        return final(whole.to(gradient.dtype), gradient), None, None

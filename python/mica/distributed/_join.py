@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ..errors import InvalidArgument
+
 INFINITY = float("inf")
 MOST_PARTS = 8  # that the kernel joins at once
 
@@ -22,6 +24,18 @@ def by_rows(of_heads: Tensor) -> Tensor:
 def share_of_second(lse: Tensor, lse_second: Tensor) -> Tensor:
     """exp(second) / (exp(first) + exp(second)); 0 where both are empty."""
     return torch.nan_to_num(torch.sigmoid(lse_second - lse), nan=0.0)
+
+
+def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
+    """As the library wants them, which does not get to see them here."""
+    if sinks is None:
+        return
+    if sinks.shape != q.shape[-2:-1]:
+        raise InvalidArgument(f"sinks is {tuple(sinks.shape)}, want ({q.shape[-2]},), the heads of q")
+    if sinks.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise InvalidArgument(f"sinks.dtype is {sinks.dtype}, want float32, float16 or bfloat16")
+    if sinks.device != q.device:
+        raise InvalidArgument(f"sinks is on {sinks.device}, want {q.device} (q's)")
 
 
 class Part(NamedTuple):

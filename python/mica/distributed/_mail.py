@@ -123,6 +123,8 @@ class Mail:
 
     def all_to_all(self, flat: Tensor, counts_out: List[int], counts_in: List[int]) -> Tensor:
         """Elements counts_out[r] of `flat` go to rank r; the result has counts_in[r] elements of rank r."""
+        if flat.element_size() == 1 and flat.dtype is not torch.uint8:  # e4m3 goes as bytes, which every backend takes
+            return self.all_to_all(flat.view(torch.uint8), counts_out, counts_in).view(flat.dtype)
         made = torch.empty(sum(counts_in), dtype=flat.dtype, device="cpu" if self.is_staged else flat.device,
                            pin_memory=self.is_staged)
         sent = flat

@@ -6,14 +6,16 @@ any rank needs them and no further. In backward the gradients of keys follow one
 the last rank that added to them.
 """
 
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
-from .._autograd import Final
+from .._autograd import final
+from .._caller import output_dtype
 from . import _compute
 from ._compute import Call
 from ._join import Joined, sink_gradient
@@ -171,6 +173,16 @@ class Travel:
             self._next = there
         return started
 
+    @contextmanager
+    def onward(self) -> Iterator[None]:
+        """The keys of the next turn travel meanwhile. They arrive where the library refuses the call, too: nothing is left
+        on its way that the group's next call would take for its own."""
+        started = self.send_on()
+        try:
+            yield
+        finally:
+            self.arrive(started)
+
     def arrive(self, started: List[Any]) -> None:
         for exchange in started:
             exchange.wait()
@@ -181,8 +193,8 @@ class Travel:
 
 def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
             alibi: Optional[Tensor], rng_state: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    """o in q's type and lse, of this rank's rows."""
-    joined = Joined((*q.shape[:-1], v.shape[-1]), q.device, q.dtype)
+    """o in q's type (of e4m3: bf16) and lse, of this rank's rows."""
+    joined = Joined((*q.shape[:-1], v.shape[-1]), q.device, output_dtype(q))
     lanes = Lanes(q.device, joined.waits and _num_pieces(route.turns) > 1)
     own = route.own if lanes.are_used else Own(route.turns[0].groups)
     travel = Travel(mail, route, route.turns, k, v)
@@ -195,13 +207,12 @@ def forward(mail: Optional[Mail], route: Route, call: Call, q: Tensor, k: Tensor
                 lanes.wait()
             joined.add(part)
     for number, turn in enumerate(route.turns):
-        on_its_way = travel.send_on()
-        begun = lanes.begun
-        compute(turn.groups if number else own.first, travel.k, travel.v)
-        if number == own.last:
-            compute(own.held_back, k, v)
-        lanes.wait(begun)  # of the turn before: its keys' memory is free then
-        travel.arrive(on_its_way)
+        with travel.onward():
+            begun = lanes.begun
+            compute(turn.groups if number else own.first, travel.k, travel.v)
+            if number == own.last:
+                compute(own.held_back, k, v)
+            lanes.wait(begun)  # of the turn before: its keys' memory is free then
     lanes.wait()
     return joined.result(sinks)
 
@@ -271,21 +282,20 @@ def backward(mail: Optional[Mail], route: Route, call: Call, d_o: Tensor, d_lse:
     # begins early; but not before the last one, behind which nothing more would hide them.
     last = max((step for step, turn in enumerate(route.steps) if turn.groups), default=0)
     for step, turn in enumerate(route.steps):
-        on_its_way = travel.send_on()
-        is_late = lanes.are_used and step < last
-        if step > 0 and not is_late:
-            lanes.wait()
-            hand_on(step - 1)
-        begun = lanes.begun
-        lanes.index = step % lanes.count
-        made[step] = Sum(travel.k, needs[1]), Sum(travel.v, needs[2])
-        for group in turn.groups:
-            _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state,
-                              (sums_of_dq[lanes.index], *made[step]), query_sums, lanes)
-        if step > 0 and is_late:
-            lanes.wait(begun)
-            hand_on(step - 1)
-        travel.arrive(on_its_way)
+        with travel.onward():
+            is_late = lanes.are_used and step < last
+            if step > 0 and not is_late:
+                lanes.wait()
+                hand_on(step - 1)
+            begun = lanes.begun
+            lanes.index = step % lanes.count
+            made[step] = Sum(travel.k, needs[1]), Sum(travel.v, needs[2])
+            for group in turn.groups:
+                _compute.backward(d_o, q, travel.k, travel.v, o, lse, d_lse, group, call, alibi, rng_state,
+                                  (sums_of_dq[lanes.index], *made[step]), query_sums, lanes)
+            if step > 0 and is_late:
+                lanes.wait(begun)
+                hand_on(step - 1)
     lanes.wait()
     hand_on(len(route.steps) - 1)
     dq = None if query_sums is None else query_sums.end(sums_of_dq, q)
@@ -317,12 +327,13 @@ class Attend(Function):
         d_o = d_o if d_o.stride(-1) == 1 else d_o.contiguous()
         deterministic = torch.are_deterministic_algorithms_enabled()
         call = ctx.call._replace(deterministic=ctx.call.deterministic or deterministic)
+        needs = ctx.needs_input_grad[:3]
         with torch.no_grad():
-            made = backward(ctx.mail, ctx.route, call, d_o, d_lse, q, k, v, o, lse, alibi, rng_state,
-                            ctx.needs_input_grad[:3])
+            made: Tuple[Optional[Tensor], ...] = (None, None, None)
+            if any(needs):  # or else only the sinks need one
+                made = backward(ctx.mail, ctx.route, call, d_o, d_lse, q, k, v, o, lse, alibi, rng_state, needs)
             results: List[Optional[Tensor]] = [None if t is None else t.to(like.dtype)
                                                for t, like in zip(made, (q, k, v))]
             results.append(sink_gradient(sinks, o, lse, d_o, d_lse) if ctx.needs_input_grad[3] else None)
-        if torch.is_grad_enabled():  # create_graph: there is no second derivative, and it must not be silently 0
-            results = [t if t is None else Final.apply(t, q, k, v, d_o) for t in results]
+        results = [t if t is None else final(t, q, k, v, d_o) for t in results]
         return (*results, None, None, None, None, None)

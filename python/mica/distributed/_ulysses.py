@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
+from .._autograd import final
 from ..errors import InvalidArgument
 from ._mail import Mail
 
@@ -75,7 +76,8 @@ class ToHeads(Function):
         mail, heads, rows, all_heads = ctx.arguments
         is_shared = sum(end - begin for begin, end in heads) != all_heads
         wide = gradient.to(torch.float32) if is_shared else gradient
-        return _to_rows(mail, wide, heads, rows, all_heads).to(gradient.dtype), None, None, None
+        made = _to_rows(mail, wide, heads, rows, all_heads).to(gradient.dtype)
+        return final(made, gradient), None, None, None
 
 
 class ToRows(Function):
@@ -88,7 +90,7 @@ class ToRows(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         mail, heads, rows = ctx.arguments
-        return _to_heads(mail, gradient, heads, rows), None, None, None, None
+        return final(_to_heads(mail, gradient, heads, rows), gradient), None, None, None, None
 
 
 class Turned(NamedTuple):

@@ -6,11 +6,12 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from .._tracing import refuse_gradient
 from ..errors import InvalidArgument
 from ..functions import attention_with_cache as attend_here
 from ._agree import agree
 from ._groups import ranks_of
-from ._join import by_rows
+from ._join import by_rows, check_sinks
 from ._mail import mail_of
 
 
@@ -47,6 +48,8 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     if not 0 <= owner < ranks.size:
         raise InvalidArgument(f"owner is {owner}, want a rank of the group, 0 to {ranks.size - 1}")
     is_owner = ranks.rank == owner
+    refuse_gradient("on a cache", q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, sinks=sinks)
+    check_sinks(sinks, q)
     agree(mail, dict(function="attention_with_cache", dtype=q.dtype, device=q.device.type, q=tuple(q.shape),
                      key_heads=k_cache.shape[-2], dim_v=v_cache.shape[-1], causal=causal, scale=scale, softcap=softcap,
                      appends=k is not None, sinks=sinks is not None))

@@ -18,6 +18,7 @@ from ._agree import agree
 from ._compute import Call
 from ._gather import Fetch, FetchRows
 from ._groups import Ranks, ranks_of
+from ._join import check_sinks
 from ._layout import Chunk, check_layout, chunks_of, count_of, inner
 from ._mail import Mail, mail_of
 from ._pieces import Mask, Part
@@ -69,9 +70,9 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, axes: int, sinks: Optional[T
                               "same head dimension of q and k, and v as long and with as many heads as k")
     if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
         raise InvalidArgument(f"k has {k.shape[-2]} heads, want a divisor of {q.shape[-2]} (q's)")
-    for name, tensor in (("sinks", sinks), ("alibi", alibi)):
-        if tensor is not None and tensor.shape[-1:] != q.shape[-2:-1]:
-            raise InvalidArgument(f"{name} is {tuple(tensor.shape)}, want {q.shape[-2]} heads (q's)")
+    check_sinks(sinks, q)
+    if alibi is not None and alibi.shape[-1:] != q.shape[-2:-1]:
+        raise InvalidArgument(f"alibi is {tuple(alibi.shape)}, want {q.shape[-2]} heads (q's)")
     refuse_slopes(alibi)
 
 

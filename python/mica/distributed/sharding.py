@@ -58,10 +58,21 @@ class _Unshard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        ranks, layout, dim, length = ctx.arguments
-        mail = mail_of(ranks.group, gradient.device)
-        total = mail.all_gather(gradient.contiguous()).sum(0)
-        return _take(total, _chunks(layout, length, ranks, ranks.rank), dim), None, None, None, None
+        return _ShardOfSum.apply(gradient, *ctx.arguments), None, None, None, None
+
+
+class _ShardOfSum(torch.autograd.Function):
+    """This rank's tokens of the sum of what every rank has whole: the gradient of _Unshard, whose gradient is that."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, ranks: Ranks, layout: str, dim: int, length: int) -> Tensor:
+        ctx.arguments = ranks, layout, dim, length
+        total = mail_of(ranks.group, whole.device).all_gather(whole.contiguous()).sum(0)
+        return _take(total, _chunks(layout, length, ranks, ranks.rank), dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return _Unshard.apply(gradient, *ctx.arguments), None, None, None, None
 
 
 def unshard(x: Tensor, *, group: Any = None, layout: str = "ring", dim: int = 1,
