@@ -71,10 +71,9 @@ def llama3_flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q:
     # Where keys end with the rank's rows, so does the diagonal; else the library is told where each row lies.
     options = _options(causal, window_of(window_size), softmax_scale, None, dropout_p, None)
     has_sides = options.left is not None or options.right is not None or alibi_slopes is not None
-    route = None
-    if deterministic or has_sides and not causal:
-        route = _route(cu_seqlens_q, cu_seqlens_k, dist.get_rank(group) * rows - local_k_slice.start, options,
-                       alibi_slopes is not None)
+    route, first = None, dist.get_rank(group) * rows
+    if deterministic or has_sides and local_k_slice.stop != first + rows:
+        route = _route(cu_seqlens_q, cu_seqlens_k, first - local_k_slice.start, options, alibi_slopes is not None)
     outs, lses = [], []
     for at in range(heads_k // heads_k_stride):
         keys = slice(at * heads_k_stride, (at + 1) * heads_k_stride)

@@ -100,10 +100,11 @@ def packed(rank, size, dtype, tolerance):
     compare("llama3 not causal", llama3_flash_attn_varlen_func(q, k, v, cu_q, cu_k, max_q, max_k, 2, local_k_slice),
             contiguous(want, rank, size, 0), tolerance)
     slopes = torch.tensor([0.4, 0.2, 0.1, 0.05])
-    for causal in (False, True):
-        cu_q, cu_k, max_q, max_k, local_k_slice = llama3_flash_attn_prepare_cu_seqlens(uneven, causal, rank, size)
+    # Keys up to the ends of the sequences serve causal rows, too.
+    for causal, with_causal in ((False, False), (True, True), (True, False)):
+        cu_q, cu_k, max_q, max_k, local_k_slice = llama3_flash_attn_prepare_cu_seqlens(uneven, with_causal, rank, size)
         for options in (dict(window_size=(5, 3)), dict(window_size=(-1, 2)), dict(window_size=(4, -1)),
-                        dict(alibi_slopes=slopes), dict(alibi_slopes=slopes, window_size=(7, 2)), dict(deterministic=True)):
+                        dict(alibi_slopes=slopes), dict(alibi_slopes=slopes, window_size=(7, 2)), dict(deterministic=True), {}):
             out = flash_attn_varlen_qkvpacked_func(qkv, uneven, 24 * size, causal=causal, **options)
             (gradient,) = torch.autograd.grad(out, qkv, d_out)
             for heads_k_stride in (1, 4):
@@ -152,4 +153,15 @@ def hugging_face(rank, size):
     gradient = model.model.layers[0].self_attn.k_proj.weight.grad
     dist.all_reduce(gradient)
     compare("gradient", gradient, want_gradient, 1e-5)
+    # A mask that says something is refused, not passed over.
+    mask = torch.ones(1, 20, dtype=torch.int64)
+    assert torch.equal(model(contiguous(ids, rank, size), attention_mask=mask,
+                             position_ids=contiguous(places, rank, size)).logits, got)
+    mask[0, 3] = 0
+    try:
+        model(contiguous(ids, rank, size), attention_mask=mask, position_ids=contiguous(places, rank, size))
+    except ValueError as error:
+        assert "attention_mask has zeros" in str(error), error
+    else:
+        raise AssertionError("padding was passed over")
     return transformers.__version__

@@ -25,13 +25,16 @@ def use_ring_attn(flag: bool) -> None:
     _stream["is_on"] = flag
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, dropout: float, scaling: Optional[float],
-            sliding_window: Optional[int], softcap: Optional[float], sinks: Optional[Tensor]) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor], is_causal: bool, dropout: float,
+            scaling: Optional[float], sliding_window: Optional[int], softcap: Optional[float],
+            sinks: Optional[Tensor]) -> Tensor:
     """query (1, rows here, heads, dim), key and value likewise; the result too."""
     if "cu_seqlens" not in _stream:
         raise Error("nothing says where the sequences lie, want update_ring_flash_attn_params called before the model")
     if query.shape[0] != 1:
         raise InvalidArgument(f"the batch is {query.shape[0]}, want 1: packed sequences, one after the other")
+    if attention_mask is not None and not attention_mask.all():
+        raise InvalidArgument("attention_mask has zeros, want none, or all ones: a stream of packed sequences has no padding")
     # Transformers' sliding_window counts the token itself.
     window = None if sliding_window is None else (sliding_window - 1, 0 if is_causal else sliding_window - 1)
     made = distributed.attention_varlen(query[0], key[0], value[0], _stream["cu_seqlens"], group=_stream["group"],
@@ -49,7 +52,7 @@ def _forward_of(before: Any) -> Any:
             return before(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
                           sliding_window=sliding_window, softcap=softcap, is_causal=is_causal, s_aux=s_aux, **rest)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        made = _attend(*(t.transpose(1, 2) for t in (query, key, value)), bool(causal), dropout, scaling,
+        made = _attend(*(t.transpose(1, 2) for t in (query, key, value)), attention_mask, bool(causal), dropout, scaling,
                        sliding_window, softcap, s_aux)
         return made, None
     return forward
@@ -64,8 +67,8 @@ def _old_forward_of(before: Any) -> Any:
         if not _stream["is_on"]:
             return before(query_states, key_states, value_states, attention_mask, query_length, is_causal, dropout,
                           position_ids, softmax_scale, sliding_window, use_top_left_mask, softcap, **rest)
-        return _attend(query_states, key_states, value_states, is_causal, dropout, softmax_scale, sliding_window,
-                       softcap, rest.get("s_aux"))
+        return _attend(query_states, key_states, value_states, attention_mask, is_causal, dropout, softmax_scale,
+                       sliding_window, softcap, rest.get("s_aux"))
     return forward
 
 
