@@ -325,6 +325,7 @@ class Attend(Function):
         # Other ranks may need this one's share even where nothing comes in here: zeros go the same way.
         d_o = torch.zeros_like(o) if d_o is None else d_o.resolve_neg()
         d_o = d_o if d_o.stride(-1) == 1 else d_o.contiguous()
+        d_lse = None if d_lse is None else d_lse.resolve_neg()
         deterministic = torch.are_deterministic_algorithms_enabled()
         call = ctx.call._replace(deterministic=ctx.call.deterministic or deterministic)
         needs = ctx.needs_input_grad[:3]

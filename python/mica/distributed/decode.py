@@ -52,7 +52,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     check_sinks(sinks, q)
     agree(mail, dict(function="attention_with_cache", dtype=q.dtype, device=q.device.type, q=tuple(q.shape),
                      key_heads=k_cache.shape[-2], dim_v=v_cache.shape[-1], causal=causal, scale=scale, softcap=softcap,
-                     appends=k is not None, sinks=sinks is not None))
+                     owner=owner, appends=k is not None, sinks=sinks is not None))
     new = dict(k=k, v=v) if is_owner and k is not None else {}
     with torch.no_grad():
         o, lse = attend_here(q, k_cache, v_cache, **new, cache_seqlens=cache_seqlens, block_table=block_table,

@@ -79,6 +79,23 @@ def sinks_that_do_not_fit(rank, size):
         distributed.attention_with_cache(q[:, :1].clone().requires_grad_(), k, v, cache_seqlens=4)
 
 
+def owners_that_differ(rank, size):
+    """The new keys would be written by two ranks, or by none."""
+    q, k, v = (t.detach() for t in parts()[1])
+    with pytest.raises(mica.InvalidArgument, match="owner is 0 on rank 0, but 1 on rank 1"):
+        distributed.attention_with_cache(q[:, :1], k.clone(), v.clone(), k[:, :1], v[:, :1], cache_seqlens=3, owner=rank)
+
+
+def negative_views(rank, size):
+    """A gradient of the LSE that is negative only by a flag."""
+    made = []
+    for values in (torch.ones(1, 4, 8 // size, dtype=torch.cfloat).mul(1j).conj().imag, -torch.ones(1, 4, 8 // size)):
+        _, (q, k, v) = parts()
+        distributed.attention(q, k, v, return_lse=True)[1].backward(values)
+        made.append(q.grad)
+    assert torch.equal(*made) and made[0].any()
+
+
 def after_a_refusal(rank, size):
     """The library refuses on every rank, whichever comes first; the keys of that call are not those of the next."""
     whole, local = parts()
