@@ -90,13 +90,18 @@ mica_status check_results(const Problem& p, const mica_bindings& x, TensorSet bo
   return MICA_OK;
 }
 
-// Rows would move within the cache, in any order.
-mica_status check_append(const Problem& p, const mica_bindings& x) {
+// New keys and values are written into the cache, in any order, while others read. A shared prefix may be other rows of
+// it.
+mica_status check_append(const Problem& p, const mica_bindings& x, TensorSet bound) {
   if (p.len_new == 0 || is_empty(p.k_new) || is_empty(p.k)) return MICA_OK;
   const BoundTensor k = {"k", x.k, p.k}, v = {"v", x.v, p.v};
-  const BoundTensor k_new = {"k_new", x.k_new, p.k_new}, v_new = {"v_new", x.v_new, p.v_new};
-  if (may_overlap(x.k_new, p.k_new, x.k, p.k)) return refuse(k_new, k);
-  if (may_overlap(x.v_new, p.v_new, x.v, p.v)) return refuse(v_new, v);
+  for (TensorSet from = bound; from; from = without_first(from)) {
+    const BoundTensor other = first_tensor(from, p, x);
+    const Tensor* const read = &other.tensor;
+    if (read == &p.k || read == &p.v || read == &p.k_prefix || read == &p.v_prefix) continue;
+    if (may_overlap(other.address, other.tensor, x.k, p.k)) return refuse(other, k);
+    if (may_overlap(other.address, other.tensor, x.v, p.v)) return refuse(other, v);
+  }
   // Values that are a part of the keys are written twice, with the same bits only if the new ones are so too.
   const bool is_part = x.v == x.k && x.v_new == x.k_new && p.rotary_cos.dtype == MICA_NONE;
   if (!is_part && may_overlap(x.k, p.k, x.v, p.v))
@@ -109,7 +114,7 @@ mica_status check_append(const Problem& p, const mica_bindings& x) {
 
 mica_status check_overlaps(const Problem& p, const mica_bindings& x, TensorSet bound) {
   const mica_status status = check_results(p, x, bound);
-  return status == MICA_OK ? check_append(p, x) : status;
+  return status == MICA_OK ? check_append(p, x, bound) : status;
 }
 
 }  // namespace mica

@@ -335,7 +335,16 @@ TEST(BindingsOverlap, NewKeysDoNotLieInTheCache) {
   x.k_new = k_new.data(), x.v_new = v.data() + 16;
   EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
   EXPECT_STREQ(mica_last_error(), "bindings.v_new overlaps bindings.v, want memory of its own");
-  x.v_new = v_new.data(), x.v = k.data();  // the new values would be written over the new keys
+  x.v_new = v_new.data(), x.k_new = v.data() + 8;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "bindings.k_new overlaps bindings.v, want memory of its own");
+  x.k_new = k_new.data(), x.q = k.data() + 8;  // the row that the first new key is written to
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "bindings.q overlaps bindings.k, want memory of its own");
+  x.q = v.data() + 24;
+  EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(), "bindings.q overlaps bindings.v, want memory of its own");
+  x.q = q.data(), x.v = k.data();  // the new values would be written over the new keys
   EXPECT_EQ(mica_execute(plan, &x), MICA_ERROR_INVALID);
   EXPECT_STREQ(mica_last_error(),
                "bindings.v overlaps bindings.k, want memory of its own where new keys and values are written");
