@@ -349,20 +349,22 @@ bool is_for_tall_joined(const Problem& p, const Device& device) {
 
 // Whether blocks in pairs can take the problem, a dense one of which every row sees a key, and gain by it
 // (docs/design/tuning.md); under a mask those of 128 columns do not. Where a head's tiles are odd, the last one has two
-// SMs: without a mask if that makes no further round, and of many tiles. Of e4m3 fewer keys suffice: V is transposed
-// once for both blocks.
+// SMs: without a mask if that makes no further round, and of many tiles. Tiles that leave a third of the SMs without
+// work are better cut (ranges_of). Of e4m3 fewer keys suffice: V is transposed once for both blocks.
 bool suits_pairs(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kManyTiles = 42, kHasNoMask = 128;
-  const i32 least_keys_of_sm = row.dtype != MICA_FP8_E4M3 ? 24 : is_banded(p) ? 15 : 3;
+  const bool is_e4m3 = row.dtype == MICA_FP8_E4M3;
+  const i32 least_keys_of_sm = is_banded(p) ? (is_e4m3 ? 15 : 16) : is_e4m3 ? 3 : row.dim_qk > kHasNoMask ? 8 : 5;
   const bool is_plain =
       p.vectors == 0 && p.len_new == 0 && p.page_size == 0 && p.joined_heads == 0 && p.num_splits <= 1;
   const bool sees_keys = !is_banded(p) || (row.dim_qk > kHasNoMask && p.causal && p.window_left >= MICA_MAX_SEQLEN &&
                                            p.shift >= 0 && p.max_len_q <= p.max_len_k);
   const i32 num_sms = device.num_sms, of_head = ceil_div(p.max_len_q, row.tile_q);
-  const i64 heads = i64(p.batch) * p.heads_q, pairs = heads * ceil_div(of_head, 2);
+  const i64 heads = i64(p.batch) * p.heads_q, tiles = heads * of_head, pairs = heads * ceil_div(of_head, 2);
   const bool is_even = is_banded(p) ? of_head % 2 == 0 || of_head >= kManyTiles
-                                    : ceil_div<i64>(2 * pairs, num_sms) <= ceil_div(heads * of_head, i64(num_sms));
-  return is_plain && sees_keys && is_even && p.max_len_k >= least_keys_of_sm * num_sms && heads * of_head > num_sms;
+                                    : ceil_div<i64>(2 * pairs, num_sms) <= ceil_div(tiles, i64(num_sms));
+  const bool fills_sms = is_e4m3 ? tiles > num_sms : 3 * tiles > 2 * num_sms;
+  return is_plain && sees_keys && is_even && p.max_len_k >= least_keys_of_sm * num_sms && fills_sms;
 }
 
 // Of packed sequences the mean counts where there are gradients: blocks take the short ones, too. Batch-invariant: it

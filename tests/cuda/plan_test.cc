@@ -440,8 +440,9 @@ TEST_F(PlanTest, BlocksInPairsShareKeys) {
   EXPECT_EQ(launched().even_len_k, 5000);
 
   EXPECT_EQ(kernel_of(wide(4000, 3900)), single) << "rows without keys";
-  EXPECT_EQ(kernel_of(wide(1200, 5000)), single) << "no tile for every SM";
-  EXPECT_EQ(kernel_of(wide(2000, 2000)), single) << "few keys";
+  EXPECT_EQ(kernel_of(wide(1000, 5000)), pairs) << "80 tiles for 100 SMs";
+  EXPECT_EQ(kernel_of(wide(700, 5000)), single) << "60 tiles, which are cut";
+  EXPECT_EQ(kernel_of(wide(1536, 1536)), single) << "few keys under a mask";
   a.mask.window_left = 3000;
   EXPECT_EQ(kernel_of(a), single) << "a window";
   EXPECT_EQ(kernel_of(wide(4100, 5000)), single) << "an odd tile";
@@ -449,12 +450,22 @@ TEST_F(PlanTest, BlocksInPairsShareKeys) {
   a.sequences.vectors = MICA_SEQUSED_K;
   EXPECT_EQ(kernel_of(a), single) << "lengths";
 
-  // 128 columns: without a mask.
+  // Without a mask fewer keys suffice.
+  const auto without_mask = [&](int64_t rows, int64_t columns) {
+    mica_attention b = wide(rows, rows);
+    for (mica_tensor* t : {&b.q, &b.k, &b.v, &b.o}) t->shape[3] = columns;
+    b.mask.causal = MICA_CAUSAL_NONE;
+    return kernel_of(b);
+  };
+  EXPECT_EQ(without_mask(1000, 256), pairs);
+  EXPECT_EQ(without_mask(768, 256), single) << "few keys";
+
+  // 128 columns: only so.
   a = wide(4000, 5000);
   for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) t->shape[3] = 128;
   EXPECT_EQ(kernel_of(a), "cuda/forward_sm90_bf16_d128");
-  a.mask.causal = MICA_CAUSAL_NONE;
-  EXPECT_EQ(kernel_of(a), "cuda/forward_sm90_bf16_d128_cluster");
+  EXPECT_EQ(without_mask(4000, 128), "cuda/forward_sm90_bf16_d128_cluster");
+  EXPECT_EQ(without_mask(1920, 128), "cuda/forward_sm90_bf16_d128_cluster");
 
   // e4m3: by fewer keys, and by fewest where nothing is hidden.
   const auto small = [&](int64_t rows, bool causal) {
