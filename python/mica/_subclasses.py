@@ -56,9 +56,9 @@ def _round(q: Tensor, k: Tensor, v: Tensor, group: Any, seqlen: int, seqlen_k: i
         from .distributed import attention
         return attention(q, k, v, group=group, seqlen=seqlen, seqlen_k=seqlen_k, return_lse=return_lse, **options)
     from .distributed._op import Numbers, ring
-    from .distributed.functions import _options
+    from .distributed.functions import options_of
     options.pop("seed")  # dropout is 0
-    made = _options(**options)
+    made = options_of(**options)
     o, lse = ring(q, k, v, Numbers(group.group_name, "ring", seqlen, seqlen_k, made.left, made.right, made.bottom_right,
                                    made.scale, made.softcap, torch.are_deterministic_algorithms_enabled()))
     return (o, lse) if return_lse else o

@@ -43,8 +43,8 @@ class Options(NamedTuple):
         return Mask(self.left, self.right, tuple(keys - rows if self.bottom_right else 0 for rows, keys in lengths))
 
 
-def _options(causal: Causal, window: Window, scale: Optional[float], softcap: Optional[float], dropout: float,
-             diagonal: Optional[str]) -> Options:
+def options_of(causal: Causal, window: Window, scale: Optional[float], softcap: Optional[float], dropout: float,
+               diagonal: Optional[str]) -> Options:
     given = normalise(causal, window_of(window), 0, scale, softcap, dropout, diagonal)
     of_causal, of_diagonal, left, right, _chunk, _last_keys, scale, softcap, dropout = given[:9]
     if of_causal and diagonal is not None and of_diagonal != of_causal:
@@ -163,7 +163,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
     if layout == "gather":
         raise InvalidArgument("layout is 'gather', which is for packed sequences: want attention_varlen, or another "
                               "layout")
-    options = _options(causal, window, scale, softcap, dropout, diagonal)
+    options = options_of(causal, window, scale, softcap, dropout, diagonal)
     _check_tensors(q, k, v, 4, sinks, alibi)
     if inner(layout) == "stripe" and alibi is not None and options.right != 0:
         raise Unsupported(f"alibi is given with layout {layout!r}, want causal with it, or another layout")
@@ -269,7 +269,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seql
     check_layout(layout)
     if layout not in ("gather", "ring", "zigzag", "stripe"):
         raise InvalidArgument(f"layout is {layout!r}, want 'gather', 'ring', 'zigzag' or 'stripe' for packed sequences")
-    options = _options(causal, window, scale, softcap, dropout, diagonal)
+    options = options_of(causal, window, scale, softcap, dropout, diagonal)
     _check_tensors(q, k, v, 3, sinks, alibi)
     if layout == "stripe" and alibi is not None and options.right != 0:
         raise Unsupported("alibi is given with layout 'stripe', want causal with it, or another layout")
