@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from . import _abi
 from ._arguments import numbers, numbers_of_packed, window_of
 from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, Options, View, check_axes, describe, view_of
-from ._dlpack import Located, is_numpy, locate, locate_lengths, native, refuse_unwritable
+from ._dlpack import Located, is_numpy, locate, locate_lengths, native, refuse_masked, refuse_unwritable
 from ._library import Plan, load
 from ._pairs import check_pairs, longest, tree_mask
 from .errors import InvalidArgument, Unsupported
@@ -117,7 +117,8 @@ def _result(name: str, given: Any, q: Any, shape: Tuple[int, ...], dtype: Any, i
     return numpy.empty(shape, dtype)
 
 
-def _dense(array: Any) -> Any:
+def _dense(name: str, array: Any) -> Any:
+    refuse_masked(name, array)  # a copy would have no mask
     if is_numpy(array) and array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.dtype.itemsize:
         import numpy
         return numpy.ascontiguousarray(array)
@@ -142,8 +143,8 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
              seed: Tuple[int, int] = (0, 0)) -> Any:
     q, k, v = native("q", q), native("k", k), native("v", v)
     is_append = "k_new" in optional
-    at = {"q": located("q", _dense(q)), "k": located("k", k if is_append else _dense(k)),
-          "v": located("v", v if is_append else _dense(v))}
+    at = {"q": located("q", _dense("q", q)), "k": located("k", k if is_append else _dense("k", k)),
+          "v": located("v", v if is_append else _dense("v", v))}
     for name, array in at.items():
         check_axes(name, len(array.shape), optional.get(PACKED_BY[name]) is not None)
     shape = at["q"].shape
@@ -183,7 +184,7 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
         if None not in (rows[0], keys[0] or keys[1]) and block_table is None:
             check_pairs(mask, bias, longest(rows[0], rows[1], 0), longest(keys[0], keys[1], 0))
     return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, block_table=block_table,
-                                  qv=_dense(qv), **lengths), options, return_lse, out,
+                                  qv=_dense("qv", qv), **lengths), options, return_lse, out,
                     _seed_of(seed) if dropout else (0, 0))
 
 
@@ -213,9 +214,9 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
     mask = mask if of_tree is None else of_tree
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,
-                    rotary_cos=rotary_cos, rotary_sin=rotary_sin, qv=_dense(qv))
+                    rotary_cos=rotary_cos, rotary_sin=rotary_sin, qv=_dense("qv", qv))
     if k is not None or v is not None:
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             refuse_unwritable(name, cache)
-        optional.update(k_new=_dense(k), v_new=_dense(v))
+        optional.update(k_new=_dense("k_new", k), v_new=_dense("v_new", v))
     return _forward(q, k_cache, v_cache, optional, options, return_lse, out)

@@ -114,6 +114,19 @@ def test_dlpack(qkv):
         mica.attention(*(Producer(t) for t in qkv))
 
 
+def test_masked_arrays_are_refused(qkv):
+    """A copy that makes the last axis dense would lose the mask."""
+    q, k, v = qkv
+    for make in (lambda t: t, lambda t: numpy.stack([t, t], -1)[..., 0]):
+        hidden = numpy.ma.masked_array(make(q), mask=make(q) > 0)
+        with pytest.raises(ValueError, match="q is a masked array"):
+            mica.attention(hidden, k, v)
+        with pytest.raises(ValueError, match="v is a masked array"):
+            mica.attention(q, k, numpy.ma.masked_array(make(v), mask=make(v) > 0))
+        with pytest.raises(ValueError, match="k is a masked array"):
+            mica.attention_with_cache(q, k, v, k=numpy.ma.masked_array(make(k), mask=make(k) > 0)[:, :1], v=v[:, :1], cache_seqlens=0)
+
+
 def test_what_is_no_array(qkv):
     with pytest.raises(TypeError, match="k is a list, want a NumPy array, a torch tensor or anything with __dlpack__"):
         mica.attention(qkv[0], [1], qkv[2])
