@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from . import _abi
 from ._arguments import numbers, numbers_of_packed, window_of
-from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, Options, View, check_axes, describe, view_of
+from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, TENSORS, Options, View, check_axes, describe, lift, view_of
 from ._dlpack import Located, is_numpy, locate, locate_lengths, native, refuse_masked, refuse_unwritable
 from ._library import Plan, load
 from ._pairs import check_pairs, longest, tree_mask
@@ -117,6 +117,23 @@ def _result(name: str, given: Any, q: Any, shape: Tuple[int, ...], dtype: Any, i
     return numpy.empty(shape, dtype)
 
 
+def _clear_outside(name: str, at: Located, cu_seqlens_q: Any) -> None:
+    """Packed rows of no sequence in an array that was given: o is 0 there, lse -inf. A GPU's lengths are not waited for."""
+    values = _values("cu_seqlens_q", cu_seqlens_q)
+    if values is None:
+        return
+    shape, stride = lift(name, TENSORS[name][1], at.shape, at.stride)
+    row_axis, head_axis = (1, 2) if name == "o" else (2, 1)
+    size = 4 if at.dtype == _abi.FP32 else 2
+    for row in (*range(values[0]), *range(values[-1], shape[row_axis])):
+        for head in range(shape[head_axis]):
+            address = at.address + (row * stride[row_axis] + head * stride[head_axis]) * size
+            if name == "o":
+                ctypes.memset(address, 0, shape[3] * size)
+            else:
+                ctypes.c_float.from_address(address).value = -float("inf")
+
+
 def _dense(name: str, array: Any) -> Any:
     refuse_masked(name, array)  # a copy would have no mask
     if is_numpy(array) and array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.dtype.itemsize:
@@ -148,7 +165,8 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
     for name, array in at.items():
         check_axes(name, len(array.shape), optional.get(PACKED_BY[name]) is not None)
     shape = at["q"].shape
-    is_packed = optional.get("cu_seqlens_q") is not None  # rows of no sequence stay empty
+    cu_seqlens_q = optional.get("cu_seqlens_q")
+    is_packed = cu_seqlens_q is not None  # rows of no sequence stay empty
     o = _result("out", out, q, (*shape[:-1], at["v"].shape[-1]), getattr(q, "dtype", None), is_packed)
     lse = None
     if return_lse is not False and return_lse is not None:
@@ -156,6 +174,10 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
         lse = _result("return_lse", None if return_lse is True else return_lse, q, rows, "float32",
                       is_packed)
     _execute(dict(at, o=o, lse=lse, **optional), options, *seed)
+    if is_packed:
+        for name, array in (("o", out), ("lse", None if return_lse is True else lse)):
+            if array is not None:
+                _clear_outside(name, located(name, array), cu_seqlens_q)
     return o if lse is None else (o, lse)
 
 

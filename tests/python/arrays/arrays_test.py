@@ -74,6 +74,23 @@ def test_varlen(qkv):
         mica.attention_varlen(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), cu_q, numpy.array([0, 7, 15], "i"))
 
 
+@pytest.mark.parametrize("axes", [3, 4])
+def test_rows_of_no_sequence(qkv, axes):
+    """They are empty in arrays that the caller gave, too."""
+    q, k, v = (t.reshape(1, -1, *t.shape[2:])[0 if axes == 3 else slice(None)] for t in qkv)
+    want, lse_want = mica.attention_varlen(q, k, v, [2, 7], [0, 14], return_lse=True)
+    outside = [0, 1, 7, 8, 9]
+    assert (want[..., outside, :, :] == 0).all() and (lse_want[..., outside] == -numpy.inf).all()
+    for of in (lambda t: t, Producer):
+        out, lse = numpy.full_like(want, 7), numpy.full((*lse_want.shape, 2), 7, "f")[..., 0]
+        mica.attention_varlen(q, k, v, [2, 7], [0, 14], out=of(out), return_lse=of(lse))
+        numpy.testing.assert_array_equal(out, want)
+        numpy.testing.assert_array_equal(lse, lse_want)
+    half, narrow = numpy.full((*want.shape[:-2], 9, 16), 7, numpy.float16)[..., 1:5, :], [t.astype(numpy.float16) for t in (q, k, v)]
+    mica.attention_varlen(*narrow, [2, 7], [0, 14], out=half)
+    assert (half.base[..., [0, 5, 6, 7, 8], :] == 7).all() and (half[..., outside, :, :] == 0).all() and (half != 7).all()
+
+
 def test_cache(qkv):
     q, k, v = qkv
     k_cache, v_cache = numpy.zeros((2, 16, 2, 32), "f"), numpy.zeros((2, 16, 2, 16), "f")
