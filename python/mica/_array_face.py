@@ -224,7 +224,7 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
     of_tree = None if tree is None else tree_mask(tree, mask)
     options = numbers(causal, window_of(window), chunk, scale, softcap, 0.0, diagonal, num_splits, batch_invariant, False,
                       rotary_interleaved, None, max_seqlen_k, 0 if of_tree is None else of_tree.shape[-1])
-    if hasattr(cache_seqlens, "__index__") and not hasattr(cache_seqlens, "__getitem__"):
+    if hasattr(cache_seqlens, "__index__") and not getattr(cache_seqlens, "shape", ()):
         cache_seqlens = [cache_seqlens] * located("q", native("q", q)).shape[0]
     cache_seqlens = locate_lengths("cache_seqlens", cache_seqlens)
     if (mask is not None or bias is not None) and cache_leftpad is None:

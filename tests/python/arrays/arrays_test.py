@@ -104,6 +104,13 @@ def test_cache(qkv):
         mica.attention_with_cache(q[:, :1], k_cache, v_cache, k=k[:, :1], v=v[:, :1], cache_seqlens=0)
 
 
+@pytest.mark.parametrize("length", [numpy.int64(4), numpy.int32(4), numpy.array(4), True + 3], ids=repr)
+def test_one_length_for_all(qkv, length):
+    q, k, v = qkv
+    want = mica.attention_with_cache(q, k, v, cache_seqlens=[4, 4])
+    numpy.testing.assert_array_equal(mica.attention_with_cache(q, k, v, cache_seqlens=length), want)
+
+
 class Producer:
     """Nothing but DLPack."""
 
