@@ -8,9 +8,10 @@ from torch import Tensor
 
 
 def clear_outside(tensor: Tensor, cu_seqlens: Optional[Tensor]) -> None:
-    """Sets them to 0, without waiting for a device."""
+    """Sets them to 0, without waiting for a device. tensor is (rows, heads, dim) or (1, rows, heads, dim)."""
     if cu_seqlens is None or cu_seqlens.shape[0] == 0:
         return
+    tensor = tensor[0] if tensor.dim() == 4 else tensor
     rows = tensor.shape[0]
     if tensor.device.type == "cpu":
         begin, end = int(cu_seqlens[0]), int(cu_seqlens[-1])

@@ -365,6 +365,16 @@ def test_empty_tensors(device, batch, rows, keys):
     assert all(g.shape == t.shape and (g == 0).all() for g, t in zip(gradients, (q, k, v)))
 
 
+def test_rows_of_no_sequence_of_four_axes(device):
+    """Packed (1, rows, heads, dim) with out: its rows are the second axis."""
+    q, k, v = (t[:1] for t in qkv(device, rows=6, keys=9))
+    for begin in (0, 1):
+        want = mica.attention_varlen(q[0], k[0], v[0], [begin, 4], [0, 9])
+        out = torch.full_like(q, 7)
+        mica.attention_varlen(q, k, v, [begin, 4], [0, 9], out=out)
+        assert torch.equal(out[0], want) and (out[0, 4:] == 0).all() and (out[0, begin:4] != 0).any()
+
+
 def test_no_sequences(device):
     q = torch.randn(0, 4, 32, device=device)
     cu_seqlens = torch.zeros(1, dtype=torch.int32, device=device)
