@@ -25,16 +25,17 @@ struct VectorWords {
 // head_index: see dropout_head.
 // A vector of Philox blocks serves kLanes / 4 stretches of 32 keys: each stretch draws from four blocks, eight elements
 // from each (see dropout_cell).
-inline void drop_row(const PhiloxKey& key, u32 threshold, u32 head_index, u32 i, i32 j_begin, float* row, i32 count) {
+inline void drop_row(const PhiloxKey& key, u32 threshold, u32 head_index, u32 i, i64 j_begin, float* row, i32 count) {
   const u32 half = i % 16 / 8;  // of a block: the words that this row takes
   const auto cell_row = hn::Set(WordTag(), dropout_cell(i, 0).row);
   const auto head = hn::Set(WordTag(), head_index);
-  for (i32 stretch = j_begin / 32; stretch * 32 < j_begin + count; stretch += kLanes / 4) {
+  // In 64 bits: the larger call's keys may end at 2^31, and a row's vectors behind them.
+  for (i64 stretch = j_begin / 32; stretch * 32 < j_begin + count; stretch += kLanes / 4) {
     const auto block = philox<VectorWords>(key, cell_row, hn::Iota(WordTag(), u32(stretch) * 4), head);
     alignas(64) u32 word[3][kLanes];
     for (u32 w = 0; w < 3; ++w) hn::Store(block.word[(2 * half + w) % 4], WordTag(), word[w]);
     for (i32 lane = 0; lane < kLanes; ++lane) {
-      const i32 c = (stretch + lane / 4) * 32 + lane % 4 * 2 - j_begin;
+      const i32 c = i32((stretch + lane / 4) * 32 + lane % 4 * 2 - j_begin);
       u64 bits = u64(word[1][lane]) << 32 | word[0][lane];
       for (i32 element = 0; element < 8; ++element) {
         if (element == 4) bits = u64(word[2][lane]) << 32 | word[1][lane];
@@ -51,7 +52,7 @@ inline void drop_row(const PhiloxKey& key, const mica::Problem& p, i32 b, i32 he
   const DropoutPlace& at = p.dropout_place;
   const u32 threshold = keep_threshold(p.dropout), head_index = dropout_head(at, b, head), at_row = dropout_row(at, i);
   if (at.key_step == 1) {
-    drop_row(key, threshold, head_index, at_row, i32(dropout_key(at, j_begin)), row, count);
+    drop_row(key, threshold, head_index, at_row, dropout_key(at, j_begin), row, count);
     return;
   }
   for (i32 c = 0; c < count; ++c)

@@ -285,6 +285,35 @@ TEST(Semantics, DropoutDependsOnBatchHeadRowAndColumnAlone) {
   EXPECT_NEAR(num_dropped / 3200.0, 0.4, 0.05);
 }
 
+// All scores are equal and key j has the value 2^j, so that o says which keys were kept; probs says it too.
+TEST(Semantics, DropoutOfAPieceAtTheEndOfTheLargestCall) {
+  for (const int64_t len_k : {3, 7, 16, 20}) {
+    mica_attention a = line(2, len_k);
+    a.dropout = {0.5f, 0};
+    a.probs = dense(MICA_FP32, {1, 1, 2, len_k});
+    a.place.row_first = (int64_t{1} << 31) - 2;
+    a.place.key_first = (int64_t{1} << 31) - len_k;
+    Call call(a);
+    std::vector<float> probs(count(a.probs));
+    call.q.assign(2, 0.0f);
+    for (int64_t j = 0; j < len_k; ++j) call.v[size_t(j)] = float(1 << j);
+    call.bind();
+    call.x.probs = probs.data(), call.x.dropout_seed = 3;
+    ASSERT_EQ(call.run(MICA_FORWARD), "");
+    int num_dropped = 0;
+    for (int64_t i = 0; i < 2; ++i) {
+      double kept = 0;
+      for (int64_t j = 0; j < len_k; ++j) {
+        const bool is_dropped = std::signbit(probs[size_t(i * len_k + j)]);
+        num_dropped += is_dropped;
+        if (!is_dropped) kept += double(1 << j);
+      }
+      EXPECT_NEAR(call.o[size_t(i)], kept * 2 / double(len_k), 1e-6 * double(1 << len_k)) << len_k;
+    }
+    EXPECT_GT(num_dropped, 0) << len_k;
+  }
+}
+
 TEST(Semantics, DropoutStateByValueAndFromMemoryDrawTheSameBits) {
   const uint64_t seed = 0x8123456789abcdefu, offset = 0x9000000000000001u;
   EXPECT_TRUE(same_bits(dropped(2, 20, 40, seed, offset), dropped(2, 20, 40, seed, offset, true)));
