@@ -90,6 +90,22 @@ mica_status check_results(const Problem& p, const mica_bindings& x, TensorSet bo
   return MICA_OK;
 }
 
+// Whether two tensors of the same rows and heads go through memory in the same steps.
+bool have_same_steps(const Tensor& a, const Tensor& b) {
+  return a.stride[0] == b.stride[0] && a.stride[1] == b.stride[1] && a.stride[2] == b.stride[2];
+}
+
+// Values that are a part of the keys are written twice, with the same bits only if the new ones are so too, and are
+// divided by the same factors.
+bool is_part_of_keys(const Problem& p, const mica_bindings& x) {
+  if (x.v != x.k || x.v_new != x.k_new || p.rotary_cos.dtype != MICA_NONE) return false;
+  if (!have_same_steps(p.k, p.v) || !have_same_steps(p.k_new, p.v_new)) return false;
+  const bool quantises = p.k.dtype != p.dtype;
+  if (!quantises || (p.k_descale.dtype == MICA_NONE && p.v_descale.dtype == MICA_NONE)) return true;
+  return p.k_descale.dtype == p.v_descale.dtype && x.k_descale == x.v_descale &&
+         have_same_steps(p.k_descale, p.v_descale);
+}
+
 // New keys and values are written into the cache, in any order, while others read. A shared prefix may be other rows of
 // it.
 mica_status check_append(const Problem& p, const mica_bindings& x, TensorSet bound) {
@@ -102,9 +118,7 @@ mica_status check_append(const Problem& p, const mica_bindings& x, TensorSet bou
     if (may_overlap(other.address, other.tensor, x.k, p.k)) return refuse(other, k);
     if (may_overlap(other.address, other.tensor, x.v, p.v)) return refuse(other, v);
   }
-  // Values that are a part of the keys are written twice, with the same bits only if the new ones are so too.
-  const bool is_part = x.v == x.k && x.v_new == x.k_new && p.rotary_cos.dtype == MICA_NONE;
-  if (!is_part && may_overlap(x.k, p.k, x.v, p.v))
+  if (!is_part_of_keys(p, x) && may_overlap(x.k, p.k, x.v, p.v))
     return fail(MICA_ERROR_INVALID,
                 "bindings.v overlaps bindings.k, want memory of its own where new keys and values are written");
   return MICA_OK;

@@ -353,5 +353,49 @@ TEST(BindingsOverlap, NewKeysDoNotLieInTheCache) {
   mica_plan_destroy(plan);
 }
 
+// Values that are the first columns of the keys are written twice, and must be the same bits both times.
+TEST(BindingsOverlap, NewValuesAreThoseOfTheKeysThatTheyLieIn) {
+  mica_attention plain = MICA_ATTENTION_INIT;
+  plain.q = dense(MICA_FP32, {1, 1, 2, 4});
+  plain.k = plain.v = dense(MICA_FP32, {1, 4, 2, 4});
+  plain.append.k_new = plain.append.v_new = dense(MICA_FP32, {1, 2, 2, 4});
+  plain.v.shape[3] = plain.append.v_new.shape[3] = 2;
+  plain.o = dense(MICA_FP32, {1, 1, 2, 2});
+  plain.sequences.vectors = MICA_SEQUSED_K;
+  mica_attention e4m3 = plain;
+  e4m3.k.dtype = e4m3.v.dtype = MICA_FP8_E4M3;
+  e4m3.quantisation.k_descale = dense(MICA_FP32, {1, 1, 1, 1});
+  std::vector<float> q(8), o(8), k(32), k_new(16);
+  const float factors[2] = {1, 2};
+  const int32_t used = 1;
+  mica_bindings x = MICA_BINDINGS_INIT;
+  x.q = q.data(), x.o = o.data(), x.k = x.v = k.data(), x.seqused_k = &used, x.k_new = x.v_new = k_new.data();
+  x.k_descale = x.v_descale = &factors[0];
+  const auto run = [&x](const mica_attention& a) {
+    mica_plan* plan = nullptr;
+    EXPECT_EQ(mica_plan_create(&a, MICA_FORWARD, &plan), MICA_OK) << mica_last_error();
+    std::vector<char> workspace(mica_plan_workspace(plan) + 64);
+    x.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+    x.workspace_bytes = mica_plan_workspace(plan);
+    const mica_status status = mica_execute(plan, &x);
+    mica_plan_destroy(plan);
+    return status;
+  };
+  EXPECT_EQ(run(plain), MICA_OK) << mica_last_error();
+  mica_attention a = plain;
+  a.v = dense(MICA_FP32, {1, 4, 2, 2});  // other rows than those of k
+  EXPECT_EQ(run(a), MICA_ERROR_INVALID);
+  EXPECT_STREQ(mica_last_error(),
+               "bindings.v overlaps bindings.k, want memory of its own where new keys and values are written");
+  a = plain;
+  a.append.v_new = dense(MICA_FP32, {1, 2, 2, 2});
+  EXPECT_EQ(run(a), MICA_ERROR_INVALID);
+  EXPECT_EQ(run(e4m3), MICA_ERROR_INVALID);  // the values' factor is 1
+  e4m3.quantisation.v_descale = e4m3.quantisation.k_descale;
+  EXPECT_EQ(run(e4m3), MICA_OK) << mica_last_error();
+  x.v_descale = &factors[1];
+  EXPECT_EQ(run(e4m3), MICA_ERROR_INVALID);
+}
+
 }  // namespace
 }  // namespace mica::testing_api
