@@ -265,7 +265,7 @@ class Attention {
   // (batch, heads or 1, rows, new): about the last `new` keys of each sequence; those before them are visible.
   Attention& tree_mask(ConstTensor mask) {
     description.mask_last_keys = mask.layout().shape[3];
-    return boolean_mask(mask);
+    return description.mask_last_keys == 0 ? *this : boolean_mask(mask);  // of no keys: it hides none
   }
   // Keys and values that come before those of every sequence, (1, keys, key heads, dim): read once for the batch.
   Attention& prefix(ConstTensor k, ConstTensor v) {

@@ -29,10 +29,13 @@ def longest(cu_seqlens: Optional[Sequence[int]], used: Optional[Sequence[int]], 
 
 
 def tree_mask(tree: Any, mask: Any) -> Any:
-    """A tree of speculated tokens as the mask that it is: (rows, n), or with batch or (batch, heads) ahead."""
+    """A tree of speculated tokens as the mask that it is: (rows, n), or with batch or (batch, heads) ahead. None: a tree of no
+    keys hides nothing."""
     if mask is not None:
         raise InvalidArgument("tree is given with mask, want one of them")
     axes = len(getattr(tree, "shape", ()))
     if not 2 <= axes <= 4:
         raise InvalidArgument(f"tree has {axes} axes, want (rows, n), (batch, rows, n) or (batch, heads, rows, n)")
+    if tree.shape[-1] == 0:
+        return None
     return tree[:, None] if axes == 3 else tree

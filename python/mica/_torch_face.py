@@ -469,7 +469,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                                   rotary_interleaved, None, max_seqlen_k)
     if tree is not None:
         mask = tree_mask(tree, mask)
-        arguments = (*arguments, mask.shape[-1])
+        arguments = (*arguments, 0 if mask is None else mask.shape[-1])
     if is_grad_enabled():
         refuse_gradient("on a cache", q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, bias=bias, alibi=alibi, sinks=sinks,
                         rotary_cos=rotary_cos, rotary_sin=rotary_sin, k_prefix=k_prefix, v_prefix=v_prefix, qv=qv)

@@ -87,6 +87,9 @@ TEST(Face, ChunksAndTrees) {
   const mica_tensor layout = mica::layout(MICA_BOOL, {1, 1, kRows, kRows});
   data.attention().tree_mask(mica::ConstTensor(tree.data(), layout)).forward();
   data.expect_exact(true);
+  // A tree of no keys hides none.
+  data.attention().tree_mask(mica::ConstTensor(tree.data(), mica::layout(MICA_BOOL, {1, 1, kRows, 0}))).forward();
+  data.expect_exact(false);
 }
 
 TEST(Face, PrefixOfTheBatch) {

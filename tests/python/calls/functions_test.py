@@ -426,6 +426,16 @@ def test_a_tree_of_speculated_tokens(device, axes):
         torch.testing.assert_close(out[b:b + 1].double(), want, rtol=2e-5, atol=2e-5)
 
 
+def test_a_tree_of_no_keys(device):
+    """It hides nothing: all keys come before it."""
+    q, k, v = qkv(device)
+    tree = torch.ones(5, 0, dtype=torch.bool, device=device)
+    want = mica.attention_with_cache(q, k, v, cache_seqlens=6)
+    close(mica.attention_with_cache(q, k, v, cache_seqlens=6, tree=tree), want)
+    arrays = (t.cpu().numpy() for t in (q, k, v))
+    close(torch.from_numpy(mica.attention_with_cache(*arrays, cache_seqlens=6, tree=tree.cpu().numpy())), want.cpu())
+
+
 def test_a_tree_that_is_none(device):
     q, cache = torch.randn(1, 5, 4, 32, device=device), torch.randn(1, 40, 2, 32, device=device)
     tree = torch.ones(5, 5, dtype=torch.bool, device=device)
