@@ -253,7 +253,7 @@ class Attention {
   Attention& window(std::int64_t left, std::int64_t right, mica_diagonal diagonal = MICA_DIAGONAL_FROM_CAUSAL) {
     description.mask.window_left = left;
     description.mask.window_right = right;
-    description.mask.diagonal = diagonal;
+    if (diagonal != MICA_DIAGONAL_FROM_CAUSAL) description.mask.diagonal = diagonal;
     return *this;
   }
   Attention& chunk(std::int64_t positions, mica_diagonal diagonal = MICA_DIAGONAL_FROM_CAUSAL) {
@@ -293,6 +293,9 @@ class Attention {
 
   // Sequences. q, k, v, o of packed sequences are (1, rows of all, heads, dim); spans have batch + 1 entries.
   Attention& packed(std::span<const std::int32_t> cu_seqlens_q, std::span<const std::int32_t> cu_seqlens_k) {
+    if (cu_seqlens_k.size() != cu_seqlens_q.size())
+      throw Error(MICA_ERROR_INVALID, "cu_seqlens_k has " + std::to_string(cu_seqlens_k.size()) + " entries, want " +
+                                          std::to_string(cu_seqlens_q.size()) + " (as cu_seqlens_q has)");
     description.sequences.batch = std::int64_t(cu_seqlens_q.size()) - 1;
     vector(MICA_CU_SEQLENS_Q, bindings.cu_seqlens_q, cu_seqlens_q);
     return vector(MICA_CU_SEQLENS_K, bindings.cu_seqlens_k, cu_seqlens_k);

@@ -81,6 +81,9 @@ TEST(Face, ChunksAndTrees) {
   data.expect_exact(true);
   data.attention().chunk(1, MICA_DIAGONAL_BOTTOM_RIGHT).forward();  // a row sees its own key, whose value it gets
   for (std::size_t n = 0; n < kElements; ++n) EXPECT_NEAR(data.o[n], data.v[n], 1e-6);
+  // A window that names no diagonal keeps the one that was named.
+  data.attention().chunk(kRows, MICA_DIAGONAL_TOP_LEFT).window(MICA_UNLIMITED, 0).forward();
+  data.expect_exact(true);
   std::vector<unsigned char> tree(std::size_t(kRows * kRows), 0);  // below the diagonal, as causal
   for (std::int64_t i = 0; i < kRows; ++i)
     for (std::int64_t j = 0; j <= i; ++j) tree[std::size_t(i * kRows + j)] = 1;
@@ -182,6 +185,8 @@ TEST(Face, ErrorsNameTheField) {
     EXPECT_STREQ(error.what(), "k.shape[3] is 9, want 8 (= q.shape[3])");
   }
   EXPECT_THROW(mica::tensor(data.q, {kBatch, kRows, kHeads, kDim + 1}), mica::Error);  // the vector is too short
+  const std::vector<std::int32_t> begins = {0, 5, 10};
+  EXPECT_THROW(data.attention().packed(begins, std::span(begins).first(2)), mica::Error);  // of one sequence less
 }
 
 TEST(Face, ViewsKnowTheirLayout) {
