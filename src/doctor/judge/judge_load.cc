@@ -46,6 +46,7 @@ class LoadJudge {
                     binary_.elf.type == ET_REL ? "link it: g++ -shared ..." : "take the file that its package imports");
       case LoadFailure::kNeededMissing: return needed();
       case LoadFailure::kDamaged: return damaged();
+      case LoadFailure::kExecutableStack: return executable_stack();
       case LoadFailure::kVersionMissing: return version();
       case LoadFailure::kUndefinedSymbol: return symbol();
     }
@@ -142,6 +143,17 @@ class LoadJudge {
                 "install the package that has the file again: python -m pip install --force-reinstall --no-deps "
                 "--no-cache-dir PACKAGE",
                 {printable(base_name(result_.object)) + " needs " + printable(base_name(result_.library))});
+  }
+
+  Verdict executable_stack() const {
+    Verdict verdict = make("EXECUTABLE_STACK",
+                           printable(base_name(result_.library)) + " asks for an executable stack, which glibc " +
+                               target_.libc_version.text() + " gives to nothing that is opened later.",
+                           "patchelf --clear-execstack " + printable(result_.library) +
+                               ", or a newer build; for a while: export GLIBC_TUNABLES=glibc.rtld.execstack=2",
+                           {"PT_GNU_STACK is RWE"});
+    verdict.severity = Severity::kError;
+    return verdict;
   }
 
   // A library of CUDA from pip is found by a file that looks into its folder, and by one that is opened after a torch

@@ -117,6 +117,17 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
   return out;
 }
 
+// glibc from 2.41 on makes no stack executable for what is opened later; the name is the one that was asked for.
+bool Process::check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const {
+  const bool refuses =
+      target_.libc == "glibc" && target_.libc_version >= Version{{2, 41}} && !objects_.front().elf->executable_stack;
+  if (!refuses || !object.elf->executable_stack) return true;
+  failure.failure = LoadFailure::kExecutableStack;
+  failure.library = object.path;
+  failure.message = printable(name) + ": cannot enable executable stack as shared object requires: Invalid argument";
+  return false;
+}
+
 // Every version that an object asks of a library must be defined there.
 bool Process::check_versions(const LoadedObject& object, Resolution& failure) {
   for (const VersionNeed& need : object.elf->version_needs) {
@@ -149,9 +160,10 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
     return out;
   }
   LoadedObject* root = loaded_as(path);
+  const bool is_program = objects_.empty();
   // The process itself is a program, and is there before anything is opened.
   const char* refusal = elf->type != ET_DYN && elf->type != ET_EXEC ? "only ET_DYN and ET_EXEC can be loaded"
-                        : objects_.empty() || root                  ? nullptr
+                        : is_program || root                        ? nullptr
                         : !elf->has_segments                        ? "object file has no loadable segments"
                         : elf->type == ET_EXEC                      ? "cannot dynamically load executable"
                         : !elf->has_dynamic                         ? "object file has no dynamic section"
@@ -167,6 +179,7 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
     root->path = path;
     root->elf = elf;
     out.fresh.push_back(root);
+    if (!check_stack(path, *root, failure)) return out;
   }
   std::set<LoadedObject*> seen = {root};
   out.scope.push_back(root);
@@ -202,6 +215,7 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
           found->elf = where.elf;
           found->loader = &object;
           out.fresh.push_back(found);
+          if (!is_program && !check_stack(name, *found, failure)) return out;
           failure.loaded.emplace_back(name, where.path);
         }
         found->names.push_back(name);

@@ -13,7 +13,16 @@ namespace doctor {
 
 class Process;  // doctor/load/loader.h
 
-enum class LoadFailure { kNone, kMachine, kNotShared, kNeededMissing, kDamaged, kVersionMissing, kUndefinedSymbol };
+enum class LoadFailure {
+  kNone,
+  kMachine,
+  kNotShared,
+  kNeededMissing,
+  kDamaged,
+  kExecutableStack,
+  kVersionMissing,
+  kUndefinedSymbol
+};
 
 struct MissingSymbol {
   std::string name, version;  // version may be empty
@@ -25,7 +34,7 @@ struct Resolution {
   std::string message;
   std::string object;  // path of the file that asked
   const ElfFile* object_elf = nullptr;
-  std::string library, version;        // kNeededMissing, kDamaged: the library; kVersionMissing: both
+  std::string library, version;        // kNeededMissing, kDamaged, kExecutableStack: the library; kVersionMissing: both
   std::vector<std::string> searched;   // kNeededMissing: where it was looked for
   std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the one in the message, then others of the same file
   std::vector<std::pair<std::string, std::string>>

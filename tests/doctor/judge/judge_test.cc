@@ -201,6 +201,24 @@ std::vector<Case> loader_cases() {
                    return alone(i);
                  },
                  [] { return alone(module({})); }, Severity::kWarning});
+  // From glibc 2.41 on it stops the import, in the module itself and in what it needs, which goes by its short name.
+  const auto with_stack = [](const char* needed) {
+    Inspection i = module({{needed}, {}, {}, {}});
+    i.binaries[0].elf.executable_stack = std::string(needed) == "libc.so.6";
+    return i;
+  };
+  const auto glibc = [](const char* version) {
+    return [=](Node& node) {
+      node.target.libc_version = parse_version(version);
+      node.libraries->files["/lib/libodd.so.1"].executable_stack = true;
+    };
+  };
+  out.push_back({"EXECUTABLE_STACK",
+                 "ImportError: /site/m.cpython-312-x86_64-linux-gnu.so: cannot enable executable stack",
+                 [=] { return on_node(with_stack("libc.so.6"), glibc("2.41")); }, ok});
+  out.push_back({"EXECUTABLE_STACK", "ImportError: libodd.so.1: cannot enable executable stack",
+                 [=] { return on_node(with_stack("libodd.so.1"), glibc("2.42")); },
+                 [=] { return on_node(with_stack("libodd.so.1"), glibc("2.40")); }});
   out.push_back({"SO_SOABI", "looks for cpython-312",
                  [] { return on_node(module({}, "m.cpython-311-x86_64-linux-gnu.so")); }, ok});
   out.push_back(
