@@ -67,11 +67,14 @@ bool python_accepts(const WheelTag& tag, const PythonFacts& python) {
 
 bool platform_accepts(const WheelTag& tag, const Environment& target) {
   const PlatformTag platform = parse_platform(tag.platform);
-  if (platform.kind == PlatformKind::kAny) return true;
+  if (platform.kind == PlatformKind::kAny) return tag.abi == "none";  // pip knows no cp312-cp312-any
   if (platform.kind == PlatformKind::kOther || platform.machine != target.machine) return false;
   if (platform.kind == PlatformKind::kLinux) return true;
   const bool musl = platform.kind == PlatformKind::kMusllinux;
   if (musl != (target.libc == "musl")) return false;
+  // Of other machines than these, manylinux begins with glibc 2.17: pip knows no manylinux1_aarch64.
+  const bool is_x86 = target.machine == "x86_64" || target.machine == "i686";
+  if (!musl && platform.libc < (is_x86 ? Version{{2, 5}} : Version{{2, 17}})) return false;
   return !target.libc_version.known() || platform.libc <= target.libc_version;
 }
 

@@ -151,8 +151,17 @@ TEST(Tags, WhoAcceptsWhat) {
   for (const char* no :
        {"cp311-cp311-linux_x86_64", "cp313-abi3-linux_x86_64", "cp312-cp312t-linux_x86_64", "py2-none-any",
         "py313-none-any", "cp312-cp312-linux_aarch64", "cp312-cp312-manylinux_2_34_x86_64",
-        "cp312-cp312-musllinux_1_2_x86_64", "cp312-cp312-win_amd64", "cp312-cp312-macosx_11_0_arm64"})
+        "cp312-cp312-musllinux_1_2_x86_64", "cp312-cp312-win_amd64", "cp312-cp312-macosx_11_0_arm64", "cp312-cp312-any",
+        "cp38-abi3-any", "py3-none-manylinux_2_4_x86_64"})
     EXPECT_FALSE(accepts(no)) << no;
+  // As packaging.tags.sys_tags() lists them on aarch64: manylinux begins with 2014 there.
+  target.machine = "aarch64";
+  for (const char* no :
+       {"py3-none-manylinux1_aarch64", "py3-none-manylinux2010_aarch64", "py3-none-manylinux_2_16_aarch64"})
+    EXPECT_FALSE(accepts(no)) << no;
+  EXPECT_TRUE(accepts("py3-none-manylinux2014_aarch64"));
+  EXPECT_TRUE(accepts("py3-none-manylinux_2_17_aarch64"));
+  target.machine = "x86_64";
   target.python->free_threaded = true;
   EXPECT_FALSE(accepts("cp38-abi3-linux_x86_64"));
   EXPECT_TRUE(accepts("cp312-cp312t-linux_x86_64"));
