@@ -175,9 +175,9 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
                       is_packed)
     _execute(dict(at, o=o, lse=lse, **optional), options, *seed)
     if is_packed:
-        for name, array in (("o", out), ("lse", None if return_lse is True else lse)):
-            if array is not None:
-                _clear_outside(name, located(name, array), cu_seqlens_q)
+        for name, given in (("o", out), ("lse", None if return_lse is True else lse)):
+            if given is not None:
+                _clear_outside(name, located(name, given), cu_seqlens_q)
     return o if lse is None else (o, lse)
 
 
