@@ -49,8 +49,7 @@ WheelVerdict judge_built_wheel(const std::string& path, const PreparedBuild& b) 
   const std::string name = support::base_name(path);
   for (const doctor::Binary& binary : inspection.wheel->binaries) {
     const doctor::ModuleName module = doctor::parse_module_name(binary.path);
-    const std::vector<std::string> init = doctor::python_abi_of(binary.elf).init_functions;
-    if (!module.module.empty() && std::find(init.begin(), init.end(), "PyInit_" + module.module) != init.end())
+    if (!module.module.empty() && doctor::python_abi_of(binary.elf).is_module(module.module))
       out.modules.push_back(import_name(binary.path, module.module));
   }
   const std::vector<const char*>& wanted = b.plan.recipe->modules;

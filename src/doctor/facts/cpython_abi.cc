@@ -32,8 +32,9 @@ ModuleName parse_module_name(std::string_view path) {
     out.module = folder;
   if (suffix.empty()) {
     out.naming = ModuleNaming::kPlain;
-  } else if (suffix == "abi3") {
+  } else if (suffix == "abi3" || suffix == "abi3t") {
     out.naming = ModuleNaming::kAbi3;
+    out.free_threaded = suffix == "abi3t";
   } else if (suffix.starts_with("cpython-")) {
     out.naming = ModuleNaming::kCpython;
     out.soabi = suffix;
@@ -100,12 +101,19 @@ bool is_cpython_name(std::string_view name) {
   return false;
 }
 
+bool PythonAbiFacts::is_module(const std::string& name) const {
+  return std::any_of(init_functions.begin(), init_functions.end(), [&](const std::string& function) {
+    return function == "PyInit_" + name || function == "PyModExport_" + name;
+  });
+}
+
 PythonAbiFacts python_abi_of(const ElfFile& elf) {
   PythonAbiFacts out;
   bool limited = true;
   for (const ElfSymbol& symbol : elf.symbols) {
     if (symbol.defined) {
-      if (symbol.name.starts_with("PyInit_") && symbol.binding != 0) out.init_functions.emplace_back(symbol.name);
+      const bool is_init = symbol.name.starts_with("PyInit_") || symbol.name.starts_with("PyModExport_");
+      if (is_init && symbol.binding != 0) out.init_functions.emplace_back(symbol.name);
       continue;
     }
     if (symbol.weak() || !is_cpython_name(symbol.name)) continue;

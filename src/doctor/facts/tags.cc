@@ -59,8 +59,9 @@ bool python_accepts(const WheelTag& tag, const PythonFacts& python) {
     const Version wanted = parse_version(tag.python.substr(3));
     return wanted.known() && wanted.major_part() <= minor;
   }
-  if (tag.abi == "abi3")
-    return !python.free_threaded && tag.python.starts_with("cp3") && tag.python.size() > 3 &&
+  // Free-threaded builds have a stable ABI of their own (PEP 803).
+  if (tag.abi == "abi3" || tag.abi == "abi3t")
+    return python.free_threaded == (tag.abi == "abi3t") && tag.python.starts_with("cp3") && tag.python.size() > 3 &&
            parse_version(tag.python.substr(3)).major_part() <= minor;
   return tag.python == cpython && tag.abi == own_abi;
 }

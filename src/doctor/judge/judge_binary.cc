@@ -19,15 +19,16 @@ void judge_python(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
   const bool named = module.naming == ModuleNaming::kCpython || module.naming == ModuleNaming::kAbi3;
   const std::string wanted = "PyInit_" + module.module;
   const auto& found = facts.python.init_functions;
-  if (named && std::find(found.begin(), found.end(), wanted) == found.end()) {
-    Verdict verdict = make_verdict(
-        {.code = "SO_NO_PYINIT",
-         .subject = printable(binary.path),
-         .message = "dynamic module does not define module export function (" + printable(wanted) + ")",
-         .cause = found.empty() ? "It is named like a Python module and exports none."
-                                : "The file was renamed: it is the module " + printable(found[0].substr(7)) + ".",
-         .fix = found.empty() ? "load it with ctypes or torch.ops.load_library, if that is what it is for"
-                              : "give it the name " + printable(found[0].substr(7)) + " back"});
+  if (named && !facts.python.is_module(module.module)) {
+    const std::string other = found.empty() ? "" : printable(found[0].substr(found[0].find('_') + 1));
+    Verdict verdict =
+        make_verdict({.code = "SO_NO_PYINIT",
+                      .subject = printable(binary.path),
+                      .message = "dynamic module does not define module export function (" + printable(wanted) + ")",
+                      .cause = found.empty() ? "It is named like a Python module and exports none."
+                                             : "The file was renamed: it is the module " + other + ".",
+                      .fix = found.empty() ? "load it with ctypes or torch.ops.load_library, if that is what it is for"
+                                           : "give it the name " + other + " back"});
     for (std::size_t i = 0; i < found.size() && i < 3; ++i)
       verdict.evidence.push_back("exports " + printable(found[i]));
     // Without any symbol of Python it is a library for ctypes under a module's name.

@@ -313,14 +313,24 @@ void judge_suffix(const Binary& binary, const BinaryFacts& facts, const Environm
   const PythonFacts& python = *target.python;
   const std::string here = "Python " + python.version.text() + (python.free_threaded ? "t" : "");
   if (facts.module.naming == ModuleNaming::kAbi3) {
-    if (python.free_threaded)
+    // x.abi3t.so is looked for from 3.15 on, with the GIL and without; x.abi3.so only with it.
+    if (facts.module.free_threaded && python.version.known() && python.version < Version{{3, 15}})
       out.push_back(make_verdict(
           {.code = "SO_SOABI",
            .subject = printable(binary.path),
            .message = "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
-           .cause = "Free-threaded Python does not load modules of the stable ABI; here is " + here + ".",
-           .fix =
-               "use a Python with the GIL, or a wheel for cp3" + std::to_string(python.version.minor_part()) + "t"}));
+           .cause = "Python looks for modules of the stable ABI without the GIL (.abi3t.so) from 3.15 on; here is " +
+                    here + ".",
+           .fix = "use Python 3.15 or later, or a wheel for cp3" + std::to_string(python.version.minor_part()) +
+                  (python.free_threaded ? "t" : "")}));
+    else if (python.free_threaded && !facts.module.free_threaded)
+      out.push_back(make_verdict(
+          {.code = "SO_SOABI",
+           .subject = printable(binary.path),
+           .message = "ModuleNotFoundError: No module named '" + printable(import_name(binary, target)) + "'",
+           .cause = "Free-threaded Python does not load modules of the stable ABI with the GIL; here is " + here + ".",
+           .fix = "use a Python with the GIL, or a wheel for cp3" + std::to_string(python.version.minor_part()) +
+                  (python.version >= Version{{3, 15}} ? "t or abi3t" : "t")}));
     else if (facts.python.limited.known() && python.version.known() &&
              facts.python.limited > Version{{python.version.major_part(), python.version.minor_part()}})
       out.push_back(

@@ -425,9 +425,7 @@ class PartsJudge {
   // What the loader takes and Python does not: a module without its function. That stops the import where it is
   // imported; memray's is for a debugger, ddtrace's for other modules of its own. Index of what was said of it.
   std::optional<std::size_t> refused_by_python(std::size_t i) const {
-    const auto& functions = facts_[i].python.init_functions;
-    if (std::find(functions.begin(), functions.end(), "PyInit_" + facts_[i].module.module) != functions.end())
-      return {};
+    if (facts_[i].python.is_module(facts_[i].module.module)) return {};
     const std::string subject = printable(binaries_[i].path);
     for (std::size_t said = 0; said < out_.size(); ++said)
       if (out_[said].code == Code::SO_NO_PYINIT && out_[said].subject == subject &&

@@ -402,7 +402,7 @@ void judge_wheel(const Wheel& wheel, const Environment& target, std::vector<Verd
                         .cause = "The wheel is for " + printable(wheel.name->python) + "-" +
                                  printable(wheel.name->abi) + ", the Python here is " + python + ".",
                         .fix = "take the wheel for cp3" + std::to_string(target.python->version.minor_part()) +
-                               ", or use a Python that the wheel is for",
+                               (target.python->free_threaded ? "t" : "") + ", or use a Python that the wheel is for",
                         .evidence = {"tags: " + printable(wheel.name->python) + "-" + printable(wheel.name->abi)}}));
     const std::string requires_python = wheel.metadata.first("Requires-Python");
     if (!requires_python.empty() && !satisfies(target.python->version.text(), requires_python))

@@ -77,7 +77,8 @@ std::optional<Binary> read_headers(ByteSource& source, const std::string& path, 
 
 bool is_extension_name(std::string_view path) {
   const std::string name = base_name(path);
-  return name.ends_with(".so") && (name.ends_with(".abi3.so") || name.find(".cpython-3") != name.npos);
+  return name.ends_with(".so") &&
+         (name.ends_with(".abi3.so") || name.ends_with(".abi3t.so") || name.find(".cpython-3") != name.npos);
 }
 
 Verdict no_library(const std::string& path, uint64_t size) {

@@ -39,7 +39,10 @@ std::string python_text(const BinaryFacts& facts) {
   std::string out;
   switch (facts.module.naming) {
     case ModuleNaming::kCpython: out = "module for " + printable(facts.module.soabi); break;
-    case ModuleNaming::kAbi3: out = "module for the stable ABI"; break;
+    case ModuleNaming::kAbi3:
+      out = facts.module.free_threaded ? "module for the stable ABI of free-threaded Python"
+                                       : "module for the stable ABI";
+      break;
     default:
       if (facts.python.init_functions.empty() && facts.python.imports == 0) return "";
       out = facts.python.init_functions.empty() ? "no module" : "module for any name tag";

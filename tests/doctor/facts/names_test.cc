@@ -107,6 +107,7 @@ TEST(Python, ModuleNames) {
   EXPECT_EQ(doctor::parse_module_name("lib/pkg/__init__.cpython-312-x86_64-linux-gnu.so").module, "pkg");
   EXPECT_EQ(doctor::parse_module_name("__init__.abi3.so").module, "__init__");
   EXPECT_EQ(doctor::parse_module_name("_C.abi3.so").naming, doctor::ModuleNaming::kAbi3);
+  EXPECT_EQ(doctor::parse_module_name("_C.abi3t.so").naming, doctor::ModuleNaming::kAbi3);
   EXPECT_EQ(doctor::parse_module_name("_C.so").naming, doctor::ModuleNaming::kPlain);
   EXPECT_EQ(doctor::parse_module_name("libfoo.so.1").naming, doctor::ModuleNaming::kNone);
   EXPECT_EQ(doctor::parse_module_name("x.pypy39-pp73-x86_64-linux-gnu.so").naming, doctor::ModuleNaming::kNone);
@@ -152,7 +153,7 @@ TEST(Tags, WhoAcceptsWhat) {
        {"cp311-cp311-linux_x86_64", "cp313-abi3-linux_x86_64", "cp312-cp312t-linux_x86_64", "py2-none-any",
         "py313-none-any", "cp312-cp312-linux_aarch64", "cp312-cp312-manylinux_2_34_x86_64",
         "cp312-cp312-musllinux_1_2_x86_64", "cp312-cp312-win_amd64", "cp312-cp312-macosx_11_0_arm64", "cp312-cp312-any",
-        "cp38-abi3-any", "py3-none-manylinux_2_4_x86_64"})
+        "cp38-abi3-any", "cp38-abi3t-linux_x86_64", "py3-none-manylinux_2_4_x86_64"})
     EXPECT_FALSE(accepts(no)) << no;
   // As packaging.tags.sys_tags() lists them on aarch64: manylinux begins with 2014 there.
   target.machine = "aarch64";
@@ -164,6 +165,7 @@ TEST(Tags, WhoAcceptsWhat) {
   target.machine = "x86_64";
   target.python->free_threaded = true;
   EXPECT_FALSE(accepts("cp38-abi3-linux_x86_64"));
+  EXPECT_TRUE(accepts("cp38-abi3t-linux_x86_64"));
   EXPECT_TRUE(accepts("cp312-cp312t-linux_x86_64"));
   EXPECT_FALSE(accepts("cp312-cp312-linux_x86_64"));
 }

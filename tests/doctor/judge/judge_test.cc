@@ -225,6 +225,30 @@ std::vector<Case> loader_cases() {
       {"SO_SOABI", "Free-threaded",
        [] { return on_node(module({}, "m.abi3.so"), [](Node& n) { n.target.python->free_threaded = true; }); },
        [] { return on_node(module({}, "m.abi3.so")); }});
+  // Free-threaded Python has a stable ABI of its own from 3.15 on, which one with the GIL takes too.
+  const auto python = [](const char* version, bool free_threaded) {
+    return [=](Node& n) {
+      n.target.python->version = parse_version(version);
+      n.target.python->free_threaded = free_threaded;
+    };
+  };
+  out.push_back({"SO_SOABI", "(.abi3t.so) from 3.15 on",
+                 [=] { return on_node(module({}, "m.abi3t.so"), python("3.14.2", true)); },
+                 [=] { return on_node(module({}, "m.abi3t.so"), python("3.15.0", true)); }});
+  out.push_back({"SO_SOABI", "here is Python 3.15.0t",
+                 [=] { return on_node(module({}, "m.abi3.so"), python("3.15.0", true)); },
+                 [=] { return on_node(module({}, "m.abi3t.so"), python("3.15.0", false)); }});
+  out.push_back({"SO_NO_PYINIT", "it is the module m.",
+                 [] {
+                   Inspection i = module({}, "other.abi3t.so");
+                   i.binaries[0].elf.symbols[0].name = "PyModExport_m";
+                   return alone(i);
+                 },
+                 [] {
+                   Inspection i = module({}, "m.abi3t.so");
+                   i.binaries[0].elf.symbols[0].name = "PyModExport_m";
+                   return alone(i);
+                 }});
   out.push_back({"SO_NO_PYINIT", "(PyInit_other)",
                  [] { return alone(module({}, "other.cpython-312-x86_64-linux-gnu.so")); },
                  [] { return alone(module({}, "other.so")); }});

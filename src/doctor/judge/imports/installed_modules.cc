@@ -186,7 +186,8 @@ std::optional<ImportFailure> InstalledModules::compiled(const std::string& modul
   const auto [it, is_new] = compiled_.try_emplace(module);
   if (!is_new || compiled_.size() > kMostModules) return it->second.failure;
   const std::string soabi = target_.python ? target_.python->soabi : "";
-  const std::string path = find_file(module, {"/__init__." + soabi + ".so", "." + soabi + ".so", ".abi3.so", ".so"});
+  const std::string path =
+      find_file(module, {"/__init__." + soabi + ".so", "." + soabi + ".so", ".abi3.so", ".abi3t.so", ".so"});
   if (!path.empty()) judge(path, it->second);
   return it->second.failure;
 }
