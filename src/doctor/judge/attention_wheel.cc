@@ -27,10 +27,10 @@ std::string field(const std::string& local, const char* key) {
   return out;
 }
 
-// "28" is 2.8, "270" is 2.7.0, "210" is 2.10: no release is called 2.1.0 so.
+// "28" is 2.8, "270" is 2.7.0, "210" and "2100" are 2.10: no release is called 2.1.0 so.
 Version torch_of_digits(const std::string& digits) {
   if (digits.size() < 2 || digits.find('.') != digits.npos) return parse_version(digits);
-  const bool is_two_digit_minor = digits.size() == 3 && digits[1] == '1';
+  const bool is_two_digit_minor = digits.size() >= 3 && digits[1] == '1';
   const std::size_t minor = is_two_digit_minor ? 2 : 1;
   return parse_version(digits.substr(0, 1) + "." + digits.substr(1, minor));
 }
@@ -63,7 +63,7 @@ bool parse_attention_wheel(std::string_view file_name, AttentionWheel& out) {
   out.version = parts->version.substr(0, plus);
   const std::string local = plus == parts->version.npos ? "" : lower(parts->version.substr(plus + 1));
   const bool is_short = local.rfind("pt", 0) == 0 && local.size() > 2 && local[2] >= '0' && local[2] <= '9';
-  if (local.rfind("cu", 0) == 0 || local.find(".cu") != local.npos || is_short) out.cuda = cuda_of(field(local, "cu"));
+  out.cuda = cuda_of(field(local, "cu"));  // before torch's or after it: torch2.8cu128
   out.torch = is_short ? torch_of_digits(field(local, "pt")) : parse_version(field(local, "torch"));
   if (local.find("cxx11abitrue") != local.npos) out.cxx_abi = CxxAbi::kNew;
   if (local.find("cxx11abifalse") != local.npos) out.cxx_abi = CxxAbi::kOld;

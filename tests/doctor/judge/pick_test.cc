@@ -107,7 +107,8 @@ TEST(WheelNames, OfEverySort) {
   EXPECT_EQ(wheel.cuda, parse_version("12.8"));
   EXPECT_EQ(wheel.torch, parse_version("2.11"));
   for (const auto& [label, torch] : {std::pair("pt270cu126", "2.7"), std::pair("pt28cu128", "2.8"),
-                                     std::pair("pt210cu128", "2.10"), std::pair("pt25cu124", "2.5")}) {
+                                     std::pair("pt210cu128", "2.10"), std::pair("pt25cu124", "2.5"),
+                                     std::pair("pt2100cu128", "2.10"), std::pair("torch2.8cu128cxx11abiTRUE", "2.8")}) {
     ASSERT_TRUE(
         parse_attention_wheel(std::string("flash_attn-2.7.4+") + label + "-cp312-cp312-linux_x86_64.whl", wheel));
     EXPECT_EQ(wheel.torch, parse_version(torch)) << label;
