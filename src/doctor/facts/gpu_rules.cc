@@ -83,7 +83,7 @@ ContainerJudgement judge_container(const FatbinContainer& container, ComputeCapa
       const Version cuda = cuda_for_driver(driver);
       if (zstd && driver.major_part() < kZstdDriver)
         outcome = GpuOutcome::kZstdOldDriver;
-      else if (entry.code == GpuCode::kPtx && cuda.known() && cuda_for_ptx(entry.ptx_isa) > cuda)
+      else if (entry.code == GpuCode::kPtx && !driver_takes_ptx(driver, entry.ptx_isa))
         outcome = GpuOutcome::kPtxTooNew;
       else if (!jit && lowest_toolkit(entry).major_part() > cuda.major_part())
         outcome = GpuOutcome::kToolkitTooNew;

@@ -79,17 +79,20 @@ void judge_one(const Binary& binary, const std::vector<FatbinContainer>& contain
          .fix = "update the driver to " + lowest_driver(*t.first.entry).text() +
                 " or later, or take the build for CUDA " + std::to_string(cuda_for_driver(driver).major_part()),
          .evidence = {entries_text(*t.container)}}));
-  if (const Tally& t = tally(GpuOutcome::kPtxTooNew); t.count > 0)
-    out.push_back(
-        make_verdict({.code = "PTX_TOO_NEW",
-                      .subject = subject,
-                      .message = share(t) + "CUDA error: the provided PTX was compiled with an unsupported toolchain.",
-                      .cause = "For " + who + " there is only PTX " + t.first.entry->ptx_isa.text() +
-                               ", which needs CUDA " + cuda_for_ptx(t.first.entry->ptx_isa).text() + "; the driver " +
-                               driver.text() + " speaks CUDA " + cuda_for_driver(driver).text() + ".",
-                      .fix = "update the driver to " + lowest_driver(*t.first.entry).text() +
-                             " or later, or build with code for this GPU",
-                      .evidence = {entries_text(*t.container)}}));
+  if (const Tally& t = tally(GpuOutcome::kPtxTooNew); t.count > 0) {
+    const Version cuda = cuda_for_ptx(t.first.entry->ptx_isa);
+    out.push_back(make_verdict(
+        {.code = "PTX_TOO_NEW",
+         .subject = subject,
+         .message = share(t) + "CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+         .cause = "For " + who + " there is only PTX " + t.first.entry->ptx_isa.text() + ", which needs " +
+                  (cuda.known() ? "CUDA " + cuda.text() : "a later CUDA") + "; the driver " + driver.text() +
+                  " speaks CUDA " + cuda_for_driver(driver).text() + ".",
+         .fix = "update the driver" +
+                (cuda.known() ? " to " + lowest_driver(*t.first.entry).text() + " or later" : std::string()) +
+                ", or build with code for this GPU",
+         .evidence = {entries_text(*t.container)}}));
+  }
   if (const Tally& t = tally(GpuOutcome::kNoCode); t.count == total)
     out.push_back(make_verdict({.code = "GPU_NO_CODE",
                                 .subject = subject,

@@ -78,6 +78,13 @@ Version cuda_for_ptx(const Version& isa) {
   return {};
 }
 
+bool driver_takes_ptx(const Version& driver, const Version& isa) {
+  const Release& newest = kReleases[std::size(kReleases) - 1];
+  if (isa > Version{{newest.ptx_major, newest.ptx_minor}}) return driver.major_part() > newest.driver;
+  const Version cuda = cuda_for_driver(driver);
+  return !cuda.known() || cuda_for_ptx(isa) <= cuda;
+}
+
 Version lowest_driver_of_major(int cuda_major) {
   for (const Release& r : kReleases)
     if (r.cuda_major == cuda_major) return {{r.driver}};

@@ -13,6 +13,8 @@ using namespace support;
 Version driver_for_cuda(const Version& cuda);    // 12.4 -> 550; not known for a CUDA that is not in the table
 Version cuda_for_driver(const Version& driver);  // 550.54 -> 12.4
 Version cuda_for_ptx(const Version& isa);        // 8.4 -> 12.4
+// Of PTX that is later than the table, only drivers that are later too count as able to read it.
+bool driver_takes_ptx(const Version& driver, const Version& isa);
 // The lowest driver that runs programs linked with this CUDA major: 12 -> 525.
 Version lowest_driver_of_major(int cuda_major);
 

@@ -341,6 +341,14 @@ std::vector<Case> gpu_cases() {
   out.push_back({"GPU_FAMILY_F", "sm_120f", code({"80", "120f"}, 0, 8), ok, Severity::kNote});
   out.push_back({"PTX_TOO_NEW", "PTX 8.4", code({"ptx70"}),
                  code({"ptx70"}, 0, 7, [](Node& n) { n.target.driver = parse_version("550.90"); })});
+  const auto latest_ptx = [](const char* driver) {
+    return [=] {
+      Inspection i = gpu_module(fixtures::make_gpu_code({"ptx70"}));
+      i.binaries[0].fatbins.at(0).entries.at(0).ptx_isa = parse_version("99.0");
+      return on_node(i, [&](Node& n) { n.target.driver = parse_version(driver); });
+    };
+  };
+  out.push_back({"PTX_TOO_NEW", "needs a later CUDA", latest_ptx("580.95"), latest_ptx("9999.10")});
   out.push_back({"PTX_JIT", "only PTX",
                  code({"ptx70"}, 0, 7, [](Node& n) { n.target.driver = parse_version("550.90"); }), ok,
                  Severity::kNote});
