@@ -134,6 +134,12 @@ class LoadJudge {
   }
 
   Verdict damaged() const {
+    if (result_.message.ends_with("Is a directory"))
+      return make("ELF_DAMAGED",
+                  "What has the name of a library that it needs is a folder: a container was told to mount a file that "
+                  "was not there, and made a folder of that name. The loader looks no further.",
+                  "remove the folder and mount the file; the driver's libraries: docker run --gpus all ...",
+                  {printable(base_name(result_.object)) + " needs " + printable(base_name(result_.library))});
     return make("ELF_DAMAGED",
                 result_.message.ends_with("too short")
                     ? "A library that it needs has no bytes, or next to none: a copy or a download ended before it had "

@@ -53,6 +53,9 @@ class DiskLibraries : public LibraryStore {
 
   std::string refusal(const std::string& path) override {
     if (find(path)) return {};
+    struct stat status;
+    if (stat((root_ + canonical(path)).c_str(), &status) == 0 && S_ISDIR(status.st_mode))
+      return "cannot read file data: Is a directory";
     uint8_t head[sizeof(Elf64_Ehdr)] = {};
     try {
       FileSource source(root_ + canonical(path));

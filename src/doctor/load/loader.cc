@@ -187,7 +187,10 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
     LoadedObject& object = *out.scope[i];
     const bool is_fresh = object.needed.empty();
     for (const std::string_view needed : object.elf->needed) {
-      const std::string name(needed);
+      std::string name(needed);
+      // "$ORIGIN/libdep.so" of a library that was called so when it was linked.
+      if (name.find('$') != name.npos)
+        if (const std::vector<std::string> expanded = expand(name, object); !expanded.empty()) name = expanded[0];
       LoadedObject* found = already_loaded(name);
       if (!found) {
         const Search where = search(name, object);

@@ -137,6 +137,22 @@ TEST(Resolve, NeededLibraryIsNone) {
     world().target.libraries = doctor::disk_libraries();
     world().expect_truth(at + "/a.so", words);
   }
+  std::filesystem::remove(at + "/first/libdep.so.1");
+  std::filesystem::create_directories(at + "/first/libdep.so.1");
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/a.so", "/first/libdep.so.1: cannot read file data: Is a directory");
+}
+
+// The name of a needed library may hold $ORIGIN itself.
+TEST(Resolve, OriginInTheNameOfALibrary) {
+  const std::string at = world().folder / "named";
+  compile(at + "/libdep.so", "int dep(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,'$ORIGIN/libdep.so'");
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }", std::string(kLibrary) + "libdep.so");
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/a.so", "");
+  std::filesystem::remove(at + "/libdep.so");
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/a.so", at + "/libdep.so: cannot open shared object file: No such file or directory");
 }
 
 TEST(Resolve, RunpathIsNotInherited) {
