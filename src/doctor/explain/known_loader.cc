@@ -147,7 +147,8 @@ std::span<const KnownFailure> known_loader_failures() {
        Role::kCause,
        {"libcudart.so.{major}: cannot open shared object file", "libcublas.so.{major}: cannot open shared object file",
         "libcublasLt.so.{major}: cannot open shared object file", "libnvrtc.so.{major}: cannot open shared object file",
-        "libnvJitLink.so.{major}: cannot open shared object file"},
+        "libnvJitLink.so.{major}: cannot open shared object file",
+        "libcupti.so.{major}: cannot open shared object file"},
        {},
        "The file was built for CUDA {major}, and neither PyTorch nor the system has that one loaded: PyTorch is for "
        "the "
@@ -159,10 +160,13 @@ std::span<const KnownFailure> known_loader_failures() {
        Role::kCause,
        {"libcusparse.so.{major}: cannot open shared object file",
         "libcusolver.so.{major}: cannot open shared object file", "libcufft.so.{major}: cannot open shared object file",
-        "libcurand.so.{major}: cannot open shared object file", "libcupti.so.{major}: cannot open shared object file"},
+        "libcurand.so.{major}: cannot open shared object file"},
        {},
-       "The file was built for the CUDA runtime whose library ends in .so.{major}, and neither PyTorch nor the system "
-       "has that one loaded: PyTorch is for the CPU or for another CUDA major.",
+       "The file was built for a CUDA whose library ends in .so.{major}, and neither PyTorch nor the system has that "
+       "one loaded: PyTorch is for the CPU or for another CUDA major. The number is not CUDA's: of CUDA 11 are "
+       "libcufft.so.10, libcusolver.so.11 and libcusparse.so.11, of CUDA 12 libcufft.so.11, libcusolver.so.11 and "
+       "libcusparse.so.12, of CUDA 13 libcufft.so.12, libcusolver.so.12 and libcusparse.so.12; libcurand.so.10 is of "
+       "all three.",
        "mica pick names the wheel that fits this PyTorch; or install a PyTorch of that CUDA"},
       {"CUDA_MAJOR",
        Role::kCause,
@@ -313,6 +317,13 @@ std::span<const KnownFailure> known_loader_failures() {
        "The file is no extension of that name: it was renamed, or built for Python 2, or its PyInit_ function is "
        "hidden.",
        "do not rename compiled modules; install the package anew: {pip} install --force-reinstall --no-deps PACKAGE"},
+      {"ELF_DAMAGED",
+       Role::kCause,
+       {"{file}: cannot read file data: Is a directory"},
+       {},
+       "What has the name of a library is a folder: a container was told to mount a file that was not there, and made "
+       "a folder of that name.",
+       "remove the folder and mount the file; the driver's libraries: docker run --gpus all ..."},
       {"ELF_DAMAGED",
        Role::kCause,
        {"ImportError: {file}: invalid ELF header", ": invalid ELF header", "ImportError: {file}: file too short",

@@ -35,7 +35,10 @@ inline const std::vector<Case>& all() {
        "symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs",
        "cxx11abiFALSE"},
       {"cufft_of_cuda_11", "CUDA_MAJOR",
-       "OSError: libcufft.so.10: cannot open shared object file: No such file or directory", ".so.10"},
+       "OSError: libcufft.so.10: cannot open shared object file: No such file or directory",
+       "of CUDA 11 are libcufft.so.10"},
+      {"folder_for_a_library", "ELF_DAMAGED", "ImportError: libcuda.so.1: cannot read file data: Is a directory",
+       "docker run --gpus all"},
       {"pickled_with_numpy_2", "NUMPY_ABI",
        "    data = pickle.load(f)\n"
        "ModuleNotFoundError: No module named 'numpy._core.multiarray'",
