@@ -14,7 +14,7 @@ struct VectorProbe {
   void (*load_row)(float* to, const void* from, mica::i32 dtype, mica::i32 count);
   void (*store_row)(void* to, const float* from, mica::i32 dtype, mica::i32 count);
   void (*drop_row)(const mica::PhiloxKey& key, mica::u32 threshold, mica::u32 head_index, mica::u32 i,
-                   mica::i32 j_begin, float* row, mica::i32 count);
+                   mica::i64 j_begin, float* row, mica::i32 count);
 };
 
 }  // namespace mica_test
