@@ -119,9 +119,8 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
 
 // glibc from 2.41 on makes no stack executable for what is opened later; the name is the one that was asked for.
 bool Process::check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const {
-  const bool refuses =
-      target_.libc == "glibc" && target_.libc_version >= Version{{2, 41}} && !objects_.front().elf->executable_stack;
-  if (!refuses || !object.elf->executable_stack) return true;
+  const bool gives_none = target_.libc == "glibc" && target_.libc_version >= Version{{2, 41}};
+  if (!gives_none || !is_running_ || has_executable_stack_ || !object.elf->executable_stack) return true;
   failure.failure = LoadFailure::kExecutableStack;
   failure.library = object.path;
   failure.message = printable(name) + ": cannot enable executable stack as shared object requires: Invalid argument";
@@ -160,10 +159,9 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
     return out;
   }
   LoadedObject* root = loaded_as(path);
-  const bool is_program = objects_.empty();
   // The process itself is a program, and is there before anything is opened.
   const char* refusal = elf->type != ET_DYN && elf->type != ET_EXEC ? "only ET_DYN and ET_EXEC can be loaded"
-                        : is_program || root                        ? nullptr
+                        : objects_.empty() || root                  ? nullptr
                         : !elf->has_segments                        ? "object file has no loadable segments"
                         : elf->type == ET_EXEC                      ? "cannot dynamically load executable"
                         : !elf->has_dynamic                         ? "object file has no dynamic section"
@@ -218,7 +216,7 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
           found->elf = where.elf;
           found->loader = &object;
           out.fresh.push_back(found);
-          if (!is_program && !check_stack(name, *found, failure)) return out;
+          if (!check_stack(name, *found, failure)) return out;
           failure.loaded.emplace_back(name, where.path);
         }
         found->names.push_back(name);
@@ -259,6 +257,12 @@ LoadedObject* Process::first_found(const std::string& name) {
   make_global(opened.scope);
   relocate(opened, false);
   return opened.scope.front();
+}
+
+void Process::begin() {
+  is_running_ = true;
+  has_executable_stack_ =
+      std::any_of(objects_.begin(), objects_.end(), [](const LoadedObject& o) { return o.elf->executable_stack; });
 }
 
 void Process::make_global(const std::vector<LoadedObject*>& scope) {

@@ -46,6 +46,9 @@ class Process {
   // A library by its name or path, as LD_PRELOAD gives it, seen by everyone; nullptr: the loader warns and goes on.
   LoadedObject* first_found(const std::string& name);
 
+  // From now on the program runs: what is opened comes later than its own libraries and those of LD_PRELOAD.
+  void begin();
+
   // Symbols of these objects are seen by everyone from now on.
   void make_global(const std::vector<LoadedObject*>& scope);
   // Binds every symbol of the fresh objects, dependencies first.
@@ -77,6 +80,7 @@ class Process {
   std::map<std::string, const ElfFile*> beside_;
   std::deque<LoadedObject> objects_;
   std::vector<LoadedObject*> global_;
+  bool is_running_ = false, has_executable_stack_ = false;
   std::unordered_map<const ElfFile*, std::unordered_multimap<std::string_view, const ElfSymbol*>> exports_;
 };
 

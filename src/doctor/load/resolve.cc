@@ -24,6 +24,7 @@ LoadSession::LoadSession(const Environment& target, const std::vector<PlacedFile
       if (const ElfFile* elf = loader.empty() ? nullptr : process.find(loader)) process.open(loader, elf);
       for (const std::string& name : target.loader.preload) process.first_found(name);
     }
+  process.begin();
   if (torch_first && target.torch) load_torch(*target.torch);
 }
 

@@ -219,6 +219,15 @@ std::vector<Case> loader_cases() {
   out.push_back({"EXECUTABLE_STACK", "ImportError: libodd.so.1: cannot enable executable stack",
                  [=] { return on_node(with_stack("libodd.so.1"), glibc("2.42")); },
                  [=] { return on_node(with_stack("libodd.so.1"), glibc("2.40")); }});
+  // What LD_PRELOAD names is there before the program begins, and gives it such a stack.
+  const auto preloaded = [=](Node& node) {
+    glibc("2.42")(node);
+    node.target.loader.preload = {"/lib/libodd.so.1"};
+  };
+  out.push_back({"EXECUTABLE_STACK",
+                 "ImportError: /site/m.cpython-312-x86_64-linux-gnu.so: cannot enable executable stack",
+                 [=] { return on_node(with_stack("libc.so.6"), glibc("2.42")); },
+                 [=] { return on_node(with_stack("libc.so.6"), preloaded); }});
   out.push_back({"SO_SOABI", "looks for cpython-312",
                  [] { return on_node(module({}, "m.cpython-311-x86_64-linux-gnu.so")); }, ok});
   out.push_back(
