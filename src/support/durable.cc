@@ -104,12 +104,19 @@ int give_name(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-PendingFile::PendingFile(std::string path) : path_(std::move(path)), temporary_(temporary_name(path_)) {
+PendingFile::PendingFile(std::string path) : path_(std::move(path)) {
   step("create");
-  descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (descriptor_ < 0) {
+  // A name that is taken was left by a process that was killed: in a container the next one has its id again.
+  constexpr int kMostTries = 1000;
+  int error = EEXIST;
+  for (int n = 0; n < kMostTries && error == EEXIST; ++n) {
+    temporary_ = temporary_name(path_);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    error = descriptor_ < 0 ? errno : 0;
+  }
+  if (error) {
     temporary_.clear();
-    fail("cannot write in " + folder_of(path_), errno);
+    fail("cannot write in " + folder_of(path_), error);
   }
 }
 

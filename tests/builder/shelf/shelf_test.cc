@@ -235,6 +235,22 @@ TEST_F(Shelf, AWriteThatFailsLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(shelf_), fs::directory_iterator()), 0);
 }
 
+// A publisher that was killed in a container leaves its temporary file, and the next one there has its process id again.
+TEST_F(Shelf, WhatAKilledPublisherLeftIsInNobodysWay) {
+  fs::create_directories(shelf_);
+  std::string taken;
+  {
+    const PendingFile file(shelf_ + "/" + kWheel);
+    taken = file_names(shelf_, ".tmp").at(0);
+  }
+  const std::size_t end = taken.size() - std::string(".tmp").size(), dot = taken.rfind('.', end - 1);
+  const int number = std::stoi(taken.substr(dot + 1, end - dot - 1));
+  for (int n = 1; n <= 3; ++n)
+    std::ofstream(shelf_ + "/" + taken.substr(0, dot + 1) + std::to_string(number + n) + ".tmp") << "half";
+  EXPECT_EQ(publish(request(wheel(kWheel, "abc"))).placed, Placed::kNew);
+  EXPECT_EQ(file_names(shelf_, ".tmp").size(), 3u);
+}
+
 TEST_F(Shelf, VerifyNamesWhatChanged) {
   publish(request(wheel(kWheel, "abc")));
   publish(request(wheel("other-1.0-py3-none-any.whl", "abc")));
