@@ -47,7 +47,11 @@ void record_line(const std::string& folder, const MatrixLine& line) {
   for (char& c : node)
     if (c == '/' || c == ':' || static_cast<unsigned char>(c) <= ' ') c = '_';
   make_folders(folder + "/matrix");
-  replace_file(folder + "/matrix/" + line.sha256.substr(0, 16) + "-" + node + ".json", to_json_line(line) + "\n");
+  const std::string stem = folder + "/matrix/" + line.sha256.substr(0, 16) + "-" + node;
+  // Another line of the same second (another Python on that node, a judgement right after an import) stays.
+  std::string path = stem + ".json";
+  for (int n = 2; write_new_file(path, to_json_line(line) + "\n") == Placed::kDifferent; ++n)
+    path = stem + "-" + std::to_string(n) + ".json";
 }
 
 Published publish(const PublishRequest& request) {

@@ -4,7 +4,7 @@
 //   NAME.whl                           what pip --find-links reads
 //   simple/PROJECT/index.html          what pip --index-url reads; made from what is there
 //   provenance/NAME.whl.HASH16.json    where the wheel comes from; its name holds the wheel's hash
-//   matrix/HASH16-NODE.json            one line each: where it works
+//   matrix/HASH16-NODE-TIME.json       one line each: where it works; -2, -3, ... where one second has several
 //   matrix.jsonl                       those lines in one file; made from what is there
 //   quarantine/                        what `mica verify --quarantine` set aside
 //

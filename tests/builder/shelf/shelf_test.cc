@@ -331,6 +331,23 @@ TEST_F(Shelf, LinesComeBackAsTheyWere) {
   EXPECT_EQ(to_json_line(line).find('\n'), std::string::npos);
 }
 
+TEST_F(Shelf, LinesOfOneSecondAllStay) {
+  fs::create_directories(shelf_);
+  MatrixLine line;
+  line.sha256 = std::string(64, 'a');
+  line.host = "node1";
+  line.time = "2026-11-15T07:20:00Z";
+  for (const char* torch : {"2.10.0", "2.11.0", "2.11.0", "2.12.0"}) {
+    line.torch = torch;
+    record_line(shelf_, line);
+  }
+  rebuild_derived(shelf_);
+  std::set<std::string> seen;
+  for (const MatrixLine& found : read_matrix(shelf_, nullptr)) seen.insert(found.torch);
+  EXPECT_EQ(seen, (std::set<std::string>{"2.10.0", "2.11.0", "2.12.0"}));
+  EXPECT_EQ(file_names(shelf_ + "/matrix", ".json").size(), 3u) << "the same line again is no new one";
+}
+
 TEST(Matrix, AJudgementDoesNotHideAnImportOfTheSameBytes) {
   const auto line = [](const char* status, const char* time, const char* sha256) {
     MatrixLine out;
