@@ -18,6 +18,9 @@ struct Options {
 };
 
 int reindex(const Options& options) {
+  if (!options.wheel.empty())
+    throw std::runtime_error("--reindex publishes nothing, so it wants no wheel: " + options.wheel +
+                             " goes there by a command of its own (see mica publish --help)");
   builder::rebuild_derived(options.reindex);
   if (options.json)
     std::printf("%s\n", nlohmann::json({{"reindexed", options.reindex}}).dump(2).c_str());

@@ -118,6 +118,8 @@ void add_build_records(const std::string& folder, std::vector<MatrixLine>* lines
 }  // namespace
 
 void rebuild_derived(const std::string& folder) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) throw support::ReadError(folder + ": no folder");
   // A wheel that another publisher adds while this one writes would be lost if the other's pages came first: whoever
   // writes last looks again.
   constexpr int kMostRounds = 20;

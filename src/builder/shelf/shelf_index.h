@@ -9,7 +9,7 @@
 
 namespace builder {
 
-// Makes simple/ and matrix.jsonl from what is there.
+// Makes simple/ and matrix.jsonl from what is there. Throws ReadError where no folder is.
 void rebuild_derived(const std::string& folder);
 
 // Every line there, oldest first. `path`: a shelf, a folder of finished builds, or a .jsonl file. Lines that are none

@@ -145,11 +145,15 @@ class Publish(Shelf):
             ([], "want a wheel"),
             ([self.folder / "nowhere.whl", self.shelf], "nowhere.whl"),
             ([wheel, self.folder / "file" / "below"], "cannot make folder"),
+            (["--reindex", self.folder / "nowhere"], "no folder"),
+            ([wheel, self.shelf, "--reindex", self.folder], "--reindex publishes nothing"),
         ):
             result = run("publish", *arguments)
             self.assertEqual(result.returncode, 2, result.stdout)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
             self.assertIn(about, result.stderr)
+        self.assertFalse((self.folder / "nowhere").exists())
+        self.assertFalse((self.folder / "simple").exists())
 
 
 class Verify(Shelf):
