@@ -143,6 +143,14 @@ void PendingFile::write(std::string_view text) {
   write(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
 }
 
+void PendingFile::share(unsigned permissions) {
+  constexpr mode_t kReading = 0444;
+  struct stat found;
+  // Where the file system keeps no permissions, there are none to lack.
+  if (fstat(descriptor_, &found) == 0 && (permissions & kReading & ~found.st_mode))
+    fchmod(descriptor_, (found.st_mode & 07777) | (permissions & kReading));
+}
+
 void PendingFile::close_synced() {
   step("sync");
   const int synced = fsync(descriptor_) == 0 ? 0 : errno;
@@ -180,14 +188,16 @@ void PendingFile::replace() {
   sync_folder(folder_of(path_));
 }
 
-Placed write_new_file(const std::string& path, std::string_view text) {
+Placed write_new_file(const std::string& path, std::string_view text, unsigned shared) {
   PendingFile file(path);
+  file.share(shared);
   file.write(text);
   return file.place_new();
 }
 
-void replace_file(const std::string& path, std::string_view text) {
+void replace_file(const std::string& path, std::string_view text, unsigned shared) {
   PendingFile file(path);
+  file.share(shared);
   file.write(text);
   file.replace();
 }

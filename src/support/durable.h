@@ -33,6 +33,8 @@ class PendingFile {
 
   void write(std::span<const uint8_t> bytes);
   void write(std::string_view text);
+  // Lets those read it who may read a folder with these permissions, also where the umask would not.
+  void share(unsigned permissions);
   // Gives it its name unless a file is there; the bytes are on disk before, and the name after.
   Placed place_new();
   // Gives it its name, over whatever is there.
@@ -46,8 +48,9 @@ class PendingFile {
   int descriptor_ = -1;
 };
 
-Placed write_new_file(const std::string& path, std::string_view text);
-void replace_file(const std::string& path, std::string_view text);
+// `shared`: as in PendingFile::share.
+Placed write_new_file(const std::string& path, std::string_view text, unsigned shared = 0);
+void replace_file(const std::string& path, std::string_view text, unsigned shared = 0);
 
 // A copy that replaces what is there, complete or not at all. Throws WriteError or ReadError.
 void copy_file(const std::string& from, const std::string& to);

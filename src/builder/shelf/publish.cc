@@ -46,11 +46,12 @@ void record_line(const std::string& folder, const MatrixLine& line) {
   std::string node = line.host + "-" + line.time;
   for (char& c : node)
     if (c == '/' || c == ':' || static_cast<unsigned char>(c) <= ' ') c = '_';
-  make_folders(folder + "/matrix");
+  make_shelf_folder(folder, "matrix");
   const std::string stem = folder + "/matrix/" + line.sha256.substr(0, 16) + "-" + node;
   // Another line of the same second (another Python on that node, a judgement right after an import) stays.
   std::string path = stem + ".json";
-  for (int n = 2; write_new_file(path, to_json_line(line) + "\n") == Placed::kDifferent; ++n)
+  const unsigned shared = shelf_permissions(folder);
+  for (int n = 2; write_new_file(path, to_json_line(line) + "\n", shared) == Placed::kDifferent; ++n)
     path = stem + "-" + std::to_string(n) + ".json";
 }
 
@@ -63,7 +64,9 @@ Published publish(const PublishRequest& request) {
   Published out;
   out.path = request.folder + "/" + name;
   {
+    const unsigned shared = shelf_permissions(request.folder);
     PendingFile copy(out.path);
+    copy.share(shared);
     out.sha256 = copy_hashed(source, request.wheel, copy);
     std::error_code error;
     if (std::filesystem::exists(out.path, error) && file_sha256(out.path) != out.sha256) throw other_file(out.path);
@@ -77,8 +80,8 @@ Published publish(const PublishRequest& request) {
     provenance.verdicts = request.verdicts;
     provenance.build = request.build;
     out.provenance = provenance_path(request.folder, name, out.sha256);
-    make_folders(request.folder + "/provenance");
-    write_new_file(out.provenance, to_json(provenance));  // the first to publish these bytes stands
+    make_shelf_folder(request.folder, "provenance");
+    write_new_file(out.provenance, to_json(provenance), shared);  // the first to publish these bytes stands
     out.placed = copy.place_new();
     if (out.placed == Placed::kDifferent) throw other_file(out.path);
   }

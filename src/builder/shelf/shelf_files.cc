@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "builder/shelf/shelf_files.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
 #include "support/bytes.h"
+#include "support/durable.h"
 
 namespace builder {
 
@@ -24,6 +28,22 @@ std::vector<std::string> file_names(const std::string& folder, std::string_view 
   if (error && error != std::errc::no_such_file_or_directory) throw support::ReadError(folder + ": " + error.message());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+unsigned shelf_permissions(const std::string& shelf) {
+  // Not the sticky bit: everybody replaces the index.
+  constexpr mode_t kKept = S_ISGID | 0777;
+  struct stat found;
+  return stat(shelf.c_str(), &found) == 0 ? found.st_mode & kKept : 0;
+}
+
+void make_shelf_folder(const std::string& shelf, const std::string& name) {
+  const std::string path = shelf + "/" + name;
+  make_folders(path);
+  const mode_t wanted = shelf_permissions(shelf);
+  struct stat found;
+  if (stat(path.c_str(), &found) == 0 && found.st_uid == geteuid() && (wanted & ~found.st_mode))
+    chmod(path.c_str(), (found.st_mode & 07777) | wanted);  // where this fails, the next writer is told
 }
 
 std::string provenance_path(const std::string& shelf, const std::string& wheel, const std::string& sha256) {

@@ -23,6 +23,12 @@ namespace builder {
 // Names of regular files in a folder, sorted; none if the folder is not there.
 std::vector<std::string> file_names(const std::string& folder, std::string_view suffix);
 
+// What is on a shelf is as open as the shelf's folder, whatever the umask of whoever publishes: all who may read that
+// folder can install from it, all who may write there can publish beside others.
+unsigned shelf_permissions(const std::string& shelf);
+// A folder on the shelf, by its name there ("matrix"), likewise. Throws WriteError.
+void make_shelf_folder(const std::string& shelf, const std::string& name);
+
 std::string provenance_path(const std::string& shelf, const std::string& wheel, const std::string& sha256);
 // All that are recorded for a wheel of this name.
 std::vector<Provenance> provenances_of(const std::string& shelf, const std::string& wheel);

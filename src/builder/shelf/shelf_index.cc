@@ -73,14 +73,15 @@ void write_pages(const std::string& shelf, const std::vector<std::string>& wheel
   for (std::filesystem::directory_iterator entry(shelf + "/simple", error), end; !error && entry != end;
        entry.increment(error))
     if (entry->is_directory(error)) links.try_emplace(entry->path().filename().string());
-  make_folders(shelf + "/simple");
+  make_shelf_folder(shelf, "simple");
+  const unsigned shared = shelf_permissions(shelf);
   std::string projects;
   for (const auto& [project, text] : links) {
-    make_folders(shelf + "/simple/" + project);
-    replace_file(shelf + "/simple/" + project + "/index.html", page("Wheels of " + project, text));
+    make_shelf_folder(shelf, "simple/" + project);
+    replace_file(shelf + "/simple/" + project + "/index.html", page("Wheels of " + project, text), shared);
     projects += "<a href=\"" + url_encoded(project) + "/\">" + html_escaped(project) + "</a><br>\n";
   }
-  replace_file(shelf + "/simple/index.html", page("Simple index", projects));
+  replace_file(shelf + "/simple/index.html", page("Simple index", projects), shared);
 }
 
 void write_matrix(const std::string& shelf, const std::vector<std::string>& names) {
@@ -97,7 +98,7 @@ void write_matrix(const std::string& shelf, const std::vector<std::string>& name
                    [](const MatrixLine& a, const MatrixLine& b) { return a.time < b.time; });
   std::string text;
   for (const MatrixLine& line : lines) text += to_json_line(line) + "\n";
-  if (!text.empty()) replace_file(shelf + "/matrix.jsonl", text);
+  if (!text.empty()) replace_file(shelf + "/matrix.jsonl", text, shelf_permissions(shelf));
 }
 
 // What `mica build` wrote beside wheels that nobody published yet.

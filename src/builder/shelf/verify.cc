@@ -76,7 +76,7 @@ ShelfEntry look_at(const std::string& shelf, const std::string& wheel, const Jud
 }
 
 void set_aside(const std::string& shelf, ShelfEntry& entry) {
-  make_folders(shelf + "/quarantine");
+  make_shelf_folder(shelf, "quarantine");
   std::string to = shelf + "/quarantine/" + entry.wheel;
   std::error_code error;
   for (int n = 1; std::filesystem::exists(to, error); ++n)

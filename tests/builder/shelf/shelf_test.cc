@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -235,7 +236,30 @@ TEST_F(Shelf, AWriteThatFailsLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(shelf_), fs::directory_iterator()), 0);
 }
 
-// A publisher that was killed in a container leaves its temporary file, and the next one there has its process id again.
+TEST_F(Shelf, WhateverTheUmaskItIsAsOpenAsItsFolder) {
+  fs::create_directories(shelf_);
+  chmod(shelf_.c_str(), 02775);
+  const mode_t before = umask(077);
+  publish(request(wheel(kWheel, "abc")));
+  umask(before);
+  int files = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(shelf_)) {
+    struct stat found = {};
+    stat(entry.path().c_str(), &found);
+    const mode_t wanted = entry.is_directory() ? 02775 : 0444;
+    EXPECT_EQ(found.st_mode & wanted, wanted) << entry.path();
+    EXPECT_EQ(found.st_mode & 0002, 0u) << entry.path();
+    files += entry.is_regular_file();
+  }
+  EXPECT_EQ(files, 6);  // the wheel, its record, two pages, a line and all lines
+  // One that is for its owner alone stays so.
+  chmod(shelf_.c_str(), 0700);
+  publish(request(wheel("other-1.0-py3-none-any.whl", "abc")));
+  EXPECT_EQ(shelf_permissions(shelf_), 0700u);
+}
+
+// A publisher that was killed in a container leaves its temporary file, and the next one there has its process id
+// again.
 TEST_F(Shelf, WhatAKilledPublisherLeftIsInNobodysWay) {
   fs::create_directories(shelf_);
   std::string taken;
