@@ -85,15 +85,20 @@ Published publish(const PublishRequest& request) {
     out.placed = copy.place_new();
     if (out.placed == Placed::kDifferent) throw other_file(out.path);
   }
-  if (request.line) {
-    MatrixLine line = *request.line;
-    line.wheel = name;
-    line.sha256 = out.sha256;
-    line.host = host_name();
-    line.time = utc_time_now();
-    record_line(request.folder, line);
+  try {
+    if (request.line) {
+      MatrixLine line = *request.line;
+      line.wheel = name;
+      line.sha256 = out.sha256;
+      line.host = host_name();
+      line.time = utc_time_now();
+      record_line(request.folder, line);
+    }
+    rebuild_derived(request.folder);
+  } catch (const std::runtime_error& e) {
+    throw WriteError(out.path + " is there for --find-links, but not in the index: " + e.what() +
+                     " (when that is mended, the same command again)");
   }
-  rebuild_derived(request.folder);
   return out;
 }
 

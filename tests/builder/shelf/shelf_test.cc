@@ -236,6 +236,24 @@ TEST_F(Shelf, AWriteThatFailsLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(shelf_), fs::directory_iterator()), 0);
 }
 
+TEST_F(Shelf, AWheelWithoutItsIndexIsSaidToBeThere) {
+  const std::string path = wheel(kWheel, "abc");
+  fs::create_directories(shelf_);
+  std::ofstream(shelf_ + "/simple") << "no folder";
+  try {
+    publish(request(path));
+    FAIL() << "an index in a file";
+  } catch (const WriteError& e) {
+    EXPECT_NE(std::string(e.what()).find(kWheel + std::string(" is there for --find-links")), std::string::npos)
+        << e.what();
+    EXPECT_NE(std::string(e.what()).find("/simple"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(text(kWheel), "abc");
+  fs::remove(shelf_ + "/simple");
+  EXPECT_EQ(publish(request(path)).placed, Placed::kSame);
+  EXPECT_NE(index().find(".whl"), std::string::npos);
+}
+
 TEST_F(Shelf, WhateverTheUmaskItIsAsOpenAsItsFolder) {
   fs::create_directories(shelf_);
   chmod(shelf_.c_str(), 02775);
