@@ -20,6 +20,7 @@
 #include "builder/slurm/slurm.h"
 #include "builder/slurm/slurm_end.h"
 #include "builder/slurm/slurm_script.h"
+#include "cli/json_text.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "doctor/verdict/verdict_json.h"
@@ -419,7 +420,7 @@ SlurmEnd run_in_slurm(const builder::BuildRequest& asked, const SlurmOptions& op
   if (options.print) {
     const std::string script = builder::job_script(wanted);
     const nlohmann::json as_json = {{"script", script}, {"folder", wanted.folder}};
-    std::printf("%s", json ? (as_json.dump(2) + "\n").c_str() : script.c_str());
+    std::printf("%s", json ? json_text(as_json).c_str() : script.c_str());
     return {};
   }
   for (const doctor::Verdict& verdict : prepared.plan.verdicts)

@@ -6,6 +6,7 @@
 
 #include "builder/shelf/shelf_index.h"
 #include "cli/builder/publishing.h"
+#include "cli/json_text.h"
 #include "cli/verbs.h"
 #include "doctor/verdict/verdict_json.h"
 
@@ -23,7 +24,7 @@ int reindex(const Options& options) {
                              " goes there by a command of its own (see mica publish --help)");
   builder::rebuild_derived(options.reindex);
   if (options.json)
-    std::printf("%s\n", nlohmann::json({{"reindexed", options.reindex}}).dump(2).c_str());
+    std::printf("%s", json_text(nlohmann::json({{"reindexed", options.reindex}})).c_str());
   else
     std::printf("the index of %s lists what is there\n", options.reindex.c_str());
   return kOk;
@@ -45,7 +46,7 @@ int run(const Options& options) {
       out["provenance"] = publishing.done.provenance;
       if (!publishing.note.empty()) out["note"] = publishing.note;
     }
-    std::printf("%s\n", out.dump(2).c_str());
+    std::printf("%s", json_text(out).c_str());
   } else {
     std::printf("%s", publishing_text(publishing).c_str());
   }

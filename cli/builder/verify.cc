@@ -10,6 +10,7 @@
 #include "builder/shelf/publish.h"
 #include "builder/shelf/shelf_index.h"
 #include "cli/builder/wheel_facts.h"
+#include "cli/json_text.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "doctor/judge/judge.h"
@@ -129,7 +130,7 @@ int run(const Options& options) {
     builder::rebuild_derived(options.folder);
   }
   if (options.json)
-    std::printf("%s\n", report_json(report, here, env).dump(2).c_str());
+    std::printf("%s", json_text(report_json(report, here, env)).c_str());
   else
     print_report(report, here, env, options.quarantine);
   for (const builder::ShelfEntry& entry : report.entries)

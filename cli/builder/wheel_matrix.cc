@@ -7,6 +7,7 @@
 #include "builder/shelf/matrix.h"
 #include "builder/shelf/shelf_files.h"
 #include "builder/shelf/shelf_index.h"
+#include "cli/json_text.h"
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "support/durable.h"
@@ -49,7 +50,7 @@ int run(const Options& options) {
     nlohmann::ordered_json out = {{"lines", nlohmann::ordered_json::array()}, {"problems", problems}};
     for (const builder::MatrixLine& line : lines)
       out["lines"].push_back(nlohmann::ordered_json::parse(builder::to_json_line(line)));
-    text = out.dump(2) + "\n";
+    text = json_text(out);
   } else if (options.form == "html") {
     text = builder::matrix_html(lines);
   } else {

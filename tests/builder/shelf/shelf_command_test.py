@@ -121,6 +121,20 @@ class Publish(Shelf):
         self.assertIn("of another wheel", out["note"])
         self.assertIsNone(json.loads(pathlib.Path(out["provenance"]).read_text())["build"])
 
+    def test_a_path_of_any_bytes(self):
+        """Latin-1 in the name of a folder: no UTF-8, and no reason to end after the wheel was put there."""
+        self.shelf = self.folder / os.fsdecode(b"r\xe4ume")
+        wheel = make_wheel(self.folder, "small_one")
+        command = [os.fsencode(word) for word in (MICA, "publish", wheel, self.shelf, "--json")]
+        result = subprocess.run(command, capture_output=True)
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+        self.assertTrue(json.loads(result.stdout)["new"])
+        for words in (["verify"], ["matrix"], ["publish", "--reindex"]):
+            command = [os.fsencode(word) for word in (MICA, *words, self.shelf, "--json")]
+            result = subprocess.run(command, capture_output=True)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            json.loads(result.stdout)
+
     def test_a_pretender_is_not_taken(self):
         code, out = run_json("publish", make_pretender(self.folder), self.shelf)
         self.assertEqual((code, out["published"]), (1, False))
