@@ -105,6 +105,20 @@ void print_report(const builder::ShelfReport& report, const std::map<std::string
   std::printf("%zu of %zu wheels are good\n", good, report.entries.size());
 }
 
+void record(const std::string& folder, const builder::ShelfReport& report, const std::map<std::string, Here>& here) {
+  for (const builder::ShelfEntry& entry : report.entries) {
+    const auto found = here.find(entry.wheel);
+    if (entry.bad() || found == here.end()) continue;
+    builder::MatrixLine line = found->second.line;
+    line.wheel = entry.wheel;
+    line.sha256 = entry.sha256;
+    line.host = builder::host_name();
+    line.time = builder::utc_time_now();
+    builder::record_line(folder, line);
+  }
+  builder::rebuild_derived(folder);
+}
+
 int run(const Options& options) {
   const doctor::Environment env = environment(options);
   std::map<std::string, Here> here;
@@ -116,23 +130,12 @@ int run(const Options& options) {
     return doctor::judge(inspection);
   };
   const builder::ShelfReport report = builder::verify(options.folder, judge, options.quarantine);
-  if (options.record) {
-    for (const builder::ShelfEntry& entry : report.entries) {
-      const auto found = here.find(entry.wheel);
-      if (entry.bad() || found == here.end()) continue;
-      builder::MatrixLine line = found->second.line;
-      line.wheel = entry.wheel;
-      line.sha256 = entry.sha256;
-      line.host = builder::host_name();
-      line.time = builder::utc_time_now();
-      builder::record_line(options.folder, line);
-    }
-    builder::rebuild_derived(options.folder);
-  }
   if (options.json)
     std::printf("%s", json_text(report_json(report, here, env)).c_str());
   else
     print_report(report, here, env, options.quarantine);
+  // After the report, which took minutes and is good also where nothing can be written.
+  if (options.record) record(options.folder, report, here);
   for (const builder::ShelfEntry& entry : report.entries)
     if (entry.bad()) return kFailed;
   return doctor::exit_code_of(report.verdicts) ? kFailed : kOk;

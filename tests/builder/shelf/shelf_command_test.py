@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -197,6 +198,15 @@ class Verify(Shelf):
         self.assertFalse(wheel.exists())
         self.assertTrue((self.shelf / "quarantine" / wheel.name).exists())
         self.assertEqual(run("verify", self.shelf).returncode, 0)
+
+    def test_the_report_comes_also_where_nothing_can_be_recorded(self):
+        self.publish(make_wheel(self.folder, "good"))
+        shutil.rmtree(self.shelf / "matrix")
+        (self.shelf / "matrix").write_text("no folder")
+        result = run("verify", self.shelf, "--record", "--json")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("cannot make folder", result.stderr)
+        self.assertEqual([entry["ok"] for entry in json.loads(result.stdout)["wheels"]], [True])
 
     def test_damaged_files_do_no_harm(self):
         self.shelf.mkdir()
