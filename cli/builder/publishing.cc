@@ -9,6 +9,8 @@
 #include "mica/mica.h"
 #include "support/bytes.h"
 #include "support/package_name.h"
+#include "support/quote.h"
+#include "support/text.h"
 
 namespace cli {
 namespace {
@@ -53,10 +55,14 @@ std::string publishing_text(const Publishing& p) {
   for (const doctor::Verdict& verdict : p.verdicts)
     if (verdict.severity != doctor::Severity::kNote) out += doctor::verdict_text(verdict, false);
   if (!p.published) return out + "not published: a wheel with errors helps nobody\n";
-  if (!p.note.empty()) out += "note        " + p.note + "\n";
-  out += std::string(p.done.placed == support::Placed::kNew ? "published " : "was there ") + "  " + p.done.path + "\n";
-  out += "sha256      " + p.done.sha256 + "\nprovenance  " + p.done.provenance + "\n";
-  return out + "install     pip install --no-deps --no-index --find-links " + p.folder + " " + p.project + "\n";
+  // A file's name may hold what a terminal obeys.
+  const auto shown = [](const std::string& text) { return support::printable(text, 8000); };
+  if (!p.note.empty()) out += "note        " + shown(p.note) + "\n";
+  out += std::string(p.done.placed == support::Placed::kNew ? "published " : "was there ") + "  " + shown(p.done.path) +
+         "\n";
+  out += "sha256      " + p.done.sha256 + "\nprovenance  " + shown(p.done.provenance) + "\n";
+  return out + "install     pip install --no-deps --no-index --find-links " + support::shell_quoted(p.folder) + " " +
+         support::shell_quoted(p.project) + "\n";
 }
 
 }  // namespace cli

@@ -85,18 +85,21 @@ nlohmann::json report_json(const builder::ShelfReport& report, const std::map<st
 
 void print_report(const builder::ShelfReport& report, const std::map<std::string, Here>& here,
                   const doctor::Environment& env, bool quarantine) {
-  std::printf("judged for %s\n", env.name.c_str());
+  // Whoever may write there chose the names.
+  const auto shown = [](const std::string& text) { return support::printable(text, 8000); };
+  std::printf("judged for %s\n", shown(env.name).c_str());
   std::size_t good = 0;
   for (const builder::ShelfEntry& entry : report.entries) {
     good += !entry.bad();
-    std::printf("%-4s  %s  %s\n", entry.bad() ? "BAD" : "ok", entry.wheel.c_str(),
+    std::printf("%-4s  %s  %s\n", entry.bad() ? "BAD" : "ok", shown(entry.wheel).c_str(),
                 format_bytes(double(entry.size)).c_str());
     for (const doctor::Verdict& verdict : entry.verdicts)
       if (verdict.severity != doctor::Severity::kNote) std::printf("%s", doctor::verdict_text(verdict, false).c_str());
     if (const auto found = here.find(entry.wheel); found != here.end() && !entry.bad())
-      std::printf("      here: %s\n", found->second.loads() ? "loads" : first_error(found->second.verdicts).c_str());
+      std::printf("      here: %s\n",
+                  found->second.loads() ? "loads" : shown(first_error(found->second.verdicts)).c_str());
     if (!entry.quarantined.empty())
-      std::printf("  set aside: %s\n", entry.quarantined.c_str());
+      std::printf("  set aside: %s\n", shown(entry.quarantined).c_str());
     else if (entry.pretender && !quarantine)
       std::printf("  it claims compiled code and holds none; mica verify --quarantine sets it aside\n");
   }

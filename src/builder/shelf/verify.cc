@@ -12,6 +12,7 @@
 #include "support/bytes.h"
 #include "support/durable.h"
 #include "support/package_name.h"
+#include "support/quote.h"
 #include "support/text.h"
 
 namespace builder {
@@ -26,11 +27,12 @@ using doctor::make_verdict;
 std::vector<doctor::Verdict> check_record(const std::string& shelf, const ShelfEntry& entry) {
   const std::vector<Provenance> known = provenances_of(shelf, entry.wheel);
   if (known.empty())
-    return {make_verdict({.code = "SHARE_UNRECORDED",
-                          .subject = entry.wheel,
-                          .message = "nothing records where this wheel comes from",
-                          .cause = "It was copied here by hand, or its record was removed.",
-                          .fix = "mica publish " + entry.wheel + " " + shelf + " from a copy you trust"})};
+    return {make_verdict(
+        {.code = "SHARE_UNRECORDED",
+         .subject = entry.wheel,
+         .message = "nothing records where this wheel comes from",
+         .cause = "It was copied here by hand, or its record was removed.",
+         .fix = "mica publish " + shell_quoted(entry.wheel) + " " + shell_quoted(shelf) + " from a copy you trust"})};
   for (const Provenance& provenance : known)
     if (provenance.sha256 == entry.sha256) return {};
   return {make_verdict({.code = "SHARE_ALTERED",
@@ -110,7 +112,7 @@ ShelfReport verify(const std::string& folder, const Judge& judge, bool quarantin
                       .subject = folder + "/simple",
                       .message = support::counted(missing.size(), "wheel") + " not listed as it is now",
                       .cause = "pip --index-url does not see it, or sees another hash.",
-                      .fix = "mica publish --reindex " + folder,
+                      .fix = "mica publish --reindex " + shell_quoted(folder),
                       .evidence = missing}));
   std::vector<std::string> leftovers = file_names(folder, ".tmp");
   std::erase_if(leftovers, [](const std::string& name) { return !is_temporary_name(name); });
@@ -120,7 +122,7 @@ ShelfReport verify(const std::string& folder, const Judge& judge, bool quarantin
          .subject = folder,
          .message = support::counted(leftovers.size(), "unfinished file") + " there",
          .cause = "A publisher is at work on it now, or was interrupted; installers do not see such a file.",
-         .fix = "if nobody is publishing: rm " + folder + "/.*.tmp",
+         .fix = "if nobody is publishing: rm " + shell_quoted(folder) + "/.*.tmp",
          .evidence = leftovers}));
   return report;
 }

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -122,6 +123,12 @@ class Publish(Shelf):
         self.assertIn("of another wheel", out["note"])
         self.assertIsNone(json.loads(pathlib.Path(out["provenance"]).read_text())["build"])
 
+    def test_the_line_to_install_by_is_one_for_a_shell(self):
+        self.shelf = self.folder / "the group's wheels"
+        result = run("publish", make_wheel(self.folder, "small_one"), self.shelf)
+        line = next(line for line in result.stdout.splitlines() if line.startswith("install "))
+        self.assertEqual(shlex.split(line)[-3:], ["--find-links", str(self.shelf), "small-one"])
+
     def test_a_path_of_any_bytes(self):
         """Latin-1 in the name of a folder: no UTF-8, and no reason to end after the wheel was put there."""
         self.shelf = self.folder / os.fsdecode(b"r\xe4ume")
@@ -207,6 +214,14 @@ class Verify(Shelf):
         self.assertEqual(result.returncode, 2)
         self.assertIn("cannot make folder", result.stderr)
         self.assertEqual([entry["ok"] for entry in json.loads(result.stdout)["wheels"]], [True])
+
+    def test_names_move_no_cursor(self):
+        self.shelf.mkdir()
+        make_wheel(self.shelf, "red\x1b[31m")
+        (self.shelf / ".red.whl.node.1.0.tmp").write_text("half")
+        result = run("verify", self.shelf)
+        self.assertIn("red\\x1b[31m-1.0", result.stdout)
+        self.assertNotIn("\x1b", result.stdout)
 
     def test_damaged_files_do_no_harm(self):
         self.shelf.mkdir()
