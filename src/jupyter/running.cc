@@ -23,11 +23,13 @@ bool is_of_a_package(std::string_view path) {
   return path.find("/site-packages/") != path.npos || path.find("/dist-packages/") != path.npos;
 }
 
-// "python -m ipykernel_launcher -f FILE", and "ipykernel_launcher.py" by its path.
+// "python -m ipykernel_launcher -f FILE", and "ipykernel_launcher.py" by its path; "pip install ipykernel" is none.
 bool is_kernel(const std::vector<std::string>& words) {
-  return std::any_of(words.begin(), words.end(), [](const std::string& word) {
-    return word == "ipykernel_launcher" || word == "ipykernel" || word.ends_with("/ipykernel_launcher.py");
-  });
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const bool is_module = words[i - 1] == "-m" && (words[i] == "ipykernel_launcher" || words[i] == "ipykernel");
+    if (is_module || words[i].ends_with("/ipykernel_launcher.py")) return true;
+  }
+  return false;
 }
 
 void wait_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }

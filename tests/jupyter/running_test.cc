@@ -31,6 +31,7 @@ TEST(Running, AKernelThatHoldsAReplacedModule) {
   add_process(system, "41", "/venv/bin/python -m ipykernel_launcher -f /run/kernel-1.json", kHeld);
   add_process(system, "42", "/venv/bin/python train.py", kHeld);
   add_process(system, "43", "/venv/bin/python -m ipykernel_launcher -f /run/kernel-2.json", "");
+  add_process(system, "44", "/venv/bin/python -m pip install ipykernel", kHeld);
   const std::vector<RunningKernel> kernels = running_kernels(system.outlook().files);
   ASSERT_EQ(kernels.size(), 2u);
   EXPECT_EQ(kernels[0].process, 41);
