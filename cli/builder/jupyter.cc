@@ -229,6 +229,7 @@ int run_running(const Options& options) {
            (options.restart_all && !kernel.replaced.empty());
   };
   std::vector<doctor::Verdict> left;
+  bool all_ended = true;
   nlohmann::json out = nlohmann::json::array();
   const std::vector<jupyter::RunningKernel> kernels = jupyter::running_kernels(support::Files());
   for (const std::int64_t process : options.restart)
@@ -239,6 +240,7 @@ int run_running(const Options& options) {
     jupyter::Restarted restarted;
     const bool is_asked = is_asked_for(kernel);
     if (is_asked) restarted = jupyter::restart_kernel(kernel, 30);
+    all_ended &= !is_asked || restarted.ended;
     if (!restarted.ended) left.insert(left.end(), verdicts.begin(), verdicts.end());
     out.push_back({{"process", kernel.process},
                    {"connection_file", kernel.connection_file},
@@ -258,11 +260,11 @@ int run_running(const Options& options) {
     else if (restarted.ended)
       print_row("ended", "nothing started it again: Kernel > Restart in the notebook does");
     else if (is_asked)
-      print_row("FAILED", "it could not be ended");
+      print_row("FAILED", "it could not be ended: another user's, or it waits for a disk");
   }
   if (options.json) print_json({{"kernels", out}, {"verdicts", doctor::as_json(left)}});
   if (!options.json && kernels.empty()) std::printf("no kernel of Python's is running\n");
-  return exit_code(left);
+  return all_ended ? exit_code(left) : kFailed;
 }
 
 }  // namespace
@@ -317,7 +319,7 @@ Verb jupyter_verb(Command& app) {
   options->running->add_flag("--json", options->json, "print JSON");
   options->running->footer(
       "A kernel that imported a compiled module before it was replaced goes on with the old one; its open files tell.\n"
-      "Exit codes: 0 none does; 1 one does; 2 it cannot be told.");
+      "Exit codes: 0 none does; 1 one does, or could not be ended; 2 it cannot be told.");
   verb->footer(
       "Examples:\n"
       "  mica jupyter list\n"

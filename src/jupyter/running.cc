@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "support/process.h"
+#include "support/session.h"
 #include "support/text.h"
 
 namespace jupyter {
@@ -87,7 +88,9 @@ std::vector<doctor::Verdict> judge_running(const RunningKernel& kernel) {
 Restarted restart_kernel(const RunningKernel& kernel, double limit_seconds) {
   Restarted out;
   const double begin = monotonic_seconds();
-  const auto is_there = [&] { return kill(kernel.process, 0) == 0; };
+  // Asked of /proc: a signal cannot be sent to another user's process, which is there all the same.
+  const uint64_t start = process_start(kernel.process);
+  const auto is_there = [&] { return start != 0 && process_start(kernel.process) == start; };
   const Files files;
   const auto successor = [&] {
     for (const RunningKernel& other : running_kernels(files))
@@ -96,7 +99,7 @@ Restarted restart_kernel(const RunningKernel& kernel, double limit_seconds) {
         return other.process;
     return 0;
   };
-  kill(kernel.process, SIGTERM);
+  if (kill(kernel.process, SIGTERM) != 0 && is_there()) return out;
   while (is_there() && monotonic_seconds() - begin < kGraceSeconds && successor() == 0) wait_a_moment();
   if (is_there() && successor() == 0) kill(kernel.process, SIGKILL);
   while ((out.process = successor()) == 0 && monotonic_seconds() - begin < limit_seconds) wait_a_moment();

@@ -32,7 +32,7 @@ struct Restarted {
   bool ended = false;
   int process = 0;  // that Jupyter started in its place, with the same connection file; 0: none came
 };
-// Ends the process; Jupyter's server starts another in its place, which is waited for.
+// Ends the process, where this user may; Jupyter's server starts another in its place, which is waited for.
 Restarted restart_kernel(const RunningKernel& kernel, double limit_seconds);
 
 }  // namespace jupyter

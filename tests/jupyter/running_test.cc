@@ -3,6 +3,11 @@
 #include "jupyter/running.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "jupyter/notebook.h"
 #include "tests/doctor/fake_system.h"
@@ -42,6 +47,33 @@ TEST(Running, AKernelThatHoldsAReplacedModule) {
   EXPECT_EQ(verdicts[0].code, doctor::Code::JUPYTER_KERNEL_OLD);
   EXPECT_NE(verdicts[0].fix.find("mica jupyter running --restart 41"), std::string::npos);
   expect_covered("JUPYTER_KERNEL_OLD", verdicts, judge_running(kernels[1]));  // one that holds nothing old
+}
+
+TEST(Running, AnotherUsersKernelIsNotSaidToHaveEnded) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() == 0 && setuid(65534) != 0) _exit(7);
+    if (kill(1, 0) == 0 || errno != EPERM) _exit(7);  // a user who may end everything
+    RunningKernel kernel;
+    kernel.process = 1;
+    _exit(restart_kernel(kernel, 1).ended ? 1 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 7) GTEST_SKIP() << "no process here is another user's";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Running, OneThatEndsIsNotWaitedForAsAZombie) {
+  RunningKernel kernel;
+  kernel.process = fork();
+  if (kernel.process == 0) {
+    pause();
+    _exit(0);
+  }
+  EXPECT_TRUE(restart_kernel(kernel, 0.5).ended);
+  waitpid(kernel.process, nullptr, 0);
 }
 
 TEST(Notebook, TheCellThatFailedAndWhy) {
