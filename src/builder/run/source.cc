@@ -29,6 +29,9 @@ bool is_left_over(const std::string& name) {
          name.ends_with(".egg-info");
 }
 
+// `mica build .` hands out into the project's own folder; the same command again is for the same source.
+bool is_handed_out(const std::string& name) { return name.ends_with(".whl") || name.ends_with(".whl.build.json"); }
+
 // Relative paths of all files, sorted. Links count as files, whatever they lead to.
 std::vector<std::string> source_files(const std::string& folder) {
   std::vector<std::string> out;
@@ -39,6 +42,7 @@ std::vector<std::string> source_files(const std::string& folder) {
       if (is_left_over(entry->path().filename().string())) entry.disable_recursion_pending();
       continue;
     }
+    if (entry.depth() == 0 && is_handed_out(entry->path().filename().string())) continue;
     if (is_link || entry->is_regular_file()) out.push_back(entry->path().lexically_relative(folder).string());
   }
   std::sort(out.begin(), out.end());

@@ -98,11 +98,15 @@ TEST_F(Folder, WhatBuildsLeaveDoesNotCount) {
   const std::string before = folder_sha256(root_ + "/a");
   write("a/build/temp/one.o", "object");
   write("a/thing.egg-info/PKG-INFO", "x");
+  write("a/thing-1.0-cp312-cp312-linux_x86_64.whl", "of mica build . in that folder");
+  write("a/thing-1.0-cp312-cp312-linux_x86_64.whl.build.json", "{}");
   EXPECT_EQ(folder_sha256(root_ + "/a"), before);
   EXPECT_EQ(count_cuda_files(root_ + "/a"), 1);
   copy_source_folder(root_ + "/a", root_ + "/b");
   EXPECT_FALSE(fs::exists(root_ + "/b/build"));
   EXPECT_EQ(folder_sha256(root_ + "/b"), before);
+  write("b/vendored/needed-1.0-py3-none-any.whl", "a part of the source");
+  EXPECT_NE(folder_sha256(root_ + "/b"), before);
   write("a/csrc/one.cu", "3");
   EXPECT_NE(folder_sha256(root_ + "/a"), before);
 }
