@@ -2,6 +2,7 @@
 // Before a build: what is to be built, with what, where.
 #include "builder/run/prepare.h"
 
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,17 @@ namespace fs = std::filesystem;
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
+}
+
+// Also without HOME (sbatch --export=NONE, cron), where a folder in /tmp would be whoever's made it first: what lies in
+// the work folder is executed.
+std::string home_folder() {
+  if (const std::string home = variable("HOME"); !home.empty()) return home;
+  passwd entry;
+  passwd* found = nullptr;
+  char buffer[4096];
+  const bool known = getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found;
+  return known ? entry.pw_dir : "";
 }
 
 // Same source, Python, torch and architectures: the same folder. What else changes (toolkit, flags) changes the
@@ -137,8 +149,8 @@ void fetch_for_another_node(PreparedBuild& b, const Listener& listener) {
 std::string default_work_folder() {
   if (const std::string folder = variable("MICA_BUILD_DIR"); !folder.empty()) return folder;
   if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/mica/build";
-  const std::string home = variable("HOME");
-  return (home.empty() ? fs::temp_directory_path().string() : home + "/.cache") + "/mica/build";
+  if (const std::string home = home_folder(); !home.empty()) return home + "/.cache/mica/build";
+  throw std::runtime_error("HOME is not set and this user has no entry in the passwd database: give --work DIR");
 }
 
 PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& listener) {

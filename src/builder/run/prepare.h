@@ -54,7 +54,7 @@ struct PreparedBuild {
   std::string wheels() const { return request.work + "/wheels"; }
 };
 
-std::string default_work_folder();
+std::string default_work_folder();  // throws std::runtime_error where there is none
 
 // What prepare() brings besides the plan.
 enum class Fetch {

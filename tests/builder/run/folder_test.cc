@@ -2,14 +2,18 @@
 // Sources by their names and folders; the state of a build; who may work in its folder.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "builder/run/build_json.h"
 #include "builder/run/claim.h"
+#include "builder/run/prepare.h"
 #include "builder/run/project_name.h"
 #include "builder/run/source.h"
 #include "builder/run/state.h"
@@ -89,6 +93,28 @@ TEST_F(Folder, AProjectNamesItself) {
   } catch (const std::runtime_error& error) {
     EXPECT_NE(std::string(error.what()).find("two/pyproject.toml, line 2: "), std::string::npos) << error.what();
   }
+}
+
+// A job without the variables of its user's shell still builds where that user does.
+TEST(WorkFolder, IsTheUsersOwn) {
+  std::map<std::string, std::string> before;
+  for (const char* name : {"MICA_BUILD_DIR", "XDG_CACHE_HOME", "HOME"}) {
+    if (const char* value = std::getenv(name)) before[name] = value;
+    unsetenv(name);
+  }
+  const passwd* user = getpwuid(geteuid());
+  if (user)
+    EXPECT_EQ(default_work_folder(), std::string(user->pw_dir) + "/.cache/mica/build");
+  else
+    EXPECT_THROW(default_work_folder(), std::runtime_error);
+  setenv("HOME", "/home/ada", 1);
+  EXPECT_EQ(default_work_folder(), "/home/ada/.cache/mica/build");
+  setenv("XDG_CACHE_HOME", "/scratch/ada", 1);
+  EXPECT_EQ(default_work_folder(), "/scratch/ada/mica/build");
+  setenv("MICA_BUILD_DIR", "/scratch/builds", 1);
+  EXPECT_EQ(default_work_folder(), "/scratch/builds");
+  for (const char* name : {"MICA_BUILD_DIR", "XDG_CACHE_HOME", "HOME"}) unsetenv(name);
+  for (const auto& [name, value] : before) setenv(name.c_str(), value.c_str(), 1);
 }
 
 TEST_F(Folder, WhatBuildsLeaveDoesNotCount) {
