@@ -31,20 +31,21 @@ def say(text):
 
 
 def is_installed(requirement):
-    """Whether a requirement of pyproject.toml is met; its version counts only where packaging is there to judge."""
-    name = re.match(r"[A-Za-z0-9._-]*", requirement).group()
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
+    """Whether a requirement of pyproject.toml is met, or is for another Python or system ("; python_version < '3.11'");
+    markers and versions count only where packaging is there to judge."""
     try:
         from packaging.requirements import Requirement
 
         wanted = Requirement(requirement)
-        unneeded = wanted.marker is not None and not wanted.marker.evaluate()
-        return unneeded or wanted.specifier.contains(version, prereleases=True)
     except ImportError:
+        wanted = None
+    if wanted and wanted.marker is not None and not wanted.marker.evaluate():
         return True
+    try:
+        version = importlib.metadata.version(re.match(r"[A-Za-z0-9._-]*", requirement).group())
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return wanted is None or wanted.specifier.contains(version, prereleases=True)
 
 
 def version_of(module):

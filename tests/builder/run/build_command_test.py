@@ -86,11 +86,28 @@ class Usage(Build):
         self.assertIn("/etc", result.stderr)
 
 
+def load_driver():
+    spec = importlib.util.spec_from_file_location("driver", HERE.parent.parent / "src" / "builder" / "run" / "driver.py")
+    driver = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(driver)
+    return driver
+
+
+class Requirements(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("packaging"), "packaging is not in this Python")
+    def test_one_for_another_python_is_not_missing(self):
+        driver = load_driver()
+        self.assertTrue(driver.is_installed("no-such-thing; python_version < '3'"))
+        self.assertTrue(driver.is_installed("no-such-thing >= 2 ; sys_platform == 'win32'"))
+        self.assertFalse(driver.is_installed("no-such-thing; python_version >= '3'"))
+        self.assertFalse(driver.is_installed("no-such-thing"))
+        self.assertTrue(driver.is_installed("packaging >= 0.1; python_version >= '3'"))
+        self.assertFalse(driver.is_installed("packaging < 0.1"))
+
+
 class Flags(unittest.TestCase):
     def test_what_setup_py_says_gives_way(self):
-        spec = importlib.util.spec_from_file_location("driver", HERE.parent.parent / "src" / "builder" / "run" / "driver.py")
-        driver = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(driver)
+        driver = load_driver()
         forced = driver.Forced({"cxx_abi": 0, "gencode": ["arch=compute_90,code=sm_90"], "nvcc_threads": 2})
         given = ["-O3", "-gencode", "arch=compute_75,code=sm_75", "--threads", "4", "-D_GLIBCXX_USE_CXX11_ABI=1",
                  "-arch=sm_80", "--threads=8", "-t", "4", "-t=4", "-Dthreads"]
