@@ -43,9 +43,11 @@ struct Said {
   }
 };
 
-Said ask(std::vector<std::string> words, const std::string& folder = "") {
+Said ask(std::vector<std::string> words, const std::string& folder = "",
+         const std::vector<std::string>& without_variables = {}) {
   Said said;
   Variables variables = current_environment();
+  for (const std::string& name : without_variables) variables.erase(name);
   variables["LC_ALL"] = "C";
   // NOTE: a user's own formats would change what these programs print.
   for (const char* name : {"SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_USERS", "SQUEUE_PARTITION",
@@ -107,7 +109,7 @@ Job submit_attempt(Job job) {
   job.submitted = seconds_since_1970();
   // Noted before, so that an interruption between sbatch and the next line leaves a trace.
   replace_file(request.folder + "/job.json", to_json(job));
-  const Said said = ask({"sbatch", "--parsable", "job.sh"}, request.folder);
+  const Said said = ask({"sbatch", "--parsable", "job.sh"}, request.folder, overriding_variables(script));
   if (!said.ok()) throw std::runtime_error(said.complaint("sbatch"));
   read_id(said, &job);
   replace_file(request.folder + "/job.json", to_json(job));
@@ -297,8 +299,9 @@ std::vector<Job> submit_array(const std::string& folder, std::vector<JobRequest>
   std::vector<JobRequest> requests;
   requests.reserve(jobs.size());
   for (const Job& job : jobs) requests.push_back(job.request);
-  replace_file(folder + "/array.sh", array_script(requests));
-  const Said said = ask({"sbatch", "--parsable", "array.sh"}, folder);
+  const std::string script = array_script(requests);
+  replace_file(folder + "/array.sh", script);
+  const Said said = ask({"sbatch", "--parsable", "array.sh"}, folder, overriding_variables(script));
   if (!said.ok()) throw std::runtime_error(said.complaint("sbatch"));
   Job whole;
   read_id(said, &whole);

@@ -208,6 +208,42 @@ constexpr const char* kGoesOn = "#SBATCH --open-mode=append\n#SBATCH --requeue\n
 
 }  // namespace
 
+std::vector<std::string> overriding_variables(const std::string& script) {
+  struct Pair {
+    std::string_view option;
+    const char* variable;
+  };
+  constexpr Pair kPairs[] = {
+      {"job-name", "SBATCH_JOB_NAME"},
+      {"output", "SBATCH_OUTPUT"},
+      {"output", "SBATCH_ERROR"},
+      {"array", "SBATCH_ARRAY_INX"},
+      {"open-mode", "SBATCH_OPEN_MODE"},
+      {"requeue", "SBATCH_REQUEUE"},
+      {"requeue", "SBATCH_NO_REQUEUE"},
+      {"mem", "SBATCH_MEM_PER_NODE"},
+      {"mem", "SBATCH_MEM_PER_CPU"},
+      {"mem", "SBATCH_MEM_PER_GPU"},
+      {"time", "SBATCH_TIMELIMIT"},
+      {"partition", "SBATCH_PARTITION"},
+      {"gres", "SBATCH_GRES"},
+      {"account", "SBATCH_ACCOUNT"},
+      {"qos", "SBATCH_QOS"},
+      {"constraint", "SBATCH_CONSTRAINT"},
+      {"exclusive", "SBATCH_EXCLUSIVE"},
+      {"reservation", "SBATCH_RESERVATION"},
+  };
+  constexpr std::string_view kBegin = "#SBATCH --";
+  std::vector<std::string> out;
+  for (const std::string& line : support::split(script, '\n')) {
+    if (!line.starts_with(kBegin)) continue;
+    const std::string option = line.substr(kBegin.size(), line.find_first_of("= ", kBegin.size()) - kBegin.size());
+    for (const Pair& pair : kPairs)
+      if (pair.option == option) out.emplace_back(pair.variable);
+  }
+  return out;
+}
+
 std::string job_script(const JobRequest& request) {
   return asked(request) + "#SBATCH --output=job-%j.log\n" + kGoesOn + "id=$SLURM_JOB_ID\njob_folder=$PWD\n" +
          noted_run(request, quoted_words(request));

@@ -22,6 +22,10 @@ std::string slurm_time(uint64_t seconds);  // "1-12:00:00"
 // Throws std::runtime_error with one line: the flag, what it got, what it wants.
 void check_wishes(const SlurmWishes& wishes);
 
+// A user's variables ("SBATCH_PARTITION") for options that a script has itself. sbatch lets the variable win; what was
+// asked of mica shall.
+std::vector<std::string> overriding_variables(const std::string& script);
+
 std::string job_script(const JobRequest& request);
 // Several commands as one array of jobs, a task for each; all ask for the same. Task 3 works in the folder 3 below the
 // one that it is submitted from.

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "builder/slurm/job.h"
 #include "builder/slurm/nodes.h"
@@ -208,6 +209,23 @@ TEST_F(Slurm, SubmitsAndIsFoundAgain) {
   const Job second = resubmit_job(again, again.request);
   EXPECT_EQ(second.attempt, 2);
   EXPECT_EQ(read_job(request_.folder).earlier, std::vector<std::string>({"4711"}));
+}
+
+// sbatch takes variables before the script's own lines: only those may stay that speak of something else.
+TEST_F(Slurm, WhatIsAskedForGoesBeforeTheUsersVariables) {
+  program("sbatch", "env | grep ^SBATCH_ | sort >said; echo 4711");
+  const std::map<std::string, std::string> users = {{"SBATCH_ACCOUNT", "lab"},
+                                                    {"SBATCH_PARTITION", "gpu"},
+                                                    {"SBATCH_OUTPUT", "/home/ada/%j.out"},
+                                                    {"SBATCH_NO_REQUEUE", "1"}};
+  for (const auto& [name, value] : users) setenv(name.c_str(), value.c_str(), 1);
+  request_.wishes.partition = "cpu";
+  submit_job(request_);
+  EXPECT_EQ(support::read_text_file(request_.folder + "/said"), "SBATCH_ACCOUNT=lab\n");
+  request_.wishes.lines = {"--account other"};
+  submit_array(folder_ + "/array", {request_});
+  EXPECT_EQ(support::read_text_file(folder_ + "/array/said"), "");
+  for (const auto& [name, value] : users) unsetenv(name.c_str());
 }
 
 TEST_F(Slurm, WhatSbatchRefuses) {
