@@ -94,6 +94,7 @@ builder::JobRequest job_request(const builder::BuildRequest& request, const Slur
   add("--publish", job.publish);
   if (request.keep) job.words.push_back("--keep");
   if (request.allow_downloads) job.words.push_back("--allow-downloads");
+  if (!request.fetches_toolchain) job.words.push_back("--no-fetch");
   return job;
 }
 

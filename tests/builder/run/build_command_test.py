@@ -80,6 +80,13 @@ class Usage(Build):
         empty.mkdir()
         self.complains(empty, about="neither setup.py nor pyproject.toml")
 
+    def test_the_job_is_asked_for_what_the_command_was(self):
+        flags = ["--keep", "--allow-downloads", "--no-fetch"]
+        script = self.run_mica(EXTENSION, "--slurm", "--print", "--arch", "9.0", *flags).stdout
+        command = next(line for line in script.splitlines() if " build " in line)
+        for flag in flags:
+            self.assertIn(f" {flag} ", command)
+
     def test_a_python_that_is_none(self):
         result = subprocess.run([MICA, "build", str(EXTENSION), "--python", "/etc"], capture_output=True, text=True)
         self.assertEqual(result.returncode, 2)
