@@ -276,6 +276,17 @@ int run(Options options) {
   return is_to_publish && !publishing.published ? kFailed : exit_code(outcome.status);
 }
 
+// Ctrl-C also ends what fetches, unpacks or asks, which is then an error of theirs; for whoever pressed it, it is none.
+int run_until_stopped(const Options& options) {
+  try {
+    return run(options);
+  } catch (const std::exception& e) {
+    if (!support::stop_requested()) throw;
+    std::fprintf(stderr, "mica build: %s; the same command begins there again\n", support::printable(e.what()).c_str());
+    return kInterrupted;
+  }
+}
+
 }  // namespace
 
 Verb build_verb(Command& app) {
@@ -333,7 +344,7 @@ Verb build_verb(Command& app) {
       "  mica build flash-attn --slurm --partition cpu --time 2:00:00 --publish /shared/wheels\n"
       "  mica build flash-attn --slurm --python /envs/py311 --python /envs/py312     a wheel for each, as a job array\n"
       "Exit codes: 0 built; 1 refused or failed, with the reason; 2 bad usage, or it could not be tried; 130 stopped.");
-  return {verb, [options] { return run(*options); }};
+  return {verb, [options] { return run_until_stopped(*options); }};
 }
 
 }  // namespace cli

@@ -256,7 +256,10 @@ class Build {
     std::string output, errors;
     const Ended ended = run_collected(shop_.driver({"check", settings}, b_.plan), 900, &output, &errors);
     const CheckResult result = parse_check(output);
-    if (ended.ok() && result.understood && result.failed.empty()) {
+    if (ended.stopped) {
+      out_.status = BuildStatus::kInterrupted;
+      out_.error = "stopped while the wheel was tried; the same command goes on from there";
+    } else if (ended.ok() && result.understood && result.failed.empty()) {
       out_.imported = result.imported;
       if (result.compared) out_.compared = result.equal;
       out_.largest_difference = result.largest_difference;
@@ -302,8 +305,9 @@ class Build {
 
   BuildOutcome finish() {
     note_cost();
-    const bool built = out_.status == BuildStatus::kBuilt;
-    state_.phase = built ? "done" : (out_.status == BuildStatus::kInterrupted ? "interrupted" : "failed");
+    const bool built = out_.status == BuildStatus::kBuilt, stopped = out_.status == BuildStatus::kInterrupted;
+    // A wheel of an earlier start whose trial is stopped was built all the same.
+    state_.phase = built || (stopped && built_before_) ? "done" : (stopped ? "interrupted" : "failed");
     state_.message = out_.error;
     write_state(b_.folder, state_);
     if (built && !b_.request.keep) {

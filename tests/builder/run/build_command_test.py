@@ -10,9 +10,12 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
@@ -86,6 +89,24 @@ class Usage(Build):
         command = next(line for line in script.splitlines() if " build " in line)
         for flag in flags:
             self.assertIn(f" {flag} ", command)
+
+    def test_ctrl_c_before_the_compilers(self):
+        """A Python that takes its time to unpack an archive."""
+        slow, mark = self.folder / "slow", self.folder / "begun"
+        slow.mkdir()
+        (slow / "sitecustomize.py").write_text(f"import pathlib, time\npathlib.Path({str(mark)!r}).touch()\ntime.sleep(60)\n")
+        archive = self.folder / "thing-1.0.tar.gz"
+        with tarfile.open(archive, "w:gz") as file:
+            file.add(EXTENSION / "setup.py", "thing-1.0/setup.py")
+        process = subprocess.Popen(self.command(archive), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=self.environment(PYTHONPATH=slow))
+        while not mark.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertEqual(errors.count("\n"), 1, errors)
+        self.assertIn("stopped", errors)
 
     def test_a_python_that_is_none(self):
         result = subprocess.run([MICA, "build", str(EXTENSION), "--python", "/etc"], capture_output=True, text=True)
