@@ -72,7 +72,9 @@ class Build {
       throw std::runtime_error("another process builds this already in " + b_.folder +
                                " (mica build --attach follows it)");
     begin_state();
-    if (!is_built()) {
+    if (built_before_) {
+      listener_.say("built before: " + state_.wheel);
+    } else {
       prepare_folder();
       if (!compile()) return finish();
     }
@@ -107,7 +109,17 @@ class Build {
     state_.owner_start = process_start(getpid());
     state_.jobs = b_.plan.jobs;
     if (before_.phase == "building") begin_after_death();
+    built_before_ = has_wheel(before_);
+    if (!built_before_) state_.wheel.clear();
     write_state(b_.folder, state_);
+  }
+
+  // A finished build of the same source for the same torch needs no second one, whatever became of a later start that
+  // only judged it and handed it out: killed, stopped, or out of space.
+  static bool has_wheel(const BuildState& state) {
+    std::error_code error;
+    return state.phase != "failed" && state.phase != "building" && !state.wheel.empty() &&
+           fs::exists(state.wheel, error);
   }
 
   // The last start was ended without a word, as the kernel does when memory is short: begin with less.
@@ -116,15 +128,6 @@ class Build {
     const bool was_short = b_.inputs.memory_bytes > 0 && before_.peak_bytes > b_.inputs.memory_bytes / 20 * 17;
     if (was_short && b_.request.jobs == 0 && before_.jobs > 1)
       state_.jobs = std::max(1, std::min(b_.plan.jobs, fewer_jobs(before_.jobs)));
-  }
-
-  // A finished build of the same source for the same torch needs no second one.
-  bool is_built() {
-    std::error_code error;
-    if (before_.phase != "done" || state_.wheel.empty() || !fs::exists(state_.wheel, error)) return false;
-    listener_.say("built before: " + state_.wheel);
-    built_before_ = true;
-    return true;
   }
 
   void prepare_folder() {
@@ -306,8 +309,9 @@ class Build {
   BuildOutcome finish() {
     note_cost();
     const bool built = out_.status == BuildStatus::kBuilt, stopped = out_.status == BuildStatus::kInterrupted;
-    // A wheel of an earlier start whose trial is stopped was built all the same.
-    state_.phase = built || (stopped && built_before_) ? "done" : (stopped ? "interrupted" : "failed");
+    // That it does not suit another node takes nothing from a wheel that suited.
+    const bool stays_built = built_before_ && !stopped && !b_.request.target_files.empty();
+    state_.phase = built || stays_built ? "done" : (stopped ? "interrupted" : "failed");
     state_.message = out_.error;
     write_state(b_.folder, state_);
     if (built && !b_.request.keep) {
