@@ -272,13 +272,11 @@ class Planner {
                                          : "none here suits; it will be fetched by " + compiler.fetched_by);
       return;
     }
+    const int most = plan_.cuda ? plan_.toolkit.most_gcc : 0;
+    const std::string package = most ? "g++-" + std::to_string(std::min(most, 12)) : "g++";
     refuse({.code = "BUILD_HOST_COMPILER",
             .message = evidence.empty() ? "no g++ is here" : "no g++ here suits",
-            .fix = plan_.cuda && plan_.toolkit.most_gcc
-                       ? "install g++-" + std::to_string(std::min(plan_.toolkit.most_gcc, 12)) +
-                             " (Debian and Ubuntu: apt-get "
-                             "install g++-12)"
-                       : "install g++ (Debian and Ubuntu: apt-get install g++)",
+            .fix = "install " + package + " (Debian and Ubuntu: apt-get install " + package + ")",
             .evidence = evidence});
   }
 

@@ -125,6 +125,9 @@ TEST(Plan, RefusesWithTheReason) {
   plan = make_plan(in);
   EXPECT_EQ(code_of(plan), "BUILD_HOST_COMPILER");
   EXPECT_NE(plan.verdicts[0].evidence[0].find("up to 14"), std::string::npos);
+  EXPECT_NE(plan.verdicts[0].fix.find("apt-get install g++-12"), std::string::npos) << plan.verdicts[0].fix;
+  for (Toolkit& toolkit : in.toolkits) toolkit.most_gcc = 11;
+  EXPECT_EQ(make_plan(in).verdicts[0].fix, "install g++-11 (Debian and Ubuntu: apt-get install g++-11)");
 }
 
 TEST(Plan, AnotherHostCompilerThatSuitsIsTaken) {
