@@ -65,15 +65,15 @@ class Channel(unittest.TestCase):
         self.folder = pathlib.Path(temporary.name)
         self.channel = ChannelFolder(self.folder / "channel")
 
-    def unpack(self, package, major):
-        words = [sys.executable, READER, self.folder / "channel", PLACE, package, major, self.folder / "out"]
+    def unpack(self, package, major, out="out"):
+        words = [sys.executable, READER, self.folder / "channel", PLACE, package, major, self.folder / out]
         return subprocess.run(list(map(str, words)), capture_output=True, text=True)
 
     def test_newest_that_fits_with_what_it_depends_on(self):
         self.channel.add("gxx_impl", "11.4.0", {"bin/g++": "11"}, ["gcc_impl 11.4.0", "__glibc >=2.17"])
         self.channel.add("gxx_impl", "13.2.0", {"bin/g++": "13"}, ["gcc_impl 13.2.0"])
         self.channel.add("gcc_impl", "11.4.0", {"bin/gcc": "11"}, ["sysroot 2.17.*"])
-        self.channel.add("gcc_impl", "13.2.0", {"bin/gcc": "13"})
+        self.channel.add("gcc_impl", "13.2.0", {"bin/gcc": "13"}, ["sysroot ~=2.17"])  # a wish that is not read passes
         self.channel.add("sysroot", "2.17.1", {"sysroot/version": "2.17"})
         self.channel.add("sysroot", "2.28.1", {"sysroot/version": "2.28"})
         result = self.unpack("gxx_impl", 12)
@@ -81,6 +81,7 @@ class Channel(unittest.TestCase):
         out = self.folder / "out"
         self.assertEqual([(out / name).read_text() for name in ("bin/g++", "bin/gcc", "sysroot/version")],
                          ["11", "11", "2.17"])
+        self.assertEqual(self.unpack("gxx_impl", 0).returncode, 0)
         missing = self.unpack("gxx_impl", 9)
         self.assertNotEqual(missing.returncode, 0)
         self.assertIn("the channel has no gxx_impl <10", missing.stderr)
@@ -99,6 +100,12 @@ class Channel(unittest.TestCase):
             binary = (out / f"lib/{name}.bin").read_bytes()
             self.assertTrue(binary.startswith(f"{out}/lib/x\0".encode()), binary)
             self.assertEqual(len(binary), len(PREFIX) + len("/lib/x\0rest"), "a binary's strings keep their length")
+
+    def test_a_folder_that_is_too_long_for_a_binary_is_refused(self):
+        self.channel.add("tool", "1.0", {"lib/tool": PREFIX.encode() + b"/lib\0rest"}, prefixed=[("lib/tool", "binary")])
+        result = self.unpack("tool", 0, "long" * 50)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("give a shorter --work DIR", result.stderr)
 
     def test_a_package_that_writes_elsewhere_is_refused(self):
         self.channel.add("evil", "1.0", {"../../outside": "x"})

@@ -22,7 +22,7 @@ def fits(version, wish):
     """Whether a version meets conda's ">=12,<13", "12.3.*" or "12.3.0"; what it does not read, it lets pass."""
     for one in wish.split(","):
         operator, wanted = re.match(r"(>=|<=|==|>|<|!=|=)?(.*)", one).groups()
-        if wanted in ("", "*") or "|" in wanted:
+        if not wanted[:1].isalnum() or "|" in wanted:  # "*", "~=1.4"
             continue
         have, want = numbers(version), numbers(wanted)
         if operator in (None, "=", "==") and (wanted.endswith("*") or operator == "="):
@@ -107,6 +107,8 @@ def set_prefix(folder):
                 content = file.read()
             old, new = placeholder.encode(), folder.encode()
             if kind == "binary":  # its strings keep their length
+                if len(new) > len(old):
+                    sys.exit(f"{folder} has {len(new)} bytes and {name} room for {len(old)}: give a shorter --work DIR")
                 content = re.sub(re.escape(old) + rb"([^\0]*)\0", lambda m: new + m.group(1) + b"\0" * (len(old) - len(new) + 1),
                                  content)
             else:
