@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "builder/run/workshop.h"
 
+#include <chrono>
 #include <filesystem>
 #include <stdexcept>
+#include <thread>
 
 #include "builder/run/build_json.h"
 #include "builder_driver.h"
 #include "doctor/explain/explain.h"
 #include "support/bytes.h"
 #include "support/durable.h"
+#include "support/temporary_folder.h"
 #include "support/text.h"
 
 namespace builder {
@@ -85,18 +88,30 @@ Command Workshop::driver(std::vector<std::string> words, const Plan& plan) const
 
 void Workshop::bring_source(const Source& source, const Plan& plan) const {
   if (!source_root().empty()) return;
-  const std::string into = path("source");
-  fs::remove_all(into);  // of a start that was interrupted here
-  make_folders(into);
-  std::string root = into;
+  // Aside: the same command may have been given twice at the same moment (srun on several nodes), and who builds is
+  // settled only when the source has been looked at.
+  const TemporaryFolder aside(folder, "unpacking.");
+  const std::string top = fs::canonical(aside.path()).string();
+  std::string root = top;
   if (source.kind == SourceKind::kFolder) {
-    copy_source_folder(source.path, into);
+    copy_source_folder(source.path, top);
   } else {
     const std::string output =
-        run_or_throw(driver({"unpack", source.path, into}, plan), kShortSeconds, "cannot unpack " + source.path);
+        run_or_throw(driver({"unpack", source.path, top}, plan), kShortSeconds, "cannot unpack " + source.path);
     root = std::string(support::trimmed(output));
+    if (!root.starts_with(top)) throw std::runtime_error("cannot unpack " + source.path + ": " + printable(root));
   }
-  replace_file(path("source.root"), root + "\n");
+  const std::string into = path("source");
+  std::error_code taken;
+  fs::rename(top, into, taken);
+  if (taken) {
+    for (int tenths = 0; tenths < 50 && source_root().empty(); ++tenths)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (!source_root().empty()) return;  // another start was first
+    fs::remove_all(into);                // of a start that was killed before the next line
+    fs::rename(top, into);
+  }
+  replace_file(path("source.root"), fs::canonical(into).string() + root.substr(top.size()) + "\n");
 }
 
 Command Workshop::pip(std::vector<std::string> words, const Plan& plan, const doctor::TorchFacts& torch) const {

@@ -11,12 +11,14 @@
 #include <fstream>
 #include <map>
 
+#include "builder/plan/recipe.h"
 #include "builder/run/build_json.h"
 #include "builder/run/claim.h"
 #include "builder/run/prepare.h"
 #include "builder/run/project_name.h"
 #include "builder/run/source.h"
 #include "builder/run/state.h"
+#include "builder/run/workshop.h"
 #include "builder/shelf/records.h"
 #include "support/durable.h"
 #include "support/process.h"
@@ -135,6 +137,44 @@ TEST_F(Folder, WhatBuildsLeaveDoesNotCount) {
   EXPECT_NE(folder_sha256(root_ + "/b"), before);
   write("a/csrc/one.cu", "3");
   EXPECT_NE(folder_sha256(root_ + "/a"), before);
+}
+
+// The source is unpacked before it is known who builds: one start is still at it when another begins.
+TEST_F(Folder, TwoStartsAtOnceUnpackOneSource) {
+  if (std::system("python3 -c 'import tarfile' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 is here";
+  for (int n = 0; n < 3; ++n) write("thing-1.0/part" + std::to_string(n) + ".cu", "x");
+  write("thing-1.0/inner/setup.py", "x");
+  ASSERT_EQ(std::system(("tar -C " + root_ + " -czf " + root_ + "/thing-1.0.tar.gz thing-1.0").c_str()), 0);
+  // The first Python has unpacked and answers when the second has begun; that one goes on when the first was believed.
+  write("python",
+        "#!/bin/sh\ncd " + root_ +
+            "\nwait_for() { for i in $(seq 200); do [ -e $1 ] && break; sleep 0.05; done; }\n"
+            "if mkdir first 2>/dev/null; then python3 \"$@\" >said; touch unpacked; wait_for second; cat said\n"
+            "else touch second; wait_for believed; exec python3 \"$@\"; fi\n");
+  fs::permissions(root_ + "/python", fs::perms::owner_all);
+  const Source source = parse_source(root_ + "/thing-1.0.tar.gz");
+  Plan plan;
+  plan.recipe = &recipe_of("thing");
+  const Workshop shop{root_ + "/build", root_ + "/python", ""};
+  const auto unpack = [&] {
+    shop.open();
+    shop.bring_source(source, plan);
+    return count_cuda_files(shop.path("source")) == 3 && fs::exists(shop.source_root() + "/setup.py");
+  };
+  const pid_t first = fork();
+  if (first == 0) {
+    const bool is_whole = unpack();
+    write("believed", "");
+    _exit(is_whole ? 0 : 1);
+  }
+  for (int tenths = 0; tenths < 100 && !fs::exists(root_ + "/unpacked"); ++tenths) usleep(100'000);
+  EXPECT_TRUE(unpack());
+  int status = 0;
+  waitpid(first, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  // What a start left that was killed between the folder and its mark.
+  fs::remove(shop.path("source.root"));
+  EXPECT_TRUE(unpack());
 }
 
 TEST_F(Folder, AStateComesBack) {
