@@ -210,15 +210,19 @@ Verb check_verb(Command& app) {
   verb->add_option("--jobs", options->jobs, "cases at a time (0: as many as there are cores)")
       ->range(0, 1024)
       ->capture_default_str();
-  verb->add_option("--against", options->against.package,
-                   "instead: the attention of an installed package beside an exact one, forward and backward")
-      ->one_of({"flash_attn", "flash_attn_3", "xformers", "sdpa"});
+  // Who asks for --device cuda alone, as other verbs take it, shall not read that all is well on a CPU.
+  const Option* against =
+      verb->add_option("--against", options->against.package,
+                       "instead: the attention of an installed package beside an exact one, forward and backward")
+          ->one_of({"flash_attn", "flash_attn_3", "xformers", "sdpa"});
   verb->add_option("--python", options->against.python,
                    "with --against: the Python that has it (default: the active one)")
-      ->type_name("PATH");
-  verb->add_option("--device", options->against.device, "with --against: where it computes")
+      ->type_name("PATH")
+      ->needs(against);
+  verb->add_option("--device", options->against.device, "with --against: where it computes (without: --backend)")
       ->one_of({"auto", "cuda", "cpu"})
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(against);
   verb->add_flag("--list", options->list, "print the names of the cases and stop");
   verb->add_flag("--verbose", options->verbose, "a line for every case");
   verb->add_flag("--json", options->json, "print JSON");

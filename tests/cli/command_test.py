@@ -65,6 +65,8 @@ class Usage(unittest.TestCase):
         self.complains("check", "--filter", "(", about="--filter: \"(\" is no regular expression")
         self.complains("check", "--filter", "plain", "--isa", "sse9", about='MICA_CPU_ISA is "sse9", want one of')
         self.complains("check", "--jobs", "-1", about="--jobs")
+        self.complains("check", "--device", "cuda", "--filter", "plain", about="--device requires --against")
+        self.complains("check", "--python", sys.executable, about="--python requires --against")
         self.complains("check", "--filter", "no such case", about="no case matches")
         self.complains("bench", "--suite", "/nowhere.json", about="/nowhere.json")
         self.complains("bench", "--filter", "no such case", about="no case of suite cpu matches")
