@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/builder/publishing.h"
 
+#include <filesystem>
+
 #include "builder/shelf/shelf_files.h"
 #include "cli/builder/wheel_facts.h"
 #include "cli/text.h"
@@ -61,7 +63,8 @@ std::string publishing_text(const Publishing& p) {
   out += std::string(p.done.placed == support::Placed::kNew ? "published " : "was there ") + "  " + shown(p.done.path) +
          "\n";
   out += "sha256      " + p.done.sha256 + "\nprovenance  " + shown(p.done.provenance) + "\n";
-  return out + "install     pip install --no-deps --no-index --find-links " + support::shell_quoted(p.folder) + " " +
+  const std::string folder = std::filesystem::absolute(p.folder).string();  // it is read where somebody installs
+  return out + "install     pip install --no-deps --no-index --find-links " + support::shell_quoted(folder) + " " +
          support::shell_quoted(p.project) + "\n";
 }
 

@@ -125,7 +125,7 @@ class Publish(Shelf):
 
     def test_the_line_to_install_by_is_one_for_a_shell(self):
         self.shelf = self.folder / "the group's wheels"
-        result = run("publish", make_wheel(self.folder, "small_one"), self.shelf)
+        result = run("publish", make_wheel(self.folder, "small_one"), self.shelf.name, cwd=self.folder)
         line = next(line for line in result.stdout.splitlines() if line.startswith("install "))
         self.assertEqual(shlex.split(line)[-3:], ["--find-links", str(self.shelf), "small-one"])
 
