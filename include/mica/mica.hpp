@@ -20,8 +20,10 @@
 #endif
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <span>
@@ -291,7 +293,8 @@ class Attention {
   Attention& bias(ConstTensor bias) { return bind(description.score.bias, bindings.bias, bias); }
   Attention& sinks(ConstTensor sinks) { return bind(description.score.sinks, bindings.sinks, sinks); }
 
-  // Sequences. q, k, v, o of packed sequences are (1, rows of all, heads, dim); spans have batch + 1 entries.
+  // Sequences. q, k, v, o of packed sequences are (1, rows of all, heads, dim); spans have batch + 1 entries, those of
+  // the functions after this one batch entries.
   Attention& packed(std::span<const std::int32_t> cu_seqlens_q, std::span<const std::int32_t> cu_seqlens_k) {
     if (cu_seqlens_k.size() != cu_seqlens_q.size())
       throw Error(MICA_ERROR_INVALID, "cu_seqlens_k has " + std::to_string(cu_seqlens_k.size()) + " entries, want " +
@@ -389,8 +392,10 @@ class Attention {
   Attention& d_bias(Tensor d_bias) { return bind(description.gradients.d_bias, bindings.d_bias, d_bias); }
   Attention& d_sinks(Tensor d_sinks) { return bind(description.gradients.d_sinks, bindings.d_sinks, d_sinks); }
 
-  // The description for one pass: what concerns only the other is left out, so that one object serves both.
+  // The description for one pass: what concerns only the other is left out, so that one object serves both. Throws
+  // where a span has another number of entries than there are sequences.
   mica_attention description_for(mica_pass pass) const {
+    check_entries();
     mica_attention d = description;
     if (pass == MICA_FORWARD) {
       d.gradients = {};
@@ -415,8 +420,21 @@ class Attention {
   }
   Attention& vector(mica_vectors bit, const std::int32_t*& pointer, std::span<const std::int32_t> values) {
     description.sequences.vectors |= std::uint32_t(bit);
+    entries_[std::size_t(std::countr_zero(std::uint32_t(bit)))] = std::int64_t(values.size());
     pointer = values.data();
     return *this;
+  }
+  // Not where a span is given: packed(), which says how many sequences there are, may come after it.
+  void check_entries() const {
+    static constexpr const char* kNames[] = {"seqused_q", "seqused_k", "cache_batch_idx", "cache_leftpad"};
+    const mica_sequences& s = description.sequences;
+    const std::int64_t batch = s.batch ? s.batch : description.q.shape[0];
+    for (std::size_t i = 0; i < std::size(kNames); ++i) {
+      const std::int64_t entries = entries_[i + std::size_t(std::countr_zero(std::uint32_t(MICA_SEQUSED_Q)))];
+      if (entries >= 0 && entries != batch)
+        throw Error(MICA_ERROR_INVALID, std::string(kNames[i]) + " has " + std::to_string(entries) + " entries, want " +
+                                            std::to_string(batch) + " (the sequences)");
+    }
   }
   void run(mica_pass pass) const {
     if (description.device.backend != MICA_CPU)
@@ -424,6 +442,8 @@ class Attention {
     const Plan made = plan(pass);
     made.execute(bindings, Workspace(made.workspace_bytes()));
   }
+
+  std::array<std::int64_t, 6> entries_ = {-1, -1, -1, -1, -1, -1};  // of spans, by the bits of mica_vectors
 };
 
 // Every kernel of the device's backend, in order of preference; why_not is "" for those that could run the problem.

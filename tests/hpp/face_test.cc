@@ -189,6 +189,39 @@ TEST(Face, ErrorsNameTheField) {
   EXPECT_THROW(data.attention().packed(begins, std::span(begins).first(2)), mica::Error);  // of one sequence less
 }
 
+// The library gets an address alone, and would read past the end of a span that is too short.
+TEST(Face, SpansHaveAnEntryForEachSequence) {
+  Data data;
+  const std::vector<std::int32_t> lengths = {5, 5, 5};
+  const std::span<const std::int32_t> all = lengths, one = all.first(1), both = all.first(2);
+  using Give = mica::Attention& (mica::Attention::*)(std::span<const std::int32_t>);
+  const std::pair<Give, const char*> vectors[] = {{&mica::Attention::seqused_q, "seqused_q"},
+                                                  {&mica::Attention::seqused_k, "seqused_k"},
+                                                  {&mica::Attention::cache_batch_idx, "cache_batch_idx"},
+                                                  {&mica::Attention::cache_leftpad, "cache_leftpad"}};
+  for (const auto& [give, name] : vectors)
+    for (const auto& wrong : {one, all}) {
+      mica::Attention attention = data.attention();
+      try {
+        (attention.*give)(wrong).plan();
+        ADD_FAILURE() << name << " of " << wrong.size() << " entries was taken";
+      } catch (const mica::Error& error) {
+        EXPECT_EQ(error.status(), MICA_ERROR_INVALID);
+        EXPECT_EQ(error.what(), name + (" has " + std::to_string(wrong.size())) + " entries, want 2 (the sequences)");
+      }
+    }
+  EXPECT_NO_THROW(data.attention().seqused_q(both).seqused_k(both).forward());
+  // Of packed sequences, however late their number is known.
+  const std::vector<std::int32_t> begins = {0, 5, 5, 10}, used = {5, 0, 5};
+  const mica::Shape shape{1, kBatch * kRows, kHeads, kDim};
+  const auto packed = [&] {
+    return mica::Attention(mica::tensor(data.q, shape), mica::tensor(data.k, shape), mica::tensor(data.v, shape),
+                           mica::tensor(data.o, shape));
+  };
+  EXPECT_NO_THROW(packed().seqused_k(used).packed(begins, begins).plan());
+  EXPECT_THROW(packed().seqused_k(both).packed(begins, begins).plan(), mica::Error);
+}
+
 TEST(Face, ViewsKnowTheirLayout) {
   alignas(64) float memory[64] = {};
   const mica::Tensor dense = mica::tensor(memory + 4, {2, 3, 1, 4});
