@@ -14,7 +14,7 @@ from ._arguments import numbers, numbers_of_packed, window_of
 from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, TENSORS, Options, View, check_axes, describe, lift, view_of
 from ._dlpack import Located, is_numpy, locate, locate_lengths, native, refuse_masked, refuse_unwritable
 from ._library import Plan, load
-from ._pairs import check_pairs, longest, tree_mask
+from ._pairs import capacity, check_pairs, longest, tree_mask
 from .errors import InvalidArgument, Unsupported
 
 KEPT_PLANS = 512
@@ -181,6 +181,19 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
     return o if lse is None else (o, lse)
 
 
+def _capacity(cache: Any, block_table: Any) -> int:
+    return capacity(located("k_cache", native("k_cache", cache)).shape,
+                    None if block_table is None else located("block_table", block_table).shape)
+
+
+def _check_pairs(mask: Any, bias: Any, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0, leftpad: Any = None) -> None:
+    """rows and keys: cumulative lengths, lengths in use, and a whole slot. Nothing where one of them is not known here."""
+    vectors = (*rows[:2], *keys[:2], leftpad)
+    known = [None if vector is None else _values("lengths", vector) for vector in vectors]
+    if not any(values is None and vector is not None for values, vector in zip(known, vectors)):
+        check_pairs(mask, bias, longest(*known[:2], rows[2]), longest(*known[2:4], keys[2], new, known[4]))
+
+
 def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, chunk: Any, mask: Any, bias: Any, scale: Optional[float],
               softcap: Optional[float], alibi: Any, sinks: Any, dropout: float, return_lse: Any, out: Any,
               diagonal: Optional[str], num_splits: int, batch_invariant: bool, seed: Any) -> Any:
@@ -201,10 +214,8 @@ def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: An
                                 softcap, dropout, diagonal, num_splits, batch_invariant, False, False, max_seqlen_q,
                                 max_seqlen_k)
     if mask is not None or bias is not None:
-        rows, keys = ([None if lengths[name] is None else _values(name, lengths[name])
-                       for name in (f"cu_seqlens_{side}", f"seqused_{side}")] for side in "qk")
-        if None not in (rows[0], keys[0] or keys[1]) and block_table is None:
-            check_pairs(mask, bias, longest(rows[0], rows[1], 0), longest(keys[0], keys[1], 0))
+        _check_pairs(mask, bias, (lengths["cu_seqlens_q"], lengths["seqused_q"], 0),
+                     (lengths["cu_seqlens_k"], lengths["seqused_k"], 0 if block_table is None else _capacity(k, block_table)))
     return _forward(q, k, v, dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, block_table=block_table,
                                   qv=_dense("qv", qv), **lengths), options, return_lse, out,
                     _seed_of(seed) if dropout else (0, 0))
@@ -227,12 +238,10 @@ def attention_with_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cac
     if hasattr(cache_seqlens, "__index__") and not getattr(cache_seqlens, "shape", ()):
         cache_seqlens = [cache_seqlens] * located("q", native("q", q)).shape[0]
     cache_seqlens = locate_lengths("cache_seqlens", cache_seqlens)
-    if (mask is not None or bias is not None) and cache_leftpad is None:
-        used = None if cache_seqlens is None else _values("cache_seqlens", cache_seqlens)
-        whole = located("k_cache", native("k_cache", k_cache)).shape[1] if block_table is None else 0
-        new = located("k", native("k", k)).shape[1] if k is not None else 0
-        check_pairs(mask, bias, located("q", native("q", q)).shape[1],
-                    longest(None, used, whole) + (new if used is not None else 0))
+    if mask is not None or bias is not None:
+        _check_pairs(mask, bias, (None, None, located("q", native("q", q)).shape[1]),
+                     (None, cache_seqlens, _capacity(k_cache, block_table)),
+                     located("k", native("k", k)).shape[1] if k is not None else 0, cache_leftpad)
     mask = mask if of_tree is None else of_tree
     optional = dict(boolean_mask=mask, bias=bias, alibi=alibi, sinks=sinks, seqused_k=cache_seqlens,
                     cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, block_table=block_table,

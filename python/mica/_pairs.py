@@ -19,13 +19,25 @@ def check_pairs(mask: Any, bias: Any, rows: int, keys: int) -> None:
                                       f"{wanted} (the {what} of the longest sequence)")
 
 
-def longest(cu_seqlens: Optional[Sequence[int]], used: Optional[Sequence[int]], whole: int) -> int:
-    """The most rows or keys in use of any sequence, by cumulative lengths, lengths in use or the whole of a slot."""
+def longest(cu_seqlens: Optional[Sequence[int]], used: Optional[Sequence[int]], whole: int, new: int = 0,
+            skipped: Optional[Sequence[int]] = None) -> int:
+    """The most rows or keys of any sequence, by cumulative lengths, lengths in use or the whole of a slot; new: keys on top of
+    those in use, skipped: keys at the beginning of each that do not count."""
+    if used is None and cu_seqlens is None:
+        return whole - min(skipped or (0,))
+    lengths = [b - a for a, b in zip(cu_seqlens, cu_seqlens[1:])] if cu_seqlens is not None else []
     if used is not None:
-        return max(used, default=0)
-    if cu_seqlens is not None:
-        return max((b - a for a, b in zip(cu_seqlens, cu_seqlens[1:])), default=0)
-    return whole
+        lengths = [length + new for length in used]
+    if skipped is not None:
+        lengths = [length - count for length, count in zip(lengths, skipped)]
+    return max(lengths, default=0)
+
+
+def capacity(cache_shape: Sequence[int], table_shape: Optional[Sequence[int]]) -> int:
+    """The keys of a slot, or of a row of a block table."""
+    if table_shape is None:
+        return cache_shape[1]
+    return cache_shape[1] * table_shape[1] if len(table_shape) == 2 else 0
 
 
 def tree_mask(tree: Any, mask: Any) -> Any:

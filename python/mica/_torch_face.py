@@ -22,7 +22,7 @@ from ._dlpack import native, refuse_masked, refuse_unwritable
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._messages import of_a_cache
 from ._packed import clear_outside
-from ._pairs import check_pairs, longest, tree_mask
+from ._pairs import capacity, check_pairs, longest, tree_mask
 from ._prefix import attend_with_prefix, check_prefix, evenly_spaced, refuse_with_prefix, turn
 from ._subclasses import attend_subclass
 from ._tracing import (check_written, dispatch_modes, has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
@@ -163,13 +163,17 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
     return run_forward(optional, options, q, k, v, values, return_lse, out)
 
 
-def check_pairs_of(mask: Any, bias: Any, q: Tensor, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0) -> None:
-    """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use."""
-    if q.device.type != "cpu":
+def check_pairs_of(mask: Any, bias: Any, q: Tensor, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0,
+                   leftpad: Any = None) -> None:
+    """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use; leftpad: keys of
+    each sequence that are skipped."""
+    vectors = (*rows[:2], *keys[:2], leftpad)
+    # What is no vector is refused by name later on.
+    if q.device.type != "cpu" or any(t is not None and (getattr(t, "ndim", 0) != 1 or not getattr(t, "is_cpu", True))
+                                     for t in vectors):
         return
-    known = [(None if cu is None else cu.tolist(), None if used is None else used.tolist(), whole)
-             for cu, used, whole in (rows, keys)]
-    check_pairs(mask, bias, longest(*known[0]), longest(*known[1]) + (new if known[1][1] is not None else 0))
+    cu_q, used_q, cu_k, used_k, skipped = (None if t is None else t.tolist() for t in vectors)
+    check_pairs(mask, bias, longest(cu_q, used_q, rows[2]), longest(cu_k, used_k, keys[2], new, skipped))
 
 
 def _convert(names: Tuple[str, ...], values: Tuple[Any, ...], q: Tensor) -> Tuple[Any, ...]:
@@ -368,8 +372,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         return traced(q, k, v, optional_as_tensors(q, given), normalise(*arguments), return_lse, out, seed)
     _refuse_layouts(q=q, k=k, v=v)
     if mask is not None or bias is not None:
-        check_pairs_of(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]),
-                     (None if block_table is not None else cu_seqlens_k, seqused_k, 0))
+        pages = 0 if block_table is None else capacity(k.shape, getattr(block_table, "shape", ()))
+        check_pairs_of(mask, bias, q, (cu_seqlens_q, seqused_q, q.shape[0]), (cu_seqlens_k, seqused_k, pages))
     return _anew(_PACKED, given, arguments, key, is_plain, q, k, v, (cu_seqlens_q, cu_seqlens_k), return_lse, out, seed)
 
 
@@ -484,10 +488,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                      rotary_sin=rotary_sin, qv=qv)
         return traced(q, k_cache, v_cache, optional_as_tensors(q, given), normalise(*arguments), return_lse, out, None)
     _refuse_layouts(q=q, k_cache=k_cache, v_cache=v_cache)
-    if (mask is not None and tree is None or bias is not None) and cache_leftpad is None and isinstance(k_cache, Tensor):
-        whole = k_cache.shape[1] if block_table is None else 0
-        new = 0 if k is None else k.shape[1]
-        check_pairs_of(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), new)
+    if (mask is not None and tree is None or bias is not None) and isinstance(k_cache, Tensor):
+        whole = capacity(k_cache.shape, None if block_table is None else getattr(block_table, "shape", ()))
+        check_pairs_of(mask if tree is None else None, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole),
+                       0 if k is None else k.shape[1], cache_leftpad)
     if _any_autocast():
         key = None
         k_cache, v_cache = as_tensors(q, k_cache=k_cache, v_cache=v_cache)

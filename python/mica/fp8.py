@@ -15,6 +15,7 @@ from . import _tensors
 from ._arguments import fp32, normalise, number, window_of
 from ._describe import Options
 from ._messages import of_a_cache
+from ._pairs import capacity
 from ._torch_face import cache_lengths_of, check_pairs_of, lengths_of
 from ._tracing import has_forward_mode, refuse_forward_mode
 from .errors import InvalidArgument, Unsupported
@@ -140,9 +141,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, k: Opti
                         rotary_interleaved, None, max_seqlen_k)
     _refuse_arrays(q=q, k_cache=k_cache, v_cache=v_cache, **{name: t for name, t in (("k", k), ("v", v)) if t is not None})
     cache_seqlens = cache_lengths_of(cache_seqlens, q)
-    if (mask is not None or bias is not None) and cache_leftpad is None:
-        whole = k_cache.shape[1] if block_table is None else 0
-        check_pairs_of(mask, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), 0 if k is None else k.shape[1])
+    if mask is not None or bias is not None:
+        whole = capacity(k_cache.shape, None if block_table is None else getattr(block_table, "shape", ()))
+        check_pairs_of(mask, bias, q, (None, None, q.shape[1]), (None, cache_seqlens, whole), 0 if k is None else k.shape[1],
+                       cache_leftpad)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.shape[-1] > 1 and cache.stride(-1) != 1:
             raise InvalidArgument(f"{name}.stride[3] is {cache.stride(-1)}, want 1 (the last dimension must be dense)")
