@@ -10,7 +10,7 @@ import threading
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import _abi
-from ._arguments import numbers, numbers_of_packed, window_of
+from ._arguments import integer, numbers, numbers_of_packed, window_of
 from ._describe import PACKED_BY, ROW_ALIGNMENT, ROWS, TENSORS, Options, View, check_axes, describe, lift, view_of
 from ._dlpack import Located, is_numpy, locate, locate_lengths, native, refuse_masked, refuse_unwritable
 from ._library import Plan, load
@@ -143,17 +143,29 @@ def _dense(name: str, array: Any) -> Any:
 
 
 def _seed_of(seed: Any) -> Tuple[int, int]:
+    """(seed, offset), each of 64 bits."""
     if seed is None:
         import numpy
         seed, offset = (int(value) for value in numpy.random.randint(0, 2**62, 2))
         return seed, offset
+    parts: Any = None
     if hasattr(seed, "__index__") and not getattr(seed, "shape", ()):
-        if not -2**63 <= int(seed) < 2**64:
-            raise InvalidArgument(f"seed is {int(seed)}, want an int of 64 bits")
-        return int(seed) & (2**64 - 1), 0
-    if isinstance(seed, str) or not hasattr(seed, "__getitem__") or len(seed) != 2:
+        parts = seed, 0
+    elif isinstance(seed, (list, tuple)) or getattr(seed, "shape", ()) == (2,):
+        parts = tuple(seed)
+    if parts is None or len(parts) != 2:
         raise InvalidArgument(f"seed is a {type(seed).__name__}, want an int or an array (seed, offset)")
-    return int(seed[0]) & (2**64 - 1), int(seed[1]) & (2**64 - 1)
+    for value in parts:
+        if not -2**63 <= integer("seed", value) < 2**64:
+            raise InvalidArgument(f"seed is {int(value)}, want an int of 64 bits")
+    return int(parts[0]) & (2**64 - 1), int(parts[1]) & (2**64 - 1)
+
+
+def _lse_of(return_lse: Any) -> Any:
+    """True, False, or the array to write; NumPy's own True and False are arrays, too."""
+    if return_lse is None or is_numpy(return_lse) and return_lse.dtype.name == "bool" and return_lse.ndim == 0:
+        return bool(return_lse)
+    return return_lse
 
 
 def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options, return_lse: Any, out: Any,
@@ -168,8 +180,8 @@ def _forward(q: Any, k: Any, v: Any, optional: Dict[str, Any], options: Options,
     cu_seqlens_q = optional.get("cu_seqlens_q")
     is_packed = cu_seqlens_q is not None  # rows of no sequence stay empty
     o = _result("out", out, q, (*shape[:-1], at["v"].shape[-1]), getattr(q, "dtype", None), is_packed)
-    lse = None
-    if return_lse is not False and return_lse is not None:
+    lse, return_lse = None, _lse_of(return_lse)
+    if return_lse is not False:
         rows = (shape[0], shape[2], shape[1]) if len(shape) == 4 else (shape[1], shape[0])
         lse = _result("return_lse", None if return_lse is True else return_lse, q, rows, "float32",
                       is_packed)

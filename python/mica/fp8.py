@@ -86,7 +86,7 @@ def _call(q: Tensor, k: Tensor, v: Tensor, numbers: Tuple[Any, ...], factors: Tu
         bound[name] = _factor(name, value, q)
     with torch.no_grad():
         dense_q, dense_k, dense_v = (_tensors.dense(t.detach()) for t in (q, k, v))
-        o, lse, _ = _tensors.forward(dense_q, dense_k, dense_v, lse=return_lse, **bound, **named)
+        o, lse, _ = _tensors.forward(dense_q, dense_k, dense_v, lse=bool(return_lse), **bound, **named)
     return (o, lse) if return_lse else o
 
 

@@ -48,6 +48,23 @@ def test_numbers_that_cannot_be_meant(kind, options, match):
         mica.attention(q, k, k, **options)
 
 
+@pytest.mark.parametrize("seed", [(1.5, 2), np.array([1.5, 2.0]), (2**64, 0), (0, -2**63 - 1), np.float64(3), b"ab", {0: 1, 1: 2}, (1,),
+                                  np.array([[1, 2], [3, 4]])])
+def test_a_seed_is_not_rounded_or_cut(seed):
+    with pytest.raises(ValueError, match="^seed is "):
+        mica.attention(Q, K, K, dropout=0.5, seed=seed)
+
+
+def test_numpys_own_true_and_false():
+    o, lse = mica.attention(Q, K, K, return_lse=np.True_)
+    assert lse.shape == (2, 4, 6)
+    np.testing.assert_array_equal(mica.attention(Q, K, K, return_lse=np.False_), o)
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if hasattr(torch, "float8_e4m3fn"):
+        from mica import fp8
+        assert len(fp8.attention(*(t.to(torch.float8_e4m3fn) for t in torch_too(Q, K, K)), return_lse=np.True_)) == 2
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_numpy_numbers_are_numbers(kind):
     q, k = (Q, K) if kind == "numpy" else torch_too(Q, K)
