@@ -6,6 +6,7 @@ from typing import Any, Optional, Tuple, Union
 import flash_attn_3._C  # noqa: F401  torch.ops.flash_attn_3
 import mica
 import torch
+from flash_attn._autocast import as_they_are, autocast
 from flash_attn._autograd import attention as _with_options
 from flash_attn._native import dense_rows
 from flash_attn._numbers import chunk_of, window_of
@@ -67,19 +68,21 @@ def flash_attn_func(
             fp8.attention, q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk,
             scale=softmax_scale, softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs, **factors,
         )
+    q, k, v, qv = autocast(q, k, v, qv)
     if qv is not None and not _has_gradient(q, k, v, qv):
         return mica.attention_with_cache(
             q, dense_rows(k), dense_rows(v), qv=qv, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
             softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs,
         )
     scale = scale_of(q, qv, softmax_scale)
-    q, k = joined(q, k, v, qv)
-    if deterministic:
-        return _deterministic(q, k, v, scale, causal, window_size, softcap, attention_chunk, return_attn_probs)
-    return mica.attention(
-        q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
-        num_splits=num_splits, return_lse=return_attn_probs,
-    )
+    with as_they_are(q):
+        q, k = joined(q, k, v, qv)
+        if deterministic:
+            return _deterministic(q, k, v, scale, causal, window_size, softcap, attention_chunk, return_attn_probs)
+        return mica.attention(
+            q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
+            num_splits=num_splits, return_lse=return_attn_probs,
+        )
 
 
 def flash_attn_qkvpacked_func(
@@ -146,19 +149,22 @@ def flash_attn_varlen_func(
             window=_window(window_size), chunk=attention_chunk, scale=softmax_scale, softcap=softcap,
             num_splits=num_splits, return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, **factors,
         )
+    q, k, v, qv = autocast(q, k, v, qv)
     scale = scale_of(q, qv, softmax_scale)
     if qv is not None and _has_gradient(q, k, v, qv):
-        q, k = joined(q, k, v, qv)
+        with as_they_are(q):
+            q, k = joined(q, k, v, qv)
         qv = None
     if deterministic and qv is None:
         packed = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
         return _deterministic(q, k, v, scale, causal, window_size, softcap, attention_chunk, return_attn_probs, *packed)
     hints = [length if isinstance(length, int) else None for length in (max_seqlen_q, max_seqlen_k)]
-    return mica.attention_varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=bool(causal),
-        window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
-        return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, qv=qv,
-    )
+    with as_they_are(q):
+        return mica.attention_varlen(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=bool(causal),
+            window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
+            return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, qv=qv,
+        )
 
 
 def flash_attn_with_kvcache(

@@ -38,16 +38,19 @@ def _autocast_of_two_devices() -> bool:
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _autocast_of_two_devices)
 
 
+def autocast_type(kind: str) -> Optional[torch.dtype]:
+    """What autocast casts to on such devices; None where it is off."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    if kind == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+
 def autocast(*tensors: Tensor) -> Tuple[Tensor, ...]:
     """What autocast would make of them: this is an op for the lower precision, as SDPA is."""
-    kind = tensors[0].device.type
-    if hasattr(torch, "get_autocast_dtype"):
-        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    elif kind == "cuda":
-        enabled, dtype = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype()
-    else:
-        enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
-    return tuple(_tensors.autocast_to(dtype, t) for t in tensors) if enabled else tensors
+    dtype = autocast_type(tensors[0].device.type)
+    return tensors if dtype is None else tuple(_tensors.autocast_to(dtype, t) for t in tensors)
 
 
 def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import _native, _ops
+from ._autocast import as_they_are, autocast
 from ._numbers import number, window_of
 
 Window = Union[Tuple[int, int], Tensor]
@@ -166,6 +167,7 @@ def attention(
     if softcap > 0.0 and dropout_p > 0.0:
         raise RuntimeError(f"softcap is {softcap} with dropout {dropout_p}, want one of them (as upstream)")
     left, right = window_of(window_size)
+    a, b, c = autocast(a, b, c)
     padding = _wants_padding(a, b, c)
     if padding:
         a, b, c = _padded(a), _padded(b), _padded(c)
@@ -179,8 +181,9 @@ def attention(
     # S_dmask, a gradient written packed and one whose bits are asked for by argument are what Mica's face does not have.
     if not ((_ops.is_traced(a) and not transformed) or (return_attn_probs and dropout_p) or
             (gradient and (deterministic or (c is None and not transformed)))):
-        out = _plain(*_unpack(a, b, c), *options, alibi_slopes, return_attn_probs, cu_seqlens_q, cu_seqlens_k, *lengths,
-                     block_table)
+        with as_they_are(a):
+            out = _plain(*_unpack(a, b, c), *options, alibi_slopes, return_attn_probs, cu_seqlens_q, cu_seqlens_k, *lengths,
+                         block_table)
         if return_attn_probs:
             out, lse = out
             lse, softmax = _native.upstream_lse(lse), a.new_empty((0,))
