@@ -28,6 +28,8 @@ def vector(x: Optional[Tensor]) -> Optional[Tensor]:
     """int32 and dense, as the kernels want lengths and tables; what holds no integers is left to be refused by name."""
     if not isinstance(x, Tensor) or (x.dtype is torch.int32 and x.is_contiguous()) or x.dtype not in _INTEGERS:
         return x
+    if x.dtype is torch.int64:
+        x = x.clamp(-2**31, 2**31 - 1)  # what is beyond 32 bits stays beyond every tensor
     return x.to(torch.int32).contiguous()
 
 

@@ -336,6 +336,20 @@ def test_lengths_that_are_no_tensor():
         flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=5.0)
 
 
+def test_lengths_and_tables_beyond_32_bits_do_not_wrap():
+    q, k, v = (torch.randn(2, 6, 2, 16) for _ in range(3))
+    cache = flash_attn.flash_attn_with_kvcache
+    huge = torch.tensor([2**32 + 1, 1])
+    for call, name in ((lambda: cache(q, k, v, cache_seqlens=huge), "cache_seqlens"),
+                       (lambda: cache(q, k, v, cache_batch_idx=huge), "cache_batch_idx"),
+                       (lambda: cache(q, k, v, cache_leftpad=huge, cache_seqlens=5), "cache_leftpad"),
+                       (lambda: cache(q, k, v, block_table=huge[:, None], cache_seqlens=5), "block_table"),
+                       (lambda: flash_attn.flash_attn_varlen_func(q[0], k[0], v[0], torch.tensor([0, 2**32 + 6]),
+                                                                  torch.tensor([0, 6]), 6, 6), "cu_seqlens_q")):
+        with pytest.raises(ValueError, match=rf"^{name}\[[01]\](\[0\])? is 2147483647, want"):
+            call()
+
+
 @pytest.mark.parametrize("packed, deterministic", [(False, False), (False, True), (True, False)])
 def test_slopes_that_want_a_gradient_are_refused(device, packed, deterministic):
     q, k, v = (leaf(1, 3, 2, 8, device=device) for _ in range(3))
