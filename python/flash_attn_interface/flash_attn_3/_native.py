@@ -80,6 +80,22 @@ def counts_of(k: Tensor, cu_seqlens_new: Optional[Tensor], used: Tensor, capacit
     return counts
 
 
+def check_places(used: Tensor, counts: List[int], page_size: int, slots: int, page_table: Optional[Tensor],
+                 batch_idx: Optional[Tensor]) -> None:
+    """That the slots and pages which new keys are written to are there: PyTorch would count negative ones from the end. For the
+    CPU."""
+    if batch_idx is not None:
+        for i, slot in enumerate(batch_idx.tolist()):
+            if not 0 <= slot < slots:
+                raise ValueError(f"cache_batch_idx[{i}] is {slot}, want 0 to {slots - 1}")
+    if page_table is None:
+        return
+    for i, (length, count, row) in enumerate(zip(used.tolist(), counts, page_table.tolist())):
+        for at in range(length // page_size, -(-(length + count) // page_size) if count else 0):
+            if not 0 <= row[at] < slots:
+                raise ValueError(f"page_table[{i}][{at}] is {row[at]}, want 0 to {slots - 1}")
+
+
 def check_tables(cos: Tensor, sin: Optional[Tensor], begin: Tensor, batch: int, head_dim: int,
                  counts: Optional[List[int]]) -> None:
     """Tables of angles for new keys that PyTorch writes. counts: the new keys of each sequence, where they are known."""
@@ -120,8 +136,8 @@ def write_into_cache(caches: Tuple[Tensor, Tensor], new: Tuple[Tensor, Tensor], 
             at = at.clamp_max(page_table.shape[1] * cache.shape[1] - 1)
             slot = page_table.long()[sequence, at // cache.shape[1]]
             at = at % cache.shape[1]
-        if cu_seqlens_new is not None:  # no row belongs to a sequence: what is there stays
-            rows = torch.where(cu_seqlens_new[-1] > 0, rows, cache[slot, at])
+        if cu_seqlens_new is not None:  # where no row belongs to a sequence, what is there stays
+            rows = torch.where(cu_seqlens_new[-1] > cu_seqlens_new[0], rows, cache[slot, at])
         cache.index_put_((slot, at), rows)
     return used + lengths
 
@@ -190,6 +206,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor] = None, v_n
         if seqused_k.device.type == "cpu" and not _tracing.is_traced(q):
             capacity = k.shape[1] if page_table is None else k.shape[1] * page_table.shape[1]
             counts = counts_of(k_new, cu_seqlens_k_new, seqused_k, capacity)
+            check_places(seqused_k, counts, k.shape[1], k.shape[0], page_table, kv_batch_idx)
         if rotary_cos is not None:
             check_tables(rotary_cos, rotary_sin, begin, batch, q.shape[-1], counts)
             along = bool(causal) or max(window) >= 0 or attention_chunk > 0

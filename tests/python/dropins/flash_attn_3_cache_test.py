@@ -206,6 +206,9 @@ WRONG_NUMBERS = {
     "decreasing": (dict(cu_seqlens_k_new=torch.tensor([0, 4, 2], dtype=INT)), "cu_seqlens_k_new is"),
     "short table": (dict(rotary_seqlens=torch.tensor([0, CAPACITY - 3], dtype=INT)), r"rotary_cos.shape\[0\] is 24, want 25"),
     "before it": (dict(rotary_seqlens=torch.tensor([-1, 0], dtype=INT)), r"rotary_seqlens\[0\] is -1"),
+    "slot": (dict(cache_batch_idx=torch.tensor([0, -1], dtype=INT)), r"cache_batch_idx\[1\] is -1, want 0 to 1"),
+    "page": (dict(page_table=torch.tensor([[0], [-1]], dtype=INT)), r"page_table\[1\]\[0\] is -1, want 0 to 1"),
+    "wrapped page": (dict(page_table=torch.tensor([[2**32], [1]])), r"page_table\[0\]\[0\] is 2147483647, want 0 to 1"),
 }
 
 
@@ -232,6 +235,17 @@ def test_packed_new_keys_may_begin_behind_others(device):
     out = fa3.flash_attn_with_kvcache(q, *caches, k=k, v=v, cu_seqlens_k_new=vector(2, 4), cache_seqlens=vector(5))
     assert all(torch.equal(cache, wanted) for cache, wanted in zip(caches, want))
     close(out, reference.attention(q, *(x[:, :7] for x in want))[0])
+
+
+@pytest.mark.parametrize("begin", [0, 2])
+def test_packed_new_keys_of_which_none_is_of_a_sequence(device, begin):
+    q, new = torch.randn(2, 1, HEADS, DIM, device=device), torch.randn(3, HEADS_K, DIM, device=device)
+    caches = [torch.randn(2, CAPACITY, HEADS_K, DIM, device=device) for _ in range(2)]
+    want = [cache.clone() for cache in caches]
+    vector = lambda *values: torch.tensor(values, dtype=INT, device=device)  # noqa: E731
+    out = fa3.flash_attn_with_kvcache(q, *caches, k=new, v=new, cu_seqlens_k_new=vector(*[begin] * 3), cache_seqlens=vector(5, 7))
+    assert all(torch.equal(cache, wanted) for cache, wanted in zip(caches, want))
+    assert torch.equal(out, fa3.flash_attn_with_kvcache(q, *want, cache_seqlens=vector(5, 7)))
 
 
 def test_a_cache_that_overlaps_itself_is_not_written(device):
