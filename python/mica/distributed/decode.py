@@ -47,6 +47,10 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     owner = ranks.size - 1 if owner is None else owner
     if not 0 <= owner < ranks.size:
         raise InvalidArgument(f"owner is {owner}, want a rank of the group, 0 to {ranks.size - 1}")
+    if causal not in (False, True, "bottom-right"):  # the owner's last keys are those of the rows, and no other rank's
+        raise InvalidArgument(f"causal is {causal!r}, want True or False")
+    if (k is None) != (v is None):
+        raise InvalidArgument(f"{'k' if k is None else 'v'} is None, want it together with {'v' if k is None else 'k'}")
     is_owner = ranks.rank == owner
     refuse_gradient("on a cache", q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, sinks=sinks)
     check_sinks(sinks, q)

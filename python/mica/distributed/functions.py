@@ -195,7 +195,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: s
 
 
 def _list(name: str, cu_seqlens: Any) -> Tuple[int, ...]:
-    values = cu_seqlens.tolist() if hasattr(cu_seqlens, "tolist") else [integer(name, x) for x in cu_seqlens]
+    """NOTE: as ints alone. Routes are kept by them, and 6.0 would be the key of 6."""
+    values = cu_seqlens.tolist() if hasattr(cu_seqlens, "tolist") else list(cu_seqlens)
+    if isinstance(values, list):
+        values = [integer(f"{name}[{i}]", value) for i, value in enumerate(values)]
     if not isinstance(values, list) or not values or values[0] != 0 or any(a > b for a, b in zip(values, values[1:])):
         raise InvalidArgument(f"{name} is {values}, want 0 and the end of each sequence, none before the last")
     return tuple(values)

@@ -86,6 +86,26 @@ def owners_that_differ(rank, size):
         distributed.attention_with_cache(q[:, :1], k.clone(), v.clone(), k[:, :1], v[:, :1], cache_seqlens=3, owner=rank)
 
 
+def lengths_that_are_no_ints(rank, size):
+    """Nor do they spoil what is kept for the same numbers as ints."""
+    q, k, v = (t.detach()[0] for t in parts()[1])
+    for cuts in (torch.tensor([0.0, 3.0, 8.0]), [0, 3.0, 8], torch.tensor([[0, 3, 8]])):
+        with pytest.raises(mica.InvalidArgument, match=r"^cu_seqlens_q\[[012]\] is .*, want an int"):
+            distributed.attention_varlen(q, k, v, cuts)
+    assert distributed.attention_varlen(q, k, v, [0, 3, 8]).shape == q.shape
+
+
+def decoding_otherwise(rank, size):
+    """Another diagonal than that of the newest tokens, and new values without new keys."""
+    q, k, v = (t.detach() for t in parts()[1])
+    for causal in ("top-left", "yes"):
+        with pytest.raises(mica.InvalidArgument, match=f"causal is '{causal}', want True or False"):
+            distributed.attention_with_cache(q[:, :2], k.clone(), v.clone(), cache_seqlens=3, causal=causal)
+    for new, name in ((dict(v=v[:, :1]), "k"), (dict(k=k[:, :1]), "v")):
+        with pytest.raises(mica.InvalidArgument, match=f"^{name} is None, want it together with"):
+            distributed.attention_with_cache(q[:, :1], k.clone(), v.clone(), cache_seqlens=3, **new)
+
+
 def negative_views(rank, size):
     """A gradient of the LSE that is negative only by a flag."""
     made = []

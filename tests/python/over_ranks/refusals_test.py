@@ -9,7 +9,8 @@ import refusals  # noqa: E402
 
 
 @pytest.mark.parametrize("function", [refusals.second_derivatives, refusals.sinks_alone, refusals.sinks_that_do_not_fit,
-                                      refusals.after_a_refusal, refusals.owners_that_differ, refusals.negative_views])
+                                      refusals.after_a_refusal, refusals.owners_that_differ, refusals.decoding_otherwise,
+                                      refusals.lengths_that_are_no_ints, refusals.negative_views])
 def test_two_ranks(two, function):
     two.run(function)
 
