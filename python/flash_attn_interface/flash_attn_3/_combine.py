@@ -11,6 +11,10 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = No
     """Over the first axis: out_partial (splits, ..., seqlen, heads, dim), lse_partial (splits, ..., seqlen, heads).
     Returns (out, lse); a row that is empty in every part is 0 with LSE -inf. Where a part has LSE -inf, what its output holds
     does not count: nobody may have written it."""
+    if lse_partial.shape != out_partial.shape[:-1]:
+        raise ValueError(f"lse_partial.shape is {tuple(lse_partial.shape)}, want {tuple(out_partial.shape[:-1])} (= out_partial.shape[:-1])")
+    if out is not None and out.shape != out_partial.shape[1:]:
+        raise ValueError(f"out.shape is {tuple(out.shape)}, want {tuple(out_partial.shape[1:])} (= out_partial.shape[1:])")
     lse = torch.logsumexp(lse_partial.float(), dim=0)
     weight = torch.exp(lse_partial.float() - lse.masked_fill(lse == -float("inf"), 0.0))
     weight = weight.unsqueeze(-1)

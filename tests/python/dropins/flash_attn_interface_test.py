@@ -139,6 +139,14 @@ def test_combine(device):
     assert (out == 0).all() and (lse == -math.inf).all()
 
 
+@pytest.mark.parametrize("shapes, name", [(((2, 1, 1, 4), None), "lse_partial"), (((1, 1, 3, 4), None), "lse_partial"),
+                                          (((2, 1, 3, 4), (5, 1, 3, 4, 8)), "out")])
+def test_combine_repeats_nothing(device, shapes, name):
+    lse, out = (None if shape is None else torch.randn(shape, device=device) for shape in shapes)
+    with pytest.raises(ValueError, match=f"^{name}.shape is "):
+        fa3.flash_attn_combine(torch.randn(2, 1, 3, 4, 8, device=device), lse, out=out)
+
+
 def test_qv_takes_keys_of_any_strides(device):
     q, k, v, qv = (torch.randn(1, n, 2, 8, device=device) for n in (3, 5, 5, 3))
     apart = [torch.stack((x, x), -1)[..., 0] for x in (k, v)]
