@@ -5,9 +5,9 @@ from typing import Optional, Tuple, Union
 
 import mica
 import torch
+from mica._autograd import final
 from mica._tracing import has_forward_mode, refuse_forward_mode, refuse_slopes
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _native, _ops
 from ._autocast import as_they_are, autocast
@@ -80,34 +80,43 @@ class _Attention(torch.autograd.Function):
         return out, lse, softmax
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dout, _dlse, _dsoftmax):
-        if ctx.is_paged:
-            raise RuntimeError("block_table is given, want None for a gradient: pages have none")
-        a, b, c, out, lse, rng_state, alibi, cu_q, cu_k = ctx.saved_tensors
-        p, scale, causal, left, right, softcap, deterministic = ctx.options
-        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        grads = tuple(None if x is None else torch.empty_like(x) for x in (a, b, c))
-        dq, dk, dv = _unpack(*grads)
-        q, k, v = _unpack(a, b, c)
-        if _ops.is_traced(q):
-            if cu_q is None:
-                torch.ops.flash_attn._flash_attn_backward(
-                    dout, q, k, v, out, lse, dq, dk, dv, p, scale, causal, left, right, softcap, alibi, deterministic,
-                    rng_state,
-                )
-            else:
-                torch.ops.flash_attn._flash_attn_varlen_backward(
-                    dout, q, k, v, out, lse, dq, dk, dv, cu_q, cu_k, *ctx.lengths, p, scale, causal, left, right,
-                    softcap, alibi, deterministic, rng_state,
-                )
-        else:
-            numbers = _native.numbers_of(scale, causal, left, right, softcap)
-            _native.differentiate(
-                dout, q, k, v, out, lse, (dq, dk, dv), p, numbers, deterministic, rng_state, alibi, cu_q, cu_k,
-                *ctx.lengths,
+        if _ops.is_traced(dout):
+            return (*_gradients(ctx, dout), *(None,) * 14)
+        with torch.no_grad():
+            grads = _gradients(ctx, dout)
+        sources = tuple(x for x in (*ctx.saved_tensors[:3], dout) if x is not None)
+        return (*(None if x is None else final(x, *sources) for x in grads), *(None,) * 14)
+
+
+def _gradients(ctx, dout):
+    """Of a, b and c, packed as they are."""
+    if ctx.is_paged:
+        raise RuntimeError("block_table is given, want None for a gradient: pages have none")
+    a, b, c, out, lse, rng_state, alibi, cu_q, cu_k = ctx.saved_tensors
+    p, scale, causal, left, right, softcap, deterministic = ctx.options
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    grads = tuple(None if x is None else torch.empty_like(x) for x in (a, b, c))
+    dq, dk, dv = _unpack(*grads)
+    q, k, v = _unpack(a, b, c)
+    if _ops.is_traced(q):
+        if cu_q is None:
+            torch.ops.flash_attn._flash_attn_backward(
+                dout, q, k, v, out, lse, dq, dk, dv, p, scale, causal, left, right, softcap, alibi, deterministic,
+                rng_state,
             )
-        return (*grads, *(None,) * 14)
+        else:
+            torch.ops.flash_attn._flash_attn_varlen_backward(
+                dout, q, k, v, out, lse, dq, dk, dv, cu_q, cu_k, *ctx.lengths, p, scale, causal, left, right,
+                softcap, alibi, deterministic, rng_state,
+            )
+    else:
+        numbers = _native.numbers_of(scale, causal, left, right, softcap)
+        _native.differentiate(
+            dout, q, k, v, out, lse, (dq, dk, dv), p, numbers, deterministic, rng_state, alibi, cu_q, cu_k,
+            *ctx.lengths,
+        )
+    return grads
 
 
 def _wants_padding(*tensors: Optional[Tensor]) -> bool:

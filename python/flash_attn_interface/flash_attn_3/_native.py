@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from flash_attn._native import dense_rows, hint, numbers_of, vector
 from mica import _tensors, _tracing
+from mica._autograd import final
 from torch import Tensor
 
 from ._fp8 import E4M3, as_bytes, factors_of
@@ -253,7 +254,8 @@ class Deterministic(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor, _dlse: Any) -> Tuple[Any, ...]:
         q, k, v, out, lse, *sequences = ctx.saved_tensors
-        return (*backward(dout, q, k, v, out, lse, None, None, None, *sequences, *ctx.numbers), *(None,) * 11)
+        with torch.no_grad():
+            made = backward(dout, q, k, v, out, lse, None, None, None, *sequences, *ctx.numbers)
+        return (*(final(gradient, q, k, v, dout) for gradient in made), *(None,) * 11)
