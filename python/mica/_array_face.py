@@ -203,7 +203,8 @@ def _check_pairs(mask: Any, bias: Any, rows: Tuple[Any, ...], keys: Tuple[Any, .
     vectors = (*rows[:2], *keys[:2], leftpad)
     known = [None if vector is None else _values("lengths", vector) for vector in vectors]
     if not any(values is None and vector is not None for values, vector in zip(known, vectors)):
-        check_pairs(mask, bias, longest(*known[:2], rows[2]), longest(*known[2:4], keys[2], new, known[4]))
+        cu_q, used_q, cu_k, used_k, skipped = known
+        check_pairs(mask, bias, longest(cu_q, used_q, rows[2]), longest(cu_k, used_k, keys[2], new, skipped))
 
 
 def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, chunk: Any, mask: Any, bias: Any, scale: Optional[float],

@@ -4,7 +4,7 @@
 The library takes what lies outside their shape as hidden (mask) or 0 (bias); a caller who forgot a key does not mean
 that. Lengths are read where that costs nothing, on the CPU; a GPU's are not waited for."""
 
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Tuple
 
 from .errors import InvalidArgument
 
@@ -38,6 +38,19 @@ def capacity(cache_shape: Sequence[int], table_shape: Optional[Sequence[int]]) -
     if table_shape is None:
         return cache_shape[1]
     return cache_shape[1] * table_shape[1] if len(table_shape) == 2 else 0
+
+
+def check_pairs_of(mask: Any, bias: Any, q: Any, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0,
+                   leftpad: Any = None) -> None:
+    """Of torch tensors. rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use;
+    leftpad: keys of each sequence that are skipped."""
+    vectors = (*rows[:2], *keys[:2], leftpad)
+    # What is no vector is refused by name later on.
+    if q.device.type != "cpu" or any(t is not None and (getattr(t, "ndim", 0) != 1 or not getattr(t, "is_cpu", True))
+                                     for t in vectors):
+        return
+    cu_q, used_q, cu_k, used_k, skipped = (None if t is None else t.tolist() for t in vectors)
+    check_pairs(mask, bias, longest(cu_q, used_q, rows[2]), longest(cu_k, used_k, keys[2], new, skipped))
 
 
 def tree_mask(tree: Any, mask: Any) -> Any:

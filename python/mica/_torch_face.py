@@ -22,7 +22,7 @@ from ._dlpack import native, refuse_masked, refuse_unwritable
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._messages import of_a_cache
 from ._packed import clear_outside
-from ._pairs import capacity, check_pairs, longest, tree_mask
+from ._pairs import capacity, check_pairs_of, tree_mask
 from ._prefix import attend_with_prefix, check_prefix, evenly_spaced, refuse_with_prefix, turn
 from ._subclasses import attend_subclass
 from ._tracing import (check_written, dispatch_modes, has_forward_mode, is_dynamo_tracing, is_traced, refuse_forward_mode,
@@ -164,19 +164,6 @@ def _dispatch(optional: Tuple[str, ...], options: Options, q: Tensor, k: Tensor,
             bound = {name: value for name, value in zip(optional, values) if value is not None}
             return attend(options, q, k, v, bound, return_lse)
     return run_forward(optional, options, q, k, v, values, return_lse, out)
-
-
-def check_pairs_of(mask: Any, bias: Any, q: Tensor, rows: Tuple[Any, ...], keys: Tuple[Any, ...], new: int = 0,
-                   leftpad: Any = None) -> None:
-    """rows and keys: cumulative lengths, lengths in use, and a whole slot; new: keys on top of those in use; leftpad: keys of
-    each sequence that are skipped."""
-    vectors = (*rows[:2], *keys[:2], leftpad)
-    # What is no vector is refused by name later on.
-    if q.device.type != "cpu" or any(t is not None and (getattr(t, "ndim", 0) != 1 or not getattr(t, "is_cpu", True))
-                                     for t in vectors):
-        return
-    cu_q, used_q, cu_k, used_k, skipped = (None if t is None else t.tolist() for t in vectors)
-    check_pairs(mask, bias, longest(cu_q, used_q, rows[2]), longest(cu_k, used_k, keys[2], new, skipped))
 
 
 def _convert(names: Tuple[str, ...], values: Tuple[Any, ...], q: Tensor) -> Tuple[Any, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from . import _tensors
 from ._caller import lse_shape, output_dtype
 from ._flops import register_flops
+from ._pairs import capacity, check_pairs_of
 from ._shapes import check_by_shapes
 from .errors import Unsupported
 
@@ -59,9 +60,21 @@ def _outputs(q: Tensor, v: Tensor, want_lse: bool, is_packed: bool = False) -> T
     return o, q.new_full(lse_shape(q), -float("inf"), dtype=torch.float32)
 
 
+def _check_pairs(q: Tensor, k: Tensor, named: Dict[str, Any], new: int = 0) -> None:
+    """What a call that nothing looks on is asked for before, since the library does not know the lengths."""
+    mask, bias, table = named["mask"] if not named["mask_last_keys"] else None, named["bias"], named["block_table"]
+    lengths_q, lengths_k = ((named[f"cu_seqlens_{side}"], named[f"seqused_{side}"]) for side in "qk")
+    if mask is None and bias is None or lengths_q[0] is lengths_k[0] is lengths_k[1] is table is None:
+        return
+    is_paged_or_slots = named["cu_seqlens_k"] is None
+    whole = capacity(k.shape, None if table is None else table.shape) if is_paged_or_slots and k.dim() == 4 else 0
+    check_pairs_of(mask, bias, q, (*lengths_q, q.shape[-3]), (*lengths_k, whole), new, named["cache_leftpad"])
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor]:
     *rest, want_lse = arguments
     named = _resolved(_named(TENSORS, rest))
+    _check_pairs(q, k, named)
     o, lse = _outputs(q, v, want_lse, named["cu_seqlens_q"] is not None)
     _tensors.forward(_tensors.dense(q), _tensors.dense(k), _tensors.dense(v), out=o, lse=lse if want_lse else False,
                      **named)
@@ -76,6 +89,7 @@ def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor
 def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor]:
     *rest, want_lse = arguments
     named = _resolved(_named((*APPEND_TENSORS, *TENSORS), rest))
+    _check_pairs(q, k_cache, named, named["k_new"].shape[1])
     o, lse = _outputs(q, v_cache, want_lse)
     named["k_new"], named["v_new"] = _tensors.dense(named["k_new"]), _tensors.dense(named["v_new"])
     _tensors.forward(_tensors.dense(q), k_cache, v_cache, out=o, lse=lse if want_lse else False, **named)

@@ -138,12 +138,12 @@ def _check_out(out: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
             raise InvalidArgument(f"out overlaps {name}, want memory of its own")
 
 
-def _of_new_keys(optional: Dict[str, Optional[Tensor]], name: str, dtype: torch.dtype) -> Tensor:
-    """In the cache's type, unless that is e4m3: into which the kernel rounds and saturates."""
+def _of_new_keys(optional: Dict[str, Optional[Tensor]], name: str, dtype: Optional[torch.dtype]) -> Tensor:
+    """In autocast's type, where there is one: that of the cache."""
     new = optional[name]
     if new is None:
         raise InvalidArgument("v_new is None, want it together with k_new")
-    return new.detach().to(dtype) if dtype.itemsize > 1 else new.detach()
+    return new.detach() if dtype is None else _tensors.autocast_to(dtype, new.detach())
 
 
 def _refuse_without_new_keys(optional: Dict[str, Optional[Tensor]]) -> None:
@@ -165,17 +165,19 @@ def traced(q: Tensor, k: Tensor, v: Tensor, optional: Dict[str, Optional[Tensor]
         optional = {**optional, "rng_state": _tensors.rng_of(seed, q.device)}
     tensors = [optional.get(name) for name in _torch_ops.TENSORS]
     is_cached = "k_new" in optional
+    cast_to: Optional[torch.dtype] = None
     if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
         # A cache keeps its type, and the others follow it, unless it is e4m3.
         dtype = k.dtype if is_cached else torch.get_autocast_dtype(q.device.type)
         if dtype.itemsize > 1:
+            cast_to = dtype
             q, k, v = (_tensors.autocast_to(dtype, t) for t in (q, k, v))
             if optional.get("qv") is not None:
                 tensors[-1] = _tensors.autocast_to(dtype, tensors[-1])
     if out is not None:
         _check_out(out, q, k, v)
     if is_cached and optional["k_new"] is not None:
-        new = [_of_new_keys(optional, name, k.dtype) for name in ("k_new", "v_new")]
+        new = [_of_new_keys(optional, name, cast_to) for name in ("k_new", "v_new")]
         o, lse = torch.ops.mica.attention_append(q.detach(), k, v, *new, optional["rotary_cos"],
                                                  optional["rotary_sin"], *tensors, *numbers, return_lse)
     elif is_cached:

@@ -15,8 +15,8 @@ from . import _tensors
 from ._arguments import fp32, normalise, number, window_of
 from ._describe import Options
 from ._messages import of_a_cache
-from ._pairs import capacity
-from ._torch_face import cache_lengths_of, check_pairs_of, lengths_of
+from ._pairs import capacity, check_pairs_of
+from ._torch_face import cache_lengths_of, lengths_of
 from ._tracing import has_forward_mode, refuse_forward_mode
 from .errors import InvalidArgument, Unsupported
 

@@ -225,6 +225,18 @@ def test_rotary_and_values_without_new_keys_are_refused_whoever_looks_on(watcher
             call(lambda q: q) if watcher == "nobody" else watched_by(watcher, call)
 
 
+@pytest.mark.parametrize("watcher", ["nobody", "profiler", "subclass"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int32])
+def test_new_keys_of_another_type_are_refused_whoever_looks_on(watcher, dtype):
+    q, k, v = qkv("cpu", torch.float32)
+    new = k[:, :1].to(dtype)
+
+    def call(wrapped):
+        return mica.attention_with_cache(wrapped(q), k.clone(), v.clone(), k=new, v=new, cache_seqlens=7)
+    with pytest.raises(ValueError, match=r"^k(_new)?\.dtype is .*, want f"):
+        call(lambda q: q) if watcher == "nobody" else watched_by(watcher, call)
+
+
 def test_no_tangent_of_rotary():
     q, k, v = qkv("cpu", torch.float32, rows=1)
     table = torch.randn(100, 32)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mask or bias that is shorter than the longest packed or cached sequence: the library would take what is missing as hidden,
-or 0, which nobody means. On the CPU it is refused, however the lengths are given."""
+or 0, which nobody means. On the CPU it is refused, however the lengths are given and whoever looks on."""
+
+from contextlib import nullcontext
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import mica  # noqa: E402
 from mica import fp8  # noqa: E402
@@ -44,8 +48,15 @@ def as_arrays(kind, given):
     return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
 
 
+class Looks(TorchDispatchMode):
+    """Has calls go through torch's dispatcher."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("name", ["mask", "bias"])
-@pytest.mark.parametrize("kind", ["torch", "numpy", "e4m3"])
+@pytest.mark.parametrize("kind", ["torch", "looked at", "numpy", "e4m3"])
 @pytest.mark.parametrize("case", CACHED)
 def test_cached(case, kind, name):
     given, keys = CACHED[case]
@@ -56,22 +67,24 @@ def test_cached(case, kind, name):
         pairs = torch.ones(1, 1, ROWS, width, dtype=torch.bool if name == "mask" else torch.float32)
         caches = [CACHE.to(torch.float8_e4m3fn) if kind == "e4m3" else CACHE.clone() for _ in range(2)]
         attend = fp8.attention_with_cache if kind == "e4m3" else mica.attention_with_cache
-        return attend(**as_arrays(kind, {"q": Q, "k_cache": caches[0], "v_cache": caches[1], name: pairs, **given}))
+        with Looks() if kind == "looked at" else nullcontext():
+            return attend(**as_arrays(kind, {"q": Q, "k_cache": caches[0], "v_cache": caches[1], name: pairs, **given}))
 
     call(keys)
     with pytest.raises(ValueError, match=rf"^{name}\.shape\[3\] is {keys - 1}, want 1 or (at least )?{keys} "):
         call(keys - 1)
 
 
-@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize("kind", ["torch", "looked at", "numpy"])
 @pytest.mark.parametrize("case", PAGED)
 def test_packed_rows_on_pages(case, kind):
     given, keys = PAGED[case]
 
     def call(rows, width):
         mask = torch.ones(rows, width, dtype=torch.bool)
-        return mica.attention_varlen(**as_arrays(kind, dict(q=Q.flatten(0, 1), k=CACHE, v=CACHE, cu_seqlens_q=CU, mask=mask,
-                                                            block_table=TABLE, **given)))
+        with Looks() if kind == "looked at" else nullcontext():
+            return mica.attention_varlen(**as_arrays(kind, dict(q=Q.flatten(0, 1), k=CACHE, v=CACHE, cu_seqlens_q=CU, mask=mask,
+                                                                block_table=TABLE, **given)))
 
     call(4, keys)
     for shape, axis, wanted in (((4, keys - 1), 1, keys), ((3, keys), 0, 4)):
