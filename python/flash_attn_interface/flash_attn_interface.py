@@ -9,7 +9,7 @@ import torch
 from flash_attn._autocast import as_they_are, autocast
 from flash_attn._autograd import attention as _with_options
 from flash_attn._native import dense_rows
-from flash_attn._numbers import chunk_of, window_of
+from flash_attn._numbers import causal_of, chunk_of, window_of
 from flash_attn._transformers import Registration
 from flash_attn_3._combine import combine
 from flash_attn_3._fp8 import factors_of, factors_of_beta, forward_only
@@ -33,7 +33,7 @@ def _deterministic(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, 
                    max_k: Any = None) -> Any:
     """The call whose gradient has the same bits every time, whatever torch's global switch says."""
     if chunk or used_q is not None or used_k is not None:
-        made = Deterministic.apply(q, k, v, scale, bool(causal), window_of(window_size), softcap, chunk, cu_q, cu_k, used_q,
+        made = Deterministic.apply(q, k, v, scale, causal_of(causal), window_of(window_size), softcap, chunk, cu_q, cu_k, used_q,
                                    used_k, max_q, max_k)
         return made if with_lse else made[0]
     packed = () if cu_q is None else (cu_q, cu_k, max_q, max_k)
@@ -65,13 +65,13 @@ def flash_attn_func(
     factors = factors_of(q, k, q_descale, k_descale, v_descale, qv=qv)
     if factors is not None:
         return forward_only(
-            fp8.attention, q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk,
+            fp8.attention, q, k, v, causal=causal_of(causal), window=_window(window_size), chunk=attention_chunk,
             scale=softmax_scale, softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs, **factors,
         )
     q, k, v, qv = autocast(q, k, v, qv)
     if qv is not None and not _has_gradient(q, k, v, qv):
         return mica.attention_with_cache(
-            q, dense_rows(k), dense_rows(v), qv=qv, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
+            q, dense_rows(k), dense_rows(v), qv=qv, causal=causal_of(causal), window=_window(window_size), chunk=attention_chunk, scale=softmax_scale,
             softcap=softcap, num_splits=num_splits, return_lse=return_attn_probs,
         )
     scale = scale_of(q, qv, softmax_scale)
@@ -80,7 +80,7 @@ def flash_attn_func(
         if deterministic:
             return _deterministic(q, k, v, scale, causal, window_size, softcap, attention_chunk, return_attn_probs)
         return mica.attention(
-            q, k, v, causal=bool(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
+            q, k, v, causal=causal_of(causal), window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
             num_splits=num_splits, return_lse=return_attn_probs,
         )
 
@@ -145,7 +145,7 @@ def flash_attn_varlen_func(
     factors = factors_of(q, k, q_descale, k_descale, v_descale, qv=qv)
     if factors is not None:
         return forward_only(
-            fp8.attention_varlen, q, k, v, cu_seqlens_q, cu_seqlens_k, causal=bool(causal),
+            fp8.attention_varlen, q, k, v, cu_seqlens_q, cu_seqlens_k, causal=causal_of(causal),
             window=_window(window_size), chunk=attention_chunk, scale=softmax_scale, softcap=softcap,
             num_splits=num_splits, return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, **factors,
         )
@@ -161,7 +161,7 @@ def flash_attn_varlen_func(
     hints = [length if isinstance(length, int) else None for length in (max_seqlen_q, max_seqlen_k)]
     with as_they_are(q):
         return mica.attention_varlen(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=bool(causal),
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=hints[0], max_seqlen_k=hints[1], causal=causal_of(causal),
             window=_window(window_size), chunk=attention_chunk, scale=scale, softcap=softcap,
             return_lse=return_attn_probs, seqused_q=seqused_q, seqused_k=seqused_k, qv=qv,
         )
@@ -221,7 +221,7 @@ def flash_attn_with_kvcache(
             made = mica.attention_with_cache(
                 q, k_cache, v_cache, k=k, v=v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
                 cache_leftpad=cache_leftpad, block_table=page_table, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-                rotary_interleaved=rotary_interleaved, causal=bool(causal), window=_window(window_size),
+                rotary_interleaved=rotary_interleaved, causal=causal_of(causal), window=_window(window_size),
                 chunk=attention_chunk, scale=scale_of(q, qv, softmax_scale), softcap=softcap, num_splits=num_splits,
                 return_lse=bool(return_softmax_lse), qv=qv,
             )
@@ -229,7 +229,7 @@ def flash_attn_with_kvcache(
         out, lse = forward(
             q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
             None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, softmax_scale,
-            bool(causal), window_of(window_size), attention_chunk, softcap, rotary_interleaved, num_splits,
+            causal_of(causal), window_of(window_size), attention_chunk, softcap, rotary_interleaved, num_splits,
             (q_descale, k_descale, v_descale),
         )
     if return_softmax_lse:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import _native, _ops
 from ._autocast import as_they_are, autocast
-from ._numbers import number, window_of
+from ._numbers import causal_of, number, window_of
 
 Window = Union[Tuple[int, int], Tensor]
 
@@ -182,7 +182,7 @@ def attention(
         a, b, c = _padded(a), _padded(b), _padded(c)
     gradient = _needs_gradient(a, b, c)
     refuse_slopes(alibi_slopes)
-    options = (dropout_p, softmax_scale, bool(causal), left, right, softcap if softcap != softcap else max(softcap, 0.0))
+    options = (dropout_p, softmax_scale, causal_of(causal), left, right, softcap if softcap != softcap else max(softcap, 0.0))
     lengths = (max_seqlen_q, max_seqlen_k)
     if has_forward_mode():
         refuse_forward_mode(a, b, c, alibi_slopes)

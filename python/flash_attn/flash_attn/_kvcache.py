@@ -9,7 +9,7 @@ from mica._tracing import has_forward_mode, refuse_forward_mode
 from torch import Tensor
 
 from . import _native, _ops
-from ._numbers import number, window_of
+from ._numbers import causal_of, number, window_of
 
 
 def _cached(
@@ -93,7 +93,7 @@ def flash_attn_with_kvcache(
         scale = (q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale) or 1e-30
         made = attention_with_cache_again(
             q, k_cache, v_cache, k, v, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin,
-            rotary_interleaved, bool(causal), scale, softcap, alibi_slopes, num_splits, return_softmax_lse)
+            rotary_interleaved, causal_of(causal), scale, softcap, alibi_slopes, num_splits, return_softmax_lse)
         if made is not None:
             return (made[0], _native.upstream_lse(made[1])) if return_softmax_lse else made
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
@@ -107,7 +107,7 @@ def flash_attn_with_kvcache(
     if _ops.is_traced(q):
         out, lse = torch.ops.flash_attn._flash_attn_with_kvcache(
             q, k_cache, v_cache, k, v, cache_seqlens, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad,
-            block_table, alibi_slopes, softmax_scale, bool(causal), left, right, softcap,
+            block_table, alibi_slopes, softmax_scale, causal_of(causal), left, right, softcap,
             bool(rotary_interleaved), int(num_splits),
         )
         return (out, lse) if return_softmax_lse else out
@@ -116,7 +116,7 @@ def flash_attn_with_kvcache(
         made = mica.attention_with_cache(
             q, k_cache, v_cache, k=k, v=v, cache_seqlens=vector(cache_seqlens), block_table=vector(block_table),
             cache_batch_idx=vector(cache_batch_idx), cache_leftpad=vector(cache_leftpad), rotary_cos=rotary_cos,
-            rotary_sin=rotary_sin, rotary_interleaved=bool(rotary_interleaved), causal=bool(causal),
+            rotary_sin=rotary_sin, rotary_interleaved=bool(rotary_interleaved), causal=causal_of(causal),
             window=(left if left >= 0 else None, right if right >= 0 else None), scale=softmax_scale or 1e-30,
             softcap=softcap if softcap != softcap else max(softcap, 0.0), alibi=alibi_slopes, num_splits=int(num_splits), return_lse=return_softmax_lse,
         )

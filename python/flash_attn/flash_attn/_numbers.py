@@ -22,6 +22,13 @@ def window_of(window_size: Any) -> Tuple[int, int]:
                  for side, value in (("left", left), ("right", right)))
 
 
+def causal_of(causal: Any) -> bool:
+    """Upstream has one diagonal, the bottom right: a word for another (mica.attention's 'top-left') would be taken for True."""
+    if isinstance(causal, str):
+        raise ValueError(f"causal is {causal!r}, want True or False: it is aligned to the bottom right")
+    return bool(causal)
+
+
 def chunk_of(attention_chunk: Any) -> int:
     chunk = _arguments.integer("attention_chunk", attention_chunk)
     if chunk < 0:

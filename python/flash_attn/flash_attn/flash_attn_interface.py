@@ -19,6 +19,7 @@ from ._autograd import attention
 from ._kvcache import flash_attn_with_kvcache  # noqa: F401
 from ._native import dense_rows as maybe_contiguous  # noqa: F401
 from ._native import round_multiple  # noqa: F401
+from ._numbers import causal_of
 from ._ops import (  # noqa: F401
     _flash_attn_backward,
     _flash_attn_forward,
@@ -102,7 +103,7 @@ def flash_attn_func(
     """q: (batch, seqlen_q, heads, dim), k and v: (batch, seqlen_k, heads_k, dim) -> (batch, seqlen_q, heads, dim)."""
     scale = _plain_scale(q, dropout_p, softmax_scale, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     if scale is not None:
-        made = attention_again(q, k, v, bool(causal), scale, 0.0)
+        made = attention_again(q, k, v, causal_of(causal), scale, 0.0)
         if made is not None:
             return made
     return attention(
@@ -176,7 +177,7 @@ def flash_attn_varlen_func(
     max_seqlen_k are hints."""
     scale = _plain_scale(q, dropout_p, softmax_scale, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     if scale is not None and block_table is None:
-        made = attention_varlen_again(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, bool(causal), scale, 0.0)
+        made = attention_varlen_again(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal_of(causal), scale, 0.0)
         if made is not None:
             return made
     return attention(

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 fa3 = pytest.importorskip("flash_attn_interface", reason="the extra flash-attn-3 is not installed")
 
+import flash_attn  # noqa: E402
 import reference  # noqa: E402
 
 
@@ -145,6 +146,24 @@ def test_combine_repeats_nothing(device, shapes, name):
     lse, out = (None if shape is None else torch.randn(shape, device=device) for shape in shapes)
     with pytest.raises(ValueError, match=f"^{name}.shape is "):
         fa3.flash_attn_combine(torch.randn(2, 1, 3, 4, 8, device=device), lse, out=out)
+
+
+def test_the_diagonal_has_no_name(device):
+    """Nor is another one taken for it, where a call repeats an earlier one."""
+    q, k = torch.randn(2, 3, 4, 8, device=device), torch.randn(2, 6, 4, 8, device=device)
+    cu = torch.tensor([0, 3], dtype=torch.int32, device=device)
+    calls = (lambda causal: fa3.flash_attn_func(q, k, k, causal=causal),
+             lambda causal: fa3.flash_attn_func(q, k, k, causal=causal, deterministic=True, attention_chunk=2),
+             lambda causal: fa3.flash_attn_varlen_func(q[0], k[0], k[0], cu, cu * 2, 3, 6, causal=causal),
+             lambda causal: fa3.flash_attn_with_kvcache(q, k, k, causal=causal),
+             lambda causal: flash_attn.flash_attn_func(q, k, k, causal=causal),
+             lambda causal: flash_attn.flash_attn_varlen_func(q[0], k[0], k[0], cu, cu * 2, 3, 6, causal=causal),
+             lambda causal: flash_attn.flash_attn_with_kvcache(q, k, k, causal=causal))
+    for call in calls:
+        for _ in range(3):
+            call(True)
+        with pytest.raises(ValueError, match="^causal is 'top-left', want True or False"):
+            call("top-left")
 
 
 def test_qv_takes_keys_of_any_strides(device):
