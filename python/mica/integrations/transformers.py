@@ -248,6 +248,11 @@ def _refuse_unknown(module: torch.nn.Module, kwargs: Dict[str, Any]) -> None:
                           "know and will not ignore; want attn_implementation='sdpa' or 'eager' for this model")
 
 
+def _is_made_here(attention_mask: Optional[Tensor], dtype: torch.dtype) -> bool:
+    """Whether mask() made it, as (batch, 1, 1, keys) of such a type. A mask of all pairs is the caller's, whatever its type."""
+    return attention_mask is not None and attention_mask.dtype == dtype and attention_mask.dim() == 4 and attention_mask.shape[2] == 1
+
+
 def _same_sequence(cu_q: Tensor, cu_k: Tensor, rows: int, keys: int, left: Optional[int] = None,
                    right: Optional[int] = None) -> Tensor:
     """(1, 1, rows, keys): whether row i and key j are of the same packed sequence, and j at most so far from i's diagonal.
@@ -301,11 +306,11 @@ def attention(
         return mica.attention(q, k, v, causal=causal, window=window, scale=scaling, softcap=softcap, sinks=s_aux,
                               dropout=dropout, bias=position_bias), None
     options: Dict[str, Any] = dict(scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
-    if attention_mask is not None and attention_mask.dtype == _PADDING and attention_mask.dim() == 4:
+    if _is_made_here(attention_mask, _PADDING):
         causal = True  # mask() makes such of causal masks alone, whatever the module says of itself
     side = None if sliding_window is None else sliding_window - 1
     native: Dict[str, Any] = dict(causal=causal, window=None if side is None else (side, None if causal else side))
-    if attention_mask is not None and attention_mask.dtype == _BOTH_SIDES and attention_mask.dim() == 4:
+    if attention_mask is not None and _is_made_here(attention_mask, _BOTH_SIDES):
         if cu_seq_lens_q is not None or position_bias is not None:
             raise Unsupported("attention_mask is a window to both sides, want neither cu_seq_lens_q nor position_bias with it")
         # NOTE: sliding_window does not tell: ModernBERT counts the row itself, T5Gemma does not.
@@ -320,7 +325,7 @@ def attention(
         attention_mask = attention_mask[:, None, None, :].to(_PADDING)
     if attention_mask is not None and attention_mask.dim() != 4:
         raise Unsupported(f"attention_mask has {attention_mask.dim()} axes, want 2 or 4")
-    is_padding = attention_mask is not None and attention_mask.dtype == _PADDING
+    is_padding = _is_made_here(attention_mask, _PADDING)
     if cu_seq_lens_q is not None and (query.shape[0] == 1 or attention_mask is None):
         cu_q, cu_k = (t.to(torch.int32) for t in (cu_seq_lens_q, cu_seq_lens_q if cu_seq_lens_k is None
                                                   else cu_seq_lens_k))

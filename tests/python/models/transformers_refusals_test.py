@@ -42,6 +42,16 @@ def test_arguments_that_say_nothing_of_attention_are_taken():
     torch.testing.assert_close(call(vision_feature_layer=[1, 0], vision_feature_select_strategy="full"), call())  # Molmo2
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+def test_a_mask_of_all_pairs_says_it_all_in_every_type(dtype):
+    """uint8 and int16 are also the types of masks that are made here, which a causal mask or a window goes with."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    seen = (torch.rand(2, 1, 6, 6) < 0.7) | torch.eye(6, dtype=torch.bool)
+    want = mica_transformers.attention(Module(), q, k, v, seen)[0]
+    assert torch.equal(mica_transformers.attention(Module(), q, k, v, seen.to(dtype))[0], want)
+
+
 @pytest.mark.parametrize("kind", ["T5", "MT5", "UMT5"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_position_bias_is_a_bias_with_a_gradient(kind, side):
