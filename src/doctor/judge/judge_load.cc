@@ -37,13 +37,7 @@ class LoadJudge {
     switch (result_.failure) {
       case LoadFailure::kNone: return loads();
       case LoadFailure::kMachine: return machine();
-      case LoadFailure::kNotShared:
-        return make("ELF_DAMAGED",
-                    binary_.elf.type == ET_REL ? "It is an object file, not a shared library."
-                    : !binary_.elf.has_segments || !binary_.elf.has_dynamic
-                        ? "It has nothing that could be loaded: debug information that was split off, or data."
-                        : "It is a program, not a shared library: it is started, not imported.",
-                    binary_.elf.type == ET_REL ? "link it: g++ -shared ..." : "take the file that its package imports");
+      case LoadFailure::kNotShared: return not_shared();
       case LoadFailure::kNeededMissing: return needed();
       case LoadFailure::kDamaged: return damaged();
       case LoadFailure::kExecutableStack: return executable_stack();
@@ -149,6 +143,32 @@ class LoadJudge {
                 "install the package that has the file again: python -m pip install --force-reinstall --no-deps "
                 "--no-cache-dir PACKAGE",
                 {printable(base_name(result_.object)) + " needs " + printable(base_name(result_.library))});
+  }
+
+  Verdict not_shared() const {
+    const bool is_itself = result_.library.empty() || result_.library == result_.object;
+    const std::string it = is_itself ? "It" : printable(base_name(result_.library)) + ", which it needs,";
+    std::vector<std::string> evidence;
+    if (!is_itself)
+      evidence.push_back(printable(base_name(result_.object)) + " needs " + printable(base_name(result_.library)));
+    if (result_.message.ends_with("dlopen()ed")) {
+      evidence.push_back("DF_1_NOOPEN is set");
+      return make("NO_DLOPEN",
+                  it + " was linked with -z nodlopen: it is loaded with a program that is linked with it, and not later, "
+                       "as an import would.",
+                  "link it without -z nodlopen; for a while: export LD_PRELOAD=" + printable(result_.library),
+                  std::move(evidence));
+    }
+    const bool is_object_file = result_.message.ends_with("can be loaded");
+    const bool is_empty = result_.message.find("object file has no") != result_.message.npos;
+    return make("ELF_DAMAGED",
+                it + (is_object_file ? " is an object file, not a shared library."
+                      : is_empty ? " has nothing that could be loaded: debug information that was split off, or data."
+                                 : " is a program, not a shared library: it is started, not imported."),
+                is_object_file ? "link it: g++ -shared ..."
+                : is_itself    ? "take the file that its package imports"
+                               : "install the package that has the library again",
+                std::move(evidence));
   }
 
   Verdict executable_stack() const {

@@ -117,6 +117,28 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
   return out;
 }
 
+// What is no shared library is refused, by its path where its header shows it, else by the name that was asked for.
+bool Process::check_kind(const std::string& name, const LoadedObject& object, Resolution& failure) const {
+  const ElfFile& elf = *object.elf;
+  // The process itself is a program, and is there before anything is opened.
+  const bool is_process = !is_running_ && &object == &objects_.front();
+  const bool is_too_late = elf.refuses_dlopen && is_running_ && target_.libc == "glibc";
+  const bool is_other = elf.type != ET_DYN && elf.type != ET_EXEC;
+  const char* refusal = is_other                  ? "only ET_DYN and ET_EXEC can be loaded"
+                        : is_process              ? nullptr
+                        : !elf.has_segments       ? "object file has no loadable segments"
+                        : elf.type == ET_EXEC     ? "cannot dynamically load executable"
+                        : !elf.has_dynamic        ? "object file has no dynamic section"
+                        : elf.is_program          ? "cannot dynamically load position-independent executable"
+                        : is_too_late             ? "shared object cannot be dlopen()ed"
+                                                  : nullptr;
+  if (!refusal) return true;
+  failure.failure = LoadFailure::kNotShared;
+  failure.library = object.path;
+  failure.message = printable(is_other ? object.path : name) + ": " + refusal;
+  return false;
+}
+
 // glibc from 2.41 on makes no stack executable for what is opened later; the name is the one that was asked for.
 bool Process::check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const {
   const bool gives_none = target_.libc == "glibc" && target_.libc_version >= Version{{2, 41}};
@@ -159,25 +181,12 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
     return out;
   }
   LoadedObject* root = loaded_as(path);
-  // The process itself is a program, and is there before anything is opened.
-  const char* refusal = elf->type != ET_DYN && elf->type != ET_EXEC ? "only ET_DYN and ET_EXEC can be loaded"
-                        : objects_.empty() || root                  ? nullptr
-                        : !elf->has_segments                        ? "object file has no loadable segments"
-                        : elf->type == ET_EXEC                      ? "cannot dynamically load executable"
-                        : !elf->has_dynamic                         ? "object file has no dynamic section"
-                        : elf->is_program ? "cannot dynamically load position-independent executable"
-                                          : nullptr;
-  if (refusal) {
-    failure.failure = LoadFailure::kNotShared;
-    failure.message = path + ": " + refusal;
-    return out;
-  }
   if (!root) {
     root = &objects_.emplace_back();
     root->path = path;
     root->elf = elf;
     out.fresh.push_back(root);
-    if (!check_stack(path, *root, failure)) return out;
+    if (!check_kind(path, *root, failure) || !check_stack(path, *root, failure)) return out;
   }
   std::set<LoadedObject*> seen = {root};
   out.scope.push_back(root);
@@ -216,7 +225,7 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
           found->elf = where.elf;
           found->loader = &object;
           out.fresh.push_back(found);
-          if (!check_stack(name, *found, failure)) return out;
+          if (!check_kind(name, *found, failure) || !check_stack(name, *found, failure)) return out;
           failure.loaded.emplace_back(name, where.path);
         }
         found->names.push_back(name);

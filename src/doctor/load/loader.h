@@ -70,6 +70,7 @@ class Process {
   std::vector<std::string> expand(std::string_view list, const LoadedObject& object) const;
   LoadedObject* already_loaded(const std::string& name);
   LoadedObject* loaded_as(const std::string& path);
+  bool check_kind(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_versions(const LoadedObject& object, Resolution& failure);
   bool defines(const LoadedObject& object, const ElfSymbol& symbol);

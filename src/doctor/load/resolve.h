@@ -34,7 +34,7 @@ struct Resolution {
   std::string message;
   std::string object;  // path of the file that asked
   const ElfFile* object_elf = nullptr;
-  std::string library, version;        // kNeededMissing, kDamaged, kExecutableStack: the library; kVersionMissing: both
+  std::string library, version;        // kNotShared, kNeededMissing, kDamaged, kExecutableStack: the library; kVersionMissing: both
   std::vector<std::string> searched;   // kNeededMissing: where it was looked for
   std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the one in the message, then others of the same file
   std::vector<std::pair<std::string, std::string>>

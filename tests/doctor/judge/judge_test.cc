@@ -228,6 +228,16 @@ std::vector<Case> loader_cases() {
                  "ImportError: /site/m.cpython-312-x86_64-linux-gnu.so: cannot enable executable stack",
                  [=] { return on_node(with_stack("libc.so.6"), glibc("2.42")); },
                  [=] { return on_node(with_stack("libc.so.6"), preloaded); }});
+  const auto not_later = [](const char* preload) {
+    return [=] {
+      return on_node(module({{"libodd.so.1"}, {}, {}, {}}), [&](Node& node) {
+        node.libraries->files["/lib/libodd.so.1"].refuses_dlopen = true;
+        if (*preload) node.target.loader.preload = {preload};
+      });
+    };
+  };
+  out.push_back({"NO_DLOPEN", "ImportError: libodd.so.1: shared object cannot be dlopen()ed", not_later(""),
+                 not_later("/lib/libodd.so.1")});
   out.push_back({"SO_SOABI", "looks for cpython-312",
                  [] { return on_node(module({}, "m.cpython-311-x86_64-linux-gnu.so")); }, ok});
   out.push_back(

@@ -270,6 +270,40 @@ TEST(Resolve, ProgramsAreNotOpened) {
   world.expect_truth(both, "");
 }
 
+// What is needed must be a library, too.
+TEST(Resolve, NeededLibraryIsAProgram) {
+  World& world = ::world();
+  const std::string at = world.folder / "kinds";
+  compile(at + "/libdep.so.1", "int dep(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libdep.so.1");
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "libdep.so.1 -Wl,-rpath,'$ORIGIN'");
+  const std::string program = "int main(void) { return 0; }";
+  for (const auto& [flags, words] :
+       {std::pair("-fPIE -pie", "libdep.so.1: cannot dynamically load position-independent executable"),
+        {"-no-pie", "libdep.so.1: cannot dynamically load executable"},
+        {"-c", "/libdep.so.1: only ET_DYN and ET_EXEC can be loaded"}}) {
+    compile(at + "/libdep.so.1", program, flags);
+    world.target.libraries = doctor::disk_libraries();
+    world.expect_truth(at + "/a.so", words);
+  }
+}
+
+// -z nodlopen: fine in what is loaded with the program, by LD_PRELOAD too, and refused later.
+TEST(Resolve, LibrariesThatAreNotOpenedLater) {
+  World& world = ::world();
+  const std::string at = world.folder / "nodlopen";
+  compile(at + "/libdep.so.1", "int dep(void) { return 1; }",
+          std::string(kLibrary) + "-Wl,-soname,libdep.so.1 -Wl,-z,nodlopen");
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "libdep.so.1 -Wl,-rpath,'$ORIGIN'");
+  world.target.libraries = doctor::disk_libraries();
+  world.expect_truth(at + "/libdep.so.1", at + "/libdep.so.1: shared object cannot be dlopen()ed");
+  world.expect_truth(at + "/a.so", "libdep.so.1: shared object cannot be dlopen()ed");
+  world.target.loader.preload = {at + "/libdep.so.1"};
+  world.expect_truth(at + "/a.so", "", {}, "LD_PRELOAD=" + at + "/libdep.so.1");
+  world.target.loader.preload.clear();
+}
+
 TEST(Resolve, EachFileOfASessionIsTheOnlyOne) {
   World& world = ::world();
   const std::string first = world.folder / "libfirst.so", second = world.folder / "libsecond.so";

@@ -154,6 +154,7 @@ void ElfReader::read_dynamic() {
   elf_.bind_now = dynamic_.count(DT_BIND_NOW) || (dynamic(DT_FLAGS) & DF_BIND_NOW) || (dynamic(DT_FLAGS_1) & DF_1_NOW);
   constexpr uint64_t kPie = 0x08000000;  // DF_1_PIE, which older elf.h have not
   elf_.is_program = (dynamic(DT_FLAGS_1) & kPie) != 0;
+  elf_.refuses_dlopen = (dynamic(DT_FLAGS_1) & DF_1_NOOPEN) != 0;
   elf_.text_relocations = dynamic_.count(DT_TEXTREL) || (dynamic(DT_FLAGS) & DF_TEXTREL);
 }
 

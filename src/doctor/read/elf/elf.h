@@ -52,6 +52,7 @@ struct ElfFile {
   bool has_dynamic = false;
   bool is_program = false;   // position-independent, and meant to be started (DF_1_PIE)
   bool has_segments = true;  // something that would be loaded (PT_LOAD)
+  bool refuses_dlopen = false;  // linked to be loaded with a program, not later (DF_1_NOOPEN)
   std::string_view interpreter, soname, rpath, runpath;
   std::vector<std::string_view> needed;    // in order
   std::vector<VersionNeed> version_needs;  // in the order the loader checks them
