@@ -42,6 +42,7 @@ class LoadJudge {
       case LoadFailure::kDamaged: return damaged();
       case LoadFailure::kExecutableStack: return executable_stack();
       case LoadFailure::kVersionMissing: return version();
+      case LoadFailure::kLoaderStops: return loader_stops();
       case LoadFailure::kUndefinedSymbol: return symbol();
     }
     return loads();
@@ -242,6 +243,24 @@ class LoadJudge {
                 "put the newer " + printable(base_name(result_.library)) + " first in the search path", evidence);
   }
 
+  // No exception comes of it: Python ends in the middle of the import.
+  Verdict loader_stops() const {
+    const std::string library = printable(base_name(result_.library)), object = printable(base_name(result_.object));
+    const bool is_gone = result_.message.find("dl-version.c") != result_.message.npos;
+    Verdict verdict =
+        make("VERSION_MISSING",
+             (is_gone ? object + " asks for a version of " + library + " and does not name it among the libraries that "
+                                 "it needs: its header was edited (patchelf --remove-needed)."
+                      : "The " + library + " that is found has no versions at all: it is another build than the one " +
+                            object + " was linked with, or a stand-in for it.") +
+                 " The loader takes this for a mistake of its own and ends the process.",
+             is_gone ? "patchelf --add-needed " + library + " " + printable(result_.object) + ", or a new build"
+                     : "put the " + library + " that has versions first in the search path",
+             {object + " asks for " + printable(result_.version) + " of " + library});
+    verdict.message = result_.message;
+    return verdict;
+  }
+
   // Missing symbols of torch, told apart: the other C++ ABI, another release, the stable interface.
   Verdict torch_symbol(const MissingSymbol& first, std::vector<std::string> evidence) const {
     const CxxAbi theirs = result_.object_elf ? cxx_abi_of_imports(*result_.object_elf).abi : CxxAbi::kUnknown;
@@ -397,6 +416,12 @@ bool is_driver_library(std::string_view name) {
   for (const char* prefix : {"libcuda.so.", "libnvidia-", "libnvcuvid.so.", "libnvoptix.so.", "libcudadebugger.so."})
     if (name.starts_with(prefix)) return true;
   return false;
+}
+
+ImportFailure import_failure(const Resolution& said) {
+  return said.failure == LoadFailure::kNone          ? ImportFailure::kNone
+         : said.failure == LoadFailure::kLoaderStops ? ImportFailure::kProcessEnds
+                                                     : ImportFailure::kImportError;
 }
 
 std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, LoadSession& session,

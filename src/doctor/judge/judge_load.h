@@ -8,6 +8,7 @@
 
 #include "doctor/facts/facts.h"
 #include "doctor/load/resolve.h"
+#include "doctor/read/python/import_run.h"
 #include "doctor/verdict/verdict.h"
 
 namespace doctor {
@@ -17,6 +18,9 @@ namespace doctor {
 std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, LoadSession& session,
                                      const PlacedFile& file, const std::vector<PlacedFile>& before,
                                      const Environment& target, std::vector<Verdict>& out);
+
+// What comes of it in Python.
+ImportFailure import_failure(const Resolution& said);
 
 // "libc10.so", "libtorch_cpu.so": libraries that torch itself brings.
 bool is_torch_library(std::string_view name);

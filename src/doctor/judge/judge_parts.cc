@@ -272,7 +272,7 @@ class PartsJudge {
           verdicts.back().evidence.push_back("loaded before it by what it imports: " + printable(library.path));
         out_[attempt.verdict] = std::move(verdicts.back());
         attempt.library = said->failure == LoadFailure::kNeededMissing ? said->library : "";
-        attempt.failure = said->failure == LoadFailure::kNone ? ImportFailure::kNone : ImportFailure::kImportError;
+        attempt.failure = import_failure(*said);
         any = true;
       }
     }
@@ -401,7 +401,7 @@ class PartsJudge {
     } else {
       for (const std::string& path : first) out_.back().evidence.push_back("opened before it by its package: " + path);
     }
-    ImportFailure failure = said->failure == LoadFailure::kNone ? ImportFailure::kNone : ImportFailure::kImportError;
+    ImportFailure failure = import_failure(*said);
     if (failure == ImportFailure::kNone)
       if (const auto refused = refused_by_python(i)) {
         out_.resize(begin);

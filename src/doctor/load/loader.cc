@@ -22,6 +22,21 @@ bool loadable(const ElfFile& elf, const Environment& target) {
   return target.machine.empty() || machine_name(elf) == target.machine;
 }
 
+bool goes_by(const LoadedObject& object, std::string_view name) {
+  return std::find(object.names.begin(), object.names.end(), name) != object.names.end() || object.elf->soname == name;
+}
+
+// A mistake in a file that glibc's loader takes for one of its own: it writes a line and ends the process.
+void stop_loader(const LoadedObject& object, std::string_view library, std::string_view version, const char* line,
+                 Resolution& failure) {
+  failure.failure = LoadFailure::kLoaderStops;
+  failure.object = object.path;
+  failure.object_elf = object.elf;
+  failure.library = library;
+  failure.version = version;
+  failure.message = std::string("Inconsistency detected by ld.so: ") + line + " failed!";
+}
+
 }  // namespace
 
 Process::Process(const Environment& target, const std::vector<PlacedFile>& beside) : target_(target) {
@@ -72,8 +87,7 @@ LoadedObject* Process::loaded_as(const std::string& path) {
 
 LoadedObject* Process::already_loaded(const std::string& name) {
   for (LoadedObject& object : objects_)
-    if (std::find(object.names.begin(), object.names.end(), name) != object.names.end() || object.elf->soname == name)
-      return &object;
+    if (goes_by(object, name)) return &object;
   return nullptr;
 }
 
@@ -153,10 +167,15 @@ bool Process::check_stack(const std::string& name, const LoadedObject& object, R
 bool Process::check_versions(const LoadedObject& object, Resolution& failure) {
   for (const VersionNeed& need : object.elf->version_needs) {
     const LoadedObject* library = already_loaded(std::string(need.library));
+    if (!library && has_program_ && target_.libc == "glibc") {
+      stop_loader(object, need.library, need.version,
+                  "dl-version.c: _dl_check_map_versions: Assertion `needed != NULL'", failure);
+      return false;
+    }
     if (!library || need.weak) continue;
     const auto& defined = library->elf->version_definitions;
     if (std::find(defined.begin(), defined.end(), need.version) != defined.end()) continue;
-    // A library without any versions serves unversioned; the loader warns and goes on.
+    // A library without any versions may serve unversioned: check_answer.
     if (defined.empty()) continue;
     failure.failure = LoadFailure::kVersionMissing;
     failure.object = object.path;
@@ -270,6 +289,7 @@ LoadedObject* Process::first_found(const std::string& name) {
 
 void Process::begin() {
   is_running_ = true;
+  has_program_ = !objects_.empty();
   has_executable_stack_ =
       std::any_of(objects_.begin(), objects_.end(), [](const LoadedObject& o) { return o.elf->executable_stack; });
 }
@@ -306,10 +326,26 @@ bool Process::defines(const LoadedObject& object, const ElfSymbol& wanted) {
   return false;
 }
 
-bool Process::is_defined(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope) {
+const LoadedObject* Process::definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope) {
   for (const std::vector<LoadedObject*>* list : {&std::as_const(global_), &scope})
     for (const LoadedObject* object : *list)
-      if (defines(*object, symbol)) return true;
+      if (defines(*object, symbol)) return object;
+  return nullptr;
+}
+
+// glibc before 2.41 holds it for impossible that the library which a version is asked of has no table of versions. One
+// that defines no version and has the table, because it asks others for theirs, serves without a word.
+bool Process::check_answer(const LoadedObject& asks, const ElfSymbol& symbol, const LoadedObject& answers,
+                           Resolution& failure) const {
+  const bool is_strict =
+      target_.libc == "glibc" && target_.libc_version.known() && target_.libc_version < Version{{2, 41}};
+  if (!is_strict || symbol.version.empty() || answers.elf->has_symbol_versions ||
+      !goes_by(answers, symbol.version_library))
+    return true;
+  stop_loader(asks, answers.path, symbol.version,
+              "dl-lookup.c: check_match: Assertion `version->filename == NULL || ! _dl_name_match_p (version->filename, "
+              "map)'",
+              failure);
   return false;
 }
 
@@ -330,9 +366,10 @@ void Process::relocate(Opened& opened, bool report) {
     Resolution& failure = opened.failure;
     for (const uint32_t index : object->elf->relocated) {
       const ElfSymbol& symbol = object->elf->symbols[index];
-      if (symbol.binding == STB_LOCAL || symbol.weak() || (symbol.defined && symbol.visibility != STV_DEFAULT))
-        continue;
-      if (symbol.defined || is_defined(symbol, opened.scope)) continue;
+      if (symbol.binding == STB_LOCAL || symbol.defined) continue;
+      const LoadedObject* answers = definer(symbol, opened.scope);
+      if (answers && failure.missing.empty() && !check_answer(*object, symbol, *answers, failure)) return;
+      if (answers || symbol.weak()) continue;
       if (failure.missing.size() < kMaxMissing)
         failure.missing.push_back({printable(symbol.name, 4096), printable(symbol.version)});
     }

@@ -74,14 +74,16 @@ class Process {
   bool check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_versions(const LoadedObject& object, Resolution& failure);
   bool defines(const LoadedObject& object, const ElfSymbol& symbol);
-  bool is_defined(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);
+  const LoadedObject* definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);
+  bool check_answer(const LoadedObject& asks, const ElfSymbol& symbol, const LoadedObject& answers,
+                    Resolution& failure) const;
   const std::unordered_multimap<std::string_view, const ElfSymbol*>& exports(const ElfFile* elf);
 
   const Environment& target_;
   std::map<std::string, const ElfFile*> beside_;
   std::deque<LoadedObject> objects_;
   std::vector<LoadedObject*> global_;
-  bool is_running_ = false, has_executable_stack_ = false;
+  bool is_running_ = false, has_program_ = false, has_executable_stack_ = false;
   std::unordered_map<const ElfFile*, std::unordered_multimap<std::string_view, const ElfSymbol*>> exports_;
 };
 

@@ -21,6 +21,7 @@ enum class LoadFailure {
   kDamaged,
   kExecutableStack,
   kVersionMissing,
+  kLoaderStops,
   kUndefinedSymbol
 };
 
@@ -28,13 +29,14 @@ struct MissingSymbol {
   std::string name, version;  // version may be empty
 };
 
-// The outcome of one dlopen. `message` is the text of dlerror(), word for word.
+// The outcome of one dlopen. `message` is the text of dlerror(), word for word; of kLoaderStops what the loader writes
+// before it ends the process, without its line number.
 struct Resolution {
   LoadFailure failure = LoadFailure::kNone;
   std::string message;
   std::string object;  // path of the file that asked
   const ElfFile* object_elf = nullptr;
-  std::string library, version;        // kNotShared, kNeededMissing, kDamaged, kExecutableStack: the library; kVersionMissing: both
+  std::string library, version;        // kNotShared, kNeededMissing, kDamaged, kExecutableStack: the library; of a version: both
   std::vector<std::string> searched;   // kNeededMissing: where it was looked for
   std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the one in the message, then others of the same file
   std::vector<std::pair<std::string, std::string>>

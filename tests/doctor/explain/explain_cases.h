@@ -130,6 +130,13 @@ inline const std::vector<Case>& all() {
       {"other_version", "VERSION_MISSING",
        "ImportError: /usr/lib/libssl.so.1.1: version `OPENSSL_1_1_1' not found (required by /x/_ssl.so)",
        "OPENSSL_1_1_1"},
+      {"version_not_needed", "VERSION_MISSING",
+       "Inconsistency detected by ld.so: dl-version.c: 204: _dl_check_map_versions: Assertion `needed != NULL' failed!",
+       "patchelf"},
+      {"no_versions", "VERSION_MISSING",
+       "Inconsistency detected by ld.so: dl-lookup.c: 107: check_match: Assertion `version->filename == NULL || ! "
+       "_dl_name_match_p (version->filename, map)' failed!",
+       "has none"},
       {"no_init", "SO_NO_PYINIT",
        "ImportError: dynamic module does not define module export function (PyInit_flash_attn_2_cuda)"},
       {"damaged", "ELF_DAMAGED", "ImportError: /x/flash_attn_2_cuda.so: invalid ELF header"},

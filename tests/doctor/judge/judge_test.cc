@@ -300,6 +300,22 @@ std::vector<Case> loader_cases() {
   out.push_back({"VERSION_MISSING", "version `ODD_2' not found",
                  with({{"libodd.so.1"}, {"odd@ODD_2@libodd.so.1"}, {}, {}}),
                  with({{"libodd.so.1"}, {"odd@ODD_1@libodd.so.1"}, {}, {}})});
+  // The loader ends the process: a version of a library that is not needed, or of one that has no versions at all.
+  out.push_back({"VERSION_MISSING", "Assertion `needed != NULL' failed!", with({{}, {"odd@ODD_1@libodd.so.1"}, {}, {}}),
+                 with({{"libodd.so.1"}, {"odd@ODD_1@libodd.so.1"}, {}, {}})});
+  const auto without_versions = [](const char* glibc, bool has_table) {
+    return [=] {
+      return on_node(module({{"libodd.so.1"}, {"odd@ODD_1@libodd.so.1"}, {}, {}}), [&](Node& node) {
+        ElfFile& odd = node.libraries->files["/lib/libodd.so.1"] = elf_of({{}, {}, {"odd"}, {}, "libodd.so.1"});
+        odd.has_symbol_versions = has_table;
+        node.target.libc_version = parse_version(glibc);
+      });
+    };
+  };
+  out.push_back({"VERSION_MISSING", "libodd.so.1 that is found has no versions at all", without_versions("2.40", false),
+                 without_versions("2.41", false)});
+  out.push_back({"VERSION_MISSING", "libodd.so.1 that is found has no versions at all", without_versions("2.31", false),
+                 without_versions("2.31", true)});
   out.push_back({"UNDEFINED_SYMBOL", "undefined symbol: nowhere", with({{}, {"nowhere"}, {}, {}}), ok});
   out.push_back({"UNDEFINED_SYMBOL", "undefined symbol: cudaNew, version libcudart.so.12",
                  with({{"libcudart.so.12"}, {"cudaNew@libcudart.so.12@libcudart.so.12"}, {}, {}}),

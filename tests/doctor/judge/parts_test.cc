@@ -82,6 +82,20 @@ TEST(Parts, ALibraryWhoseFailureIsCaught) {
   EXPECT_EQ(severity("import torch\n"), Severity::kError);
 }
 
+// No handler helps where the loader ends the process.
+TEST(Parts, AFailureThatEndsTheProcess) {
+  const Words asks = {{}, {"odd@ODD_1@libodd.so.1"}, {"PyInit__C"}, {}};
+  const Words needs = {{"libodd.so.1"}, asks.imports, asks.exports, {}};
+  const auto with = [](Words words) {
+    words.imports[0] = "nowhere";
+    return words;
+  };
+  const std::string python = "try:\n    from pkg import _C\nexcept ImportError:\n    pass\n";
+  EXPECT_EQ(of(package({{"pkg/_C.so", asks}}, python), "pkg/_C.so").severity, Severity::kError);
+  EXPECT_EQ(of(package({{"pkg/_C.so", needs}}, python), "pkg/_C.so").severity, Severity::kNote);
+  EXPECT_EQ(of(package({{"pkg/_C.so", with(needs)}}, python), "pkg/_C.so").severity, Severity::kWarning);
+}
+
 // torchvision goes on without its library, and a moment later registers something for an operator of it.
 TEST(Parts, AnOperatorThatTheCaughtLibraryMakes) {
   const Words cuda = {{"libc10.so", "libcudart.so.13"}, {kNewError}, {}, {}};

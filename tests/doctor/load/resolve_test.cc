@@ -190,6 +190,47 @@ TEST(Resolve, VersionsMissing) {
   world().expect_truth(at + "/cuda.so", "undefined symbol: two, version libcudart.so.12");
 }
 
+// A library that lost its versions serves if it has a table of them, for those that it asks of others. Without that
+// table glibc before 2.41 ends the process, and any glibc does where the library is not among those that are needed.
+TEST(Resolve, VersionsThatEndTheProcess) {
+  World& world = ::world();
+  world.target.libc_version = support::parse_version(fixtures::output_of("getconf GNU_LIBC_VERSION | cut -d' ' -f2"));
+  const std::string at = world.folder / "stops", library = at + "/libdep.so.1", source = "int dep(void) { return 1; }";
+  const std::string flags = "-shared -fPIC -Wl,-soname,libdep.so.1 ";
+  fixtures::write_file(at + "/s.map", "DEP_1 { global: dep; };");
+  compile(library, source, flags + "-nostdlib -Wl,--version-script=" + at + "/s.map");
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "libdep.so.1 -Wl,-rpath,'$ORIGIN'");
+  const auto ends = [&](const std::string& file) {
+    return fixtures::output_of(world.program + " " + file + " 2>&1 | grep 'Inconsistency detected' | wc -l") == "1";
+  };
+  const auto predicted = [&](const std::string& file) {
+    world.target.torch.reset();
+    world.target.libraries = doctor::disk_libraries();
+    const doctor::ElfFile elf = doctor::read_elf_file(file);
+    return doctor::resolve({.file = {file, &elf}}, world.target).failure;
+  };
+  EXPECT_EQ(predicted(at + "/a.so"), doctor::LoadFailure::kNone);
+  EXPECT_FALSE(ends(at + "/a.so"));
+  // Its DT_NEEDED made a DT_DEBUG, which says nothing in a library.
+  std::string edited = fixtures::read_file(at + "/a.so");
+  const doctor::ElfFile whole = doctor::read_elf_file(at + "/a.so");
+  for (const doctor::ElfSection& section : whole.sections)
+    if (section.name == ".dynamic") edited[section.offset] = 21;
+  fixtures::write_file(at + "/edited.so", edited);
+  EXPECT_EQ(doctor::read_elf_file(at + "/edited.so").needed.size(), 0u);
+  EXPECT_EQ(predicted(at + "/edited.so"), doctor::LoadFailure::kLoaderStops);
+  EXPECT_TRUE(ends(at + "/edited.so"));
+
+  compile(library, "#include <stdio.h>\nint dep(void) { return puts(\"\"); }", flags);
+  EXPECT_EQ(predicted(at + "/a.so"), doctor::LoadFailure::kNone);
+  EXPECT_FALSE(ends(at + "/a.so"));
+  compile(library, source, flags + "-nostdlib");
+  EXPECT_EQ(predicted(at + "/a.so") == doctor::LoadFailure::kLoaderStops, ends(at + "/a.so"));
+  EXPECT_EQ(ends(at + "/a.so"), world.target.libc_version < support::Version{{2, 41}});
+  world.target.libc_version = {};
+}
+
 TEST(Resolve, UndefinedSymbolsInTheLoadersOrder) {
   const std::string at = world().folder / "symbols";
   compile(at + "/order.so",

@@ -136,7 +136,7 @@ void InstalledModules::judge(const std::string& path, Compiled& out) {
   if (!said) return;
   for (const auto& [name, where] : said->loaded) libraries_.emplace(name, where);
   if (said->failure != LoadFailure::kNone) {
-    out.failure = ImportFailure::kImportError;
+    out.failure = import_failure(*said);
     out.verdict = verdicts.back();
   } else if (auto other = judge_pybind11(*out.binary, facts, target_)) {
     out.failure = ImportFailure::kImportError;

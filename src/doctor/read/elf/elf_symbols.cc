@@ -101,7 +101,8 @@ void ElfReader::read_symbols() {
   const ByteRange range = table(DT_SYMTAB, count * stride, "the table of symbols");
   if (range.size < count * stride) problem("the table of symbols is cut off");
   const auto raw = bytes(range, "the table of symbols");
-  const auto versions = dynamic_.count(DT_VERSYM)
+  elf_.has_symbol_versions = dynamic_.count(DT_VERSYM) > 0;
+  const auto versions = elf_.has_symbol_versions
                             ? bytes(table(DT_VERSYM, raw.size() / stride * 2, "symbol versions"), "symbol versions")
                             : std::vector<uint8_t>();
   if (raw.size() >= 2 * stride) elf_.symbols.reserve(raw.size() / stride - 1);

@@ -40,12 +40,14 @@ bool catches(const std::string& handler, const Failure& failure) {
     case ImportFailure::kValueError: return handler == "ValueError";
     case ImportFailure::kOsError: return handler == "OSError" || handler == "EnvironmentError" || handler == "IOError";
     case ImportFailure::kRuntimeError: return handler == "RuntimeError";
-    case ImportFailure::kNone: break;
+    case ImportFailure::kNone:
+    case ImportFailure::kProcessEnds: break;
   }
   return false;
 }
 
 bool catches(const Step& handler, const Failure& failure) {
+  if (failure.kind == ImportFailure::kProcessEnds) return false;
   return handler.names.empty() || std::any_of(handler.names.begin(), handler.names.end(),
                                               [&](const std::string& name) { return catches(name, failure); });
 }

@@ -18,7 +18,15 @@
 namespace doctor {
 
 // Why a module cannot be imported, as far as handlers tell failures apart.
-enum class ImportFailure : uint8_t { kNone, kImportError, kModuleNotFound, kValueError, kOsError, kRuntimeError };
+enum class ImportFailure : uint8_t {
+  kNone,
+  kImportError,
+  kModuleNotFound,
+  kValueError,
+  kOsError,
+  kRuntimeError,
+  kProcessEnds
+};
 
 // The modules that an import may meet.
 class ModuleFinder {
