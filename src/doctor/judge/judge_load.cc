@@ -43,6 +43,7 @@ class LoadJudge {
       case LoadFailure::kExecutableStack: return executable_stack();
       case LoadFailure::kVersionMissing: return version();
       case LoadFailure::kLoaderStops: return loader_stops();
+      case LoadFailure::kStaticBlock: return static_block();
       case LoadFailure::kUndefinedSymbol: return symbol();
     }
     return loads();
@@ -154,11 +155,12 @@ class LoadJudge {
       evidence.push_back(printable(base_name(result_.object)) + " needs " + printable(base_name(result_.library)));
     if (result_.message.ends_with("dlopen()ed")) {
       evidence.push_back("DF_1_NOOPEN is set");
-      return make("NO_DLOPEN",
-                  it + " was linked with -z nodlopen: it is loaded with a program that is linked with it, and not later, "
-                       "as an import would.",
-                  "link it without -z nodlopen; for a while: export LD_PRELOAD=" + printable(result_.library),
-                  std::move(evidence));
+      return make(
+          "NO_DLOPEN",
+          it + " was linked with -z nodlopen: it is loaded with a program that is linked with it, and not later, "
+               "as an import would.",
+          "link it without -z nodlopen; for a while: export LD_PRELOAD=" + printable(result_.library),
+          std::move(evidence));
     }
     const bool is_object_file = result_.message.ends_with("can be loaded");
     const bool is_empty = result_.message.find("object file has no") != result_.message.npos;
@@ -181,6 +183,18 @@ class LoadJudge {
                            {"PT_GNU_STACK is RWE"});
     verdict.severity = Severity::kError;
     return verdict;
+  }
+
+  Verdict static_block() const {
+    const std::string library = printable(base_name(result_.library));
+    return make("STATIC_TLS",
+                library +
+                    " was compiled to have its thread-local data in the block that the loader sets aside when the "
+                    "program begins (-ftls-model=initial-exec); what is left of it for libraries that are opened "
+                    "later, 1664 bytes in all, has no place for them.",
+                "export LD_PRELOAD=" + printable(result_.library) + " before Python is started; or build it with " +
+                    "-ftls-model=global-dynamic",
+                {library + " is asked for by relocations of the initial-exec model"});
   }
 
   // A library of CUDA from pip is found by a file that looks into its folder, and by one that is opened after a torch
@@ -249,8 +263,9 @@ class LoadJudge {
     const bool is_gone = result_.message.find("dl-version.c") != result_.message.npos;
     Verdict verdict =
         make("VERSION_MISSING",
-             (is_gone ? object + " asks for a version of " + library + " and does not name it among the libraries that "
-                                 "it needs: its header was edited (patchelf --remove-needed)."
+             (is_gone ? object + " asks for a version of " + library +
+                            " and does not name it among the libraries that "
+                            "it needs: its header was edited (patchelf --remove-needed)."
                       : "The " + library + " that is found has no versions at all: it is another build than the one " +
                             object + " was linked with, or a stand-in for it.") +
                  " The loader takes this for a mistake of its own and ends the process.",

@@ -138,14 +138,14 @@ bool Process::check_kind(const std::string& name, const LoadedObject& object, Re
   const bool is_process = !is_running_ && &object == &objects_.front();
   const bool is_too_late = elf.refuses_dlopen && is_running_ && target_.libc == "glibc";
   const bool is_other = elf.type != ET_DYN && elf.type != ET_EXEC;
-  const char* refusal = is_other                  ? "only ET_DYN and ET_EXEC can be loaded"
-                        : is_process              ? nullptr
-                        : !elf.has_segments       ? "object file has no loadable segments"
-                        : elf.type == ET_EXEC     ? "cannot dynamically load executable"
-                        : !elf.has_dynamic        ? "object file has no dynamic section"
-                        : elf.is_program          ? "cannot dynamically load position-independent executable"
-                        : is_too_late             ? "shared object cannot be dlopen()ed"
-                                                  : nullptr;
+  const char* refusal = is_other              ? "only ET_DYN and ET_EXEC can be loaded"
+                        : is_process          ? nullptr
+                        : !elf.has_segments   ? "object file has no loadable segments"
+                        : elf.type == ET_EXEC ? "cannot dynamically load executable"
+                        : !elf.has_dynamic    ? "object file has no dynamic section"
+                        : elf.is_program      ? "cannot dynamically load position-independent executable"
+                        : is_too_late         ? "shared object cannot be dlopen()ed"
+                                              : nullptr;
   if (!refusal) return true;
   failure.failure = LoadFailure::kNotShared;
   failure.library = object.path;
@@ -259,20 +259,21 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
 }
 
 void Process::try_open(const std::string& path, const ElfFile* elf) {
-  const std::size_t before = objects_.size();
+  const Mark before = mark();
   Opened opened = open(path, elf);
   if (opened.failure.failure == LoadFailure::kNone) relocate(opened, true);
-  if (opened.failure.failure != LoadFailure::kNone) objects_.resize(before);
+  if (opened.failure.failure != LoadFailure::kNone) roll_back(before);
 }
 
 Process::Mark Process::mark() const {
-  Mark out{objects_.size(), {}};
+  Mark out{objects_.size(), {}, block_};
   for (const LoadedObject& object : objects_) out.names.push_back(object.names.size());
   return out;
 }
 
 void Process::roll_back(const Mark& mark) {
   objects_.resize(mark.objects);
+  block_ = mark.block;
   for (std::size_t i = 0; i < mark.objects; ++i) objects_[i].names.resize(mark.names[i]);
 }
 
@@ -290,6 +291,11 @@ LoadedObject* Process::first_found(const std::string& name) {
 void Process::begin() {
   is_running_ = true;
   has_program_ = !objects_.empty();
+  for (LoadedObject& object : objects_) {
+    block_.add(object.elf->thread_data);
+    object.is_in_static_block = true;
+  }
+  block_.begin(target_);
   has_executable_stack_ =
       std::any_of(objects_.begin(), objects_.end(), [](const LoadedObject& o) { return o.elf->executable_stack; });
 }
@@ -326,9 +332,9 @@ bool Process::defines(const LoadedObject& object, const ElfSymbol& wanted) {
   return false;
 }
 
-const LoadedObject* Process::definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope) {
+LoadedObject* Process::definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope) {
   for (const std::vector<LoadedObject*>* list : {&std::as_const(global_), &scope})
-    for (const LoadedObject* object : *list)
+    for (LoadedObject* object : *list)
       if (defines(*object, symbol)) return object;
   return nullptr;
 }
@@ -342,11 +348,30 @@ bool Process::check_answer(const LoadedObject& asks, const ElfSymbol& symbol, co
   if (!is_strict || symbol.version.empty() || answers.elf->has_symbol_versions ||
       !goes_by(answers, symbol.version_library))
     return true;
-  stop_loader(asks, answers.path, symbol.version,
-              "dl-lookup.c: check_match: Assertion `version->filename == NULL || ! _dl_name_match_p (version->filename, "
-              "map)'",
-              failure);
+  stop_loader(
+      asks, answers.path, symbol.version,
+      "dl-lookup.c: check_match: Assertion `version->filename == NULL || ! _dl_name_match_p (version->filename, "
+      "map)'",
+      failure);
   return false;
+}
+
+// The data of whoever defines what is asked for moves into the block, if it is not there.
+bool Process::place_thread_data(LoadedObject& object, const std::vector<LoadedObject*>& scope, Resolution& failure) {
+  for (const ThreadUse& use : object.elf->thread_uses) {
+    LoadedObject* owner = use.symbol == ThreadUse::kOwn ? &object : definer(object.elf->symbols[use.symbol], scope);
+    if (!owner || owner->is_in_static_block) continue;
+    const bool is_placed = block_.take(owner->elf->thread_data, use.can_do_without);
+    owner->is_in_static_block |= is_placed;
+    if (is_placed || use.can_do_without) continue;
+    failure.failure = LoadFailure::kStaticBlock;
+    failure.object = object.path;
+    failure.object_elf = object.elf;
+    failure.library = owner->path;
+    failure.message = owner->path + ": cannot allocate memory in static TLS block";
+    return false;
+  }
+  return true;
 }
 
 void Process::relocate(Opened& opened, bool report) {
@@ -362,8 +387,12 @@ void Process::relocate(Opened& opened, bool report) {
   for (LoadedObject* object : order) {
     if (object->relocated) continue;
     object->relocated = true;
+    Resolution ignored;
+    Resolution& failure = report ? opened.failure : ignored;
+    // What is there from the beginning has its place: begin().
+    const bool has_place = !is_running_ || place_thread_data(*object, opened.scope, failure);
     if (!report) continue;
-    Resolution& failure = opened.failure;
+    if (!has_place) return;
     for (const uint32_t index : object->elf->relocated) {
       const ElfSymbol& symbol = object->elf->symbols[index];
       if (symbol.binding == STB_LOCAL || symbol.defined) continue;

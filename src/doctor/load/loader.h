@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "doctor/load/resolve.h"
+#include "doctor/load/static_block.h"
 
 namespace doctor {
 
@@ -19,6 +20,7 @@ struct LoadedObject {
   LoadedObject* loader = nullptr;  // who asked first
   std::vector<LoadedObject*> needed;
   bool relocated = false;
+  bool is_in_static_block = false;  // its thread-local data
 };
 
 class Process {
@@ -39,6 +41,7 @@ class Process {
   struct Mark {
     std::size_t objects;
     std::vector<std::size_t> names;  // of each object
+    StaticBlock block;
   };
   Mark mark() const;
   void roll_back(const Mark& mark);
@@ -73,8 +76,9 @@ class Process {
   bool check_kind(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_versions(const LoadedObject& object, Resolution& failure);
+  bool place_thread_data(LoadedObject& object, const std::vector<LoadedObject*>& scope, Resolution& failure);
   bool defines(const LoadedObject& object, const ElfSymbol& symbol);
-  const LoadedObject* definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);
+  LoadedObject* definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);
   bool check_answer(const LoadedObject& asks, const ElfSymbol& symbol, const LoadedObject& answers,
                     Resolution& failure) const;
   const std::unordered_multimap<std::string_view, const ElfSymbol*>& exports(const ElfFile* elf);
@@ -83,6 +87,7 @@ class Process {
   std::map<std::string, const ElfFile*> beside_;
   std::deque<LoadedObject> objects_;
   std::vector<LoadedObject*> global_;
+  StaticBlock block_;
   bool is_running_ = false, has_program_ = false, has_executable_stack_ = false;
   std::unordered_map<const ElfFile*, std::unordered_multimap<std::string_view, const ElfSymbol*>> exports_;
 };

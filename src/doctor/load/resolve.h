@@ -22,6 +22,7 @@ enum class LoadFailure {
   kExecutableStack,
   kVersionMissing,
   kLoaderStops,
+  kStaticBlock,
   kUndefinedSymbol
 };
 
@@ -36,7 +37,8 @@ struct Resolution {
   std::string message;
   std::string object;  // path of the file that asked
   const ElfFile* object_elf = nullptr;
-  std::string library, version;        // kNotShared, kNeededMissing, kDamaged, kExecutableStack: the library; of a version: both
+  std::string library,
+      version;  // kNotShared, kNeededMissing, kDamaged, kExecutableStack, kStaticBlock: the library; of a version: both
   std::vector<std::string> searched;   // kNeededMissing: where it was looked for
   std::vector<MissingSymbol> missing;  // kUndefinedSymbol: the one in the message, then others of the same file
   std::vector<std::pair<std::string, std::string>>

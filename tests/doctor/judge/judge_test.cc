@@ -238,6 +238,23 @@ std::vector<Case> loader_cases() {
   };
   out.push_back({"NO_DLOPEN", "ImportError: libodd.so.1: shared object cannot be dlopen()ed", not_later(""),
                  not_later("/lib/libodd.so.1")});
+  // Thread-local data that must lie in the loader's block, whose rest is small; TLSDESC can do without.
+  const auto thread_data = [](doctor::ThreadData data, bool can_do_without, const char* machine = "x86_64") {
+    return [=] {
+      Inspection i = module({{"libc.so.6"}, {}, {}, {}}, "m.so", machine);
+      i.binaries[0].elf.thread_data = data;
+      i.binaries[0].elf.thread_uses = {{doctor::ThreadUse::kOwn, can_do_without}};
+      return on_node(i, [&](Node& node) {
+        for (auto& [path, elf] : node.libraries->files) elf.machine = i.binaries[0].elf.machine;
+        node.target.machine = machine;
+      });
+    };
+  };
+  const char* full = "ImportError: /site/m.so: cannot allocate memory in static TLS block";
+  out.push_back({"STATIC_TLS", full, thread_data({1800, 8}, false), thread_data({1600, 8}, false)});
+  out.push_back({"STATIC_TLS", full, thread_data({1800, 8}, false), thread_data({1800, 8}, true)});
+  out.push_back({"STATIC_TLS", full, thread_data({8, 128}, false), thread_data({8, 64}, false)});
+  out.push_back({"STATIC_TLS", full, thread_data({8, 64}, false, "aarch64"), thread_data({8, 32}, false, "aarch64")});
   out.push_back({"SO_SOABI", "looks for cpython-312",
                  [] { return on_node(module({}, "m.cpython-311-x86_64-linux-gnu.so")); }, ok});
   out.push_back(

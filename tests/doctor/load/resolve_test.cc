@@ -227,7 +227,7 @@ TEST(Resolve, VersionsThatEndTheProcess) {
   EXPECT_FALSE(ends(at + "/a.so"));
   compile(library, source, flags + "-nostdlib");
   EXPECT_EQ(predicted(at + "/a.so") == doctor::LoadFailure::kLoaderStops, ends(at + "/a.so"));
-  EXPECT_EQ(ends(at + "/a.so"), world.target.libc_version < support::Version{{2, 41}});
+  EXPECT_EQ(ends(at + "/a.so"), world.target.libc_version < support::parse_version("2.41"));
   world.target.libc_version = {};
 }
 
@@ -343,6 +343,37 @@ TEST(Resolve, LibrariesThatAreNotOpenedLater) {
   world.target.loader.preload = {at + "/libdep.so.1"};
   world.expect_truth(at + "/a.so", "", {}, "LD_PRELOAD=" + at + "/libdep.so.1");
   world.target.loader.preload.clear();
+}
+
+// Thread-local data of the initial-exec model has its place in a block with little room for what is opened later.
+TEST(Resolve, ThreadLocalDataThatHasNoPlace) {
+  World& world = ::world();
+  const std::string at = world.folder / "threads", full = ": cannot allocate memory in static TLS block";
+  const auto library = [&](const std::string& name, const std::string& data, const std::string& model) {
+    const std::string path = at + "/" + name + ".so";
+    compile(path, "__thread char " + data + "; char* get_" + name + "(void) { return " + name + "; }",
+            std::string(kLibrary) + "-ftls-model=" + model);
+    return path;
+  };
+  world.target.libraries = doctor::disk_libraries();
+  const std::string small = library("small", "small[1200]", "initial-exec");
+  world.expect_truth(small, "");
+  const std::string large = library("large", "large[4000]", "initial-exec");
+  world.expect_truth(large, large + full);
+  world.expect_truth(library("elsewhere", "elsewhere[4000]", "global-dynamic"), "");
+  const std::string wide = library("wide", "wide[8] __attribute__((aligned(256)))", "initial-exec");
+  world.expect_truth(wide, wide + full);
+  // Two that fit alone do not fit together; what is preloaded has its place before the program begins.
+  const std::string second = library("second", "second[1200]", "initial-exec");
+  world.expect_truth(second, second + full, {small});
+  world.target.loader.preload = {large};
+  world.expect_truth(large, "", {}, "LD_PRELOAD=" + large);
+  world.target.loader.preload.clear();
+  // The data of the library that defines the symbol counts, not of the one that asks.
+  const std::string asks = at + "/asks.so";
+  compile(asks, "extern __thread char elsewhere[]; char* f(void) { return elsewhere; }",
+          std::string(kLibrary) + "-ftls-model=initial-exec " + at + "/elsewhere.so");
+  world.expect_truth(asks, at + "/elsewhere.so" + full);
 }
 
 TEST(Resolve, EachFileOfASessionIsTheOnlyOne) {

@@ -79,6 +79,8 @@ void ElfReader::read_segments() {
     segments_.push_back({MICA_ELF_FIELD(f, format_, Phdr, p_type), MICA_ELF_FIELD(f, format_, Phdr, p_flags),
                          MICA_ELF_FIELD(f, format_, Phdr, p_offset), MICA_ELF_FIELD(f, format_, Phdr, p_vaddr),
                          MICA_ELF_FIELD(f, format_, Phdr, p_filesz)});
+    if (segments_.back().type == PT_TLS)
+      elf_.thread_data = {MICA_ELF_FIELD(f, format_, Phdr, p_memsz), MICA_ELF_FIELD(f, format_, Phdr, p_align)};
     if (segments_.back().type == PT_GNU_STACK && (segments_.back().flags & PF_X)) elf_.executable_stack = true;
   }
   elf_.has_segments =

@@ -36,6 +36,18 @@ struct VersionNeed {
   bool weak = false;
 };
 
+// Thread-local data (PT_TLS), a copy of which each thread has.
+struct ThreadData {
+  uint64_t bytes = 0, align = 1;
+};
+
+// A relocation that wants such data at a fixed distance from the thread's pointer.
+struct ThreadUse {
+  static constexpr uint32_t kOwn = 0xffffffff;
+  uint32_t symbol = kOwn;       // index into symbols, or the file's own data
+  bool can_do_without = false;  // it asks for the distance by a function (TLSDESC), which has another way
+};
+
 struct ElfSection {
   std::string_view name;
   uint32_t type = 0;
@@ -50,8 +62,8 @@ struct ElfFile {
   uint16_t type = 0, machine = 0;  // ET_*, EM_*
   uint32_t version = 0, flags = 0;
   bool has_dynamic = false;
-  bool is_program = false;   // position-independent, and meant to be started (DF_1_PIE)
-  bool has_segments = true;  // something that would be loaded (PT_LOAD)
+  bool is_program = false;      // position-independent, and meant to be started (DF_1_PIE)
+  bool has_segments = true;     // something that would be loaded (PT_LOAD)
   bool refuses_dlopen = false;  // linked to be loaded with a program, not later (DF_1_NOOPEN)
   std::string_view interpreter, soname, rpath, runpath;
   std::vector<std::string_view> needed;    // in order
@@ -60,6 +72,8 @@ struct ElfFile {
   bool has_symbol_versions = true;  // a version beside each symbol (DT_VERSYM), be it only that it has none
   std::vector<ElfSymbol> symbols;   // the dynamic ones, without the null symbol
   std::vector<uint32_t> relocated;  // indices into symbols, in the order the loader first looks them up
+  ThreadData thread_data;
+  std::vector<ThreadUse> thread_uses;  // each once
   bool bind_now = false, text_relocations = false, executable_stack = false;
   std::vector<ElfSection> sections;   // empty if the headers were stripped
   std::string build_id;               // hex

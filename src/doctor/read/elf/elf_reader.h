@@ -62,6 +62,7 @@ class ElfReader {
   uint64_t gnu_hash_count();
   void read_symbols();
   void read_relocations();
+  void note_thread_use(uint64_t type, uint64_t symbol);
   void relocate(int64_t tag, uint64_t size, std::size_t stride, std::vector<bool>& seen, uint64_t& left);
 
   ByteSource& source_;
@@ -75,6 +76,7 @@ class ElfReader {
   std::string_view names_;
   std::map<int64_t, uint64_t> dynamic_;
   std::map<uint64_t, VersionName> version_names_;
+  std::vector<bool> thread_uses_seen_;  // of no symbol and of each, fixed and by a function
 };
 
 }  // namespace doctor

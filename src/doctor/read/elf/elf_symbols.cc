@@ -132,11 +132,25 @@ void ElfReader::read_symbols() {
 // glibc's order: DT_REL or DT_RELA, then the table for calls.
 void ElfReader::read_relocations() {
   std::vector<bool> seen(elf_.symbols.size() + 1);
+  thread_uses_seen_.resize(2 * seen.size());
   uint64_t left = kMaxRelocations;
   relocate(DT_REL, dynamic(DT_RELSZ), MICA_ELF_SIZE(format_, Rel), seen, left);
   relocate(DT_RELA, dynamic(DT_RELASZ), MICA_ELF_SIZE(format_, Rela), seen, left);
   relocate(DT_JMPREL, dynamic(DT_PLTRELSZ),
            dynamic(DT_PLTREL) == DT_REL ? MICA_ELF_SIZE(format_, Rel) : MICA_ELF_SIZE(format_, Rela), seen, left);
+}
+
+void ElfReader::note_thread_use(uint64_t type, uint64_t symbol) {
+  const bool is_x86 = elf_.machine == EM_X86_64, is_arm = elf_.machine == EM_AARCH64;
+  const bool is_fixed = (is_x86 && type == R_X86_64_TPOFF64) || (is_arm && type == R_AARCH64_TLS_TPREL);
+  const bool by_function = (is_x86 && type == R_X86_64_TLSDESC) || (is_arm && type == R_AARCH64_TLSDESC);
+  if (!is_fixed && !by_function) return;
+  // Without a symbol, or with one of its own, it is the file's own data.
+  const bool is_own = symbol == 0 || symbol > elf_.symbols.size() || elf_.symbols[symbol - 1].binding == STB_LOCAL;
+  const std::size_t place = 2 * (is_own ? 0 : symbol) + by_function;
+  if (thread_uses_seen_[place]) return;
+  thread_uses_seen_[place] = true;
+  elf_.thread_uses.push_back({is_own ? ThreadUse::kOwn : uint32_t(symbol - 1), by_function});
 }
 
 void ElfReader::relocate(int64_t tag, uint64_t size, std::size_t stride, std::vector<bool>& seen, uint64_t& left) {
@@ -154,6 +168,7 @@ void ElfReader::relocate(int64_t tag, uint64_t size, std::size_t stride, std::ve
       const uint64_t info =
           format_.is_64 ? ElfFields(raw, format_).read(i + 8, 8) : ElfFields(raw, format_).read(i + 4, 4);
       const uint64_t symbol = format_.is_64 ? info >> 32 : info >> 8;
+      note_thread_use(format_.is_64 ? info & 0xffffffff : info & 0xff, symbol);
       if (symbol == 0 || symbol >= seen.size() || seen[symbol]) continue;
       seen[symbol] = true;
       elf_.relocated.push_back(uint32_t(symbol - 1));
