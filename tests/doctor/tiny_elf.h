@@ -24,7 +24,7 @@ struct Library {
 class ElfWriter {
  public:
   std::string write(const Library& library) {
-    const std::size_t header = sizeof(Elf64_Ehdr) + 2 * sizeof(Elf64_Phdr);
+    const std::size_t header = sizeof(Elf64_Ehdr) + 3 * sizeof(Elf64_Phdr);
     bytes_.assign(header, '\0');
     strings_.assign(1, '\0');
     std::vector<Elf64_Sym> symbols(1);
@@ -115,13 +115,15 @@ class ElfWriter {
     header.e_phoff = sizeof header;
     header.e_ehsize = sizeof header;
     header.e_phentsize = sizeof(Elf64_Phdr);
-    header.e_phnum = 2;
-    Elf64_Phdr segments[2] = {};
+    header.e_phnum = 3;
+    Elf64_Phdr segments[3] = {};
     segments[0].p_type = PT_LOAD;
     segments[0].p_filesz = segments[0].p_memsz = bytes_.size();
     segments[1].p_type = PT_DYNAMIC;
     segments[1].p_offset = segments[1].p_vaddr = dynamic_at;
     segments[1].p_filesz = segments[1].p_memsz = dynamic_size;
+    segments[2].p_type = PT_GNU_STACK;
+    segments[2].p_flags = PF_R | PF_W;
     std::memcpy(bytes_.data(), &header, sizeof header);
     std::memcpy(bytes_.data() + sizeof header, segments, sizeof segments);
   }

@@ -23,6 +23,7 @@ class InstalledModules;  // doctor/judge/imports/installed_modules.h
 struct LoaderFacts {
   std::vector<std::string> library_path;                   // LD_LIBRARY_PATH; an empty entry is the current folder
   std::vector<std::string> preload;                        // LD_PRELOAD: names or paths
+  std::string tunables;                                    // GLIBC_TUNABLES
   std::vector<std::pair<std::string, std::string>> cache;  // ld.so.cache of this machine type: soname, path
   std::vector<std::string> default_folders;                // "/lib/x86_64-linux-gnu", ..., "/lib", "/usr/lib"
 };

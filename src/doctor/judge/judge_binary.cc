@@ -52,6 +52,11 @@ void judge_python(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
 
 }  // namespace
 
+std::string stack_evidence(const ElfFile& elf) {
+  return elf.says_nothing_of_stack ? "without PT_GNU_STACK, which counts as RWE on " + machine_name(elf)
+                                   : std::string("PT_GNU_STACK is RWE");
+}
+
 void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Verdict>& out) {
   if (binary.cubin || binary.bare_fatbin) return;
   judge_python(binary, facts, out);
@@ -80,7 +85,7 @@ void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
                       .cause = "A part of it (usually assembler without a .note.GNU-stack section) asks for an "
                                "executable stack; glibc 2.41 and later, and hardened kernels, refuse to load it.",
                       .fix = "patchelf --clear-execstack " + printable(base_name(binary.path)),
-                      .evidence = {"PT_GNU_STACK is RWE"}}));
+                      .evidence = {stack_evidence(binary.elf)}}));
   bool specific = false, family = false;
   for (const GpuGroup& group : facts.gpu.groups)
     for (const FatbinEntry& entry : group.entries) {

@@ -2,12 +2,16 @@
 // A binary, judged alone.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "doctor/facts/facts.h"
 #include "doctor/verdict/verdict.h"
 
 namespace doctor {
+
+// Why its stack is taken for an executable one.
+std::string stack_evidence(const ElfFile& elf);
 
 // Appends what it finds.
 void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Verdict>& out);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "doctor/facts/cpython_abi.h"
+#include "doctor/judge/judge_binary.h"
 #include "doctor/read/python/outline.h"
 #include "doctor/tables/torch_symbols.h"
 #include "support/text.h"
@@ -180,7 +181,7 @@ class LoadJudge {
                                target_.libc_version.text() + " gives to nothing that is opened later.",
                            "patchelf --clear-execstack " + printable(result_.library) +
                                ", or a newer build; for a while: export GLIBC_TUNABLES=glibc.rtld.execstack=2",
-                           {"PT_GNU_STACK is RWE"});
+                           {stack_evidence(*result_.object_elf)});
     verdict.severity = Severity::kError;
     return verdict;
   }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "doctor/load/library_store.h"
+#include "doctor/load/tunables.h"
 #include "support/text.h"
 
 namespace doctor {
@@ -158,6 +159,7 @@ bool Process::check_stack(const std::string& name, const LoadedObject& object, R
   const bool gives_none = target_.libc == "glibc" && target_.libc_version >= Version{{2, 41}};
   if (!gives_none || !is_running_ || has_executable_stack_ || !object.elf->executable_stack) return true;
   failure.failure = LoadFailure::kExecutableStack;
+  failure.object_elf = object.elf;
   failure.library = object.path;
   failure.message = printable(name) + ": cannot enable executable stack as shared object requires: Invalid argument";
   return false;
@@ -296,7 +298,9 @@ void Process::begin() {
     object.is_in_static_block = true;
   }
   block_.begin(target_);
+  // Each of these can have asked for such a stack, and so can the user (since 2.42, and in later builds of 2.41).
   has_executable_stack_ =
+      tunable(target_.loader.tunables, "glibc.rtld.execstack") == uint64_t(2) ||
       std::any_of(objects_.begin(), objects_.end(), [](const LoadedObject& o) { return o.elf->executable_stack; });
 }
 

@@ -35,8 +35,8 @@ struct MissingSymbol {
 struct Resolution {
   LoadFailure failure = LoadFailure::kNone;
   std::string message;
-  std::string object;  // path of the file that asked
-  const ElfFile* object_elf = nullptr;
+  std::string object;                   // path of the file that asked
+  const ElfFile* object_elf = nullptr;  // its contents; of kExecutableStack, the library's
   std::string library,
       version;  // kNotShared, kNeededMissing, kDamaged, kExecutableStack, kStaticBlock: the library; of a version: both
   std::vector<std::string> searched;   // kNeededMissing: where it was looked for

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "doctor/load/tunables.h"
+
 namespace doctor {
 
 namespace {
@@ -30,8 +32,10 @@ void StaticBlock::begin(const Environment& target) {
   const bool is_x86 = target.machine == "x86_64";
   is_known_ = target.libc == "glibc" && (is_x86 || target.machine == "aarch64");
   align_ = std::max<uint64_t>(align_, is_x86 ? 64 : 32);
-  size_ = rounded_up(used_ + kSurplus, align_);
-  share_ = target.libc_version.known() && target.libc_version < Version{{2, 32}} ? kSurplus : kShare;
+  const bool has_share = !target.libc_version.known() || target.libc_version >= Version{{2, 32}};
+  const auto tuned = tunable(target.loader.tunables, "glibc.rtld.optional_static_tls");
+  share_ = has_share ? bounded(tuned.value_or(kShare)) : kSurplus;
+  size_ = rounded_up(used_ + (has_share ? kSurplus - kShare + share_ : kSurplus), align_);
 }
 
 bool StaticBlock::take(const ThreadData& data, bool can_do_without) {

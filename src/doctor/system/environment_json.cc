@@ -169,6 +169,7 @@ void read_gpus(const Fields& all, const std::string& name, Environment& out) {
 void read_loader(const Fields& loader, Environment& out) {
   out.loader.library_path = loader.texts("library_path");
   out.loader.preload = loader.texts("preload");
+  out.loader.tunables = loader.text("tunables");
   out.loader.default_folders = loader.texts("default_folders");
   for (const json& pair : loader.list("cache")) {
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
@@ -222,6 +223,7 @@ std::string export_environment(const Environment& target, const Files& files) {
               {"loader",
                {{"library_path", target.loader.library_path},
                 {"preload", target.loader.preload},
+                {"tunables", target.loader.tunables},
                 {"default_folders", target.loader.default_folders},
                 {"cache", target.loader.cache}}}};
   for (const Gpu& gpu : target.gpus)

@@ -65,6 +65,7 @@ void read_loader(const Outlook& outlook, HostFacts& host) {
   for (const std::string& name : split(preload, ' '))
     if (!name.empty())
       host.loader.preload.push_back(name.find('/') == name.npos ? name : join_path(outlook.folder, name));
+  host.loader.tunables = outlook.variable("GLIBC_TUNABLES");
   if (const auto cache = files.resolve("/etc/ld.so.cache")) {
     try {
       FileSource source(files.on_disk(*cache));

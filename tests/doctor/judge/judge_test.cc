@@ -219,6 +219,22 @@ std::vector<Case> loader_cases() {
   out.push_back({"EXECUTABLE_STACK", "ImportError: libodd.so.1: cannot enable executable stack",
                  [=] { return on_node(with_stack("libodd.so.1"), glibc("2.42")); },
                  [=] { return on_node(with_stack("libodd.so.1"), glibc("2.40")); }});
+  const auto tuned = [=](const char* tunables) {
+    return [=](Node& node) {
+      glibc("2.42")(node);
+      node.target.loader.tunables = tunables;
+    };
+  };
+  out.push_back({"EXECUTABLE_STACK", "ImportError: libodd.so.1: cannot enable executable stack",
+                 [=] { return on_node(with_stack("libodd.so.1"), tuned("glibc.rtld.execstack=1")); },
+                 [=] { return on_node(with_stack("libodd.so.1"), tuned("a=1:glibc.rtld.execstack=2")); }});
+  out.push_back({"EXECUTABLE_STACK", "without PT_GNU_STACK, which counts as RWE on x86_64",
+                 [=] {
+                   Inspection i = with_stack("libc.so.6");
+                   i.binaries[0].elf.says_nothing_of_stack = true;
+                   return alone(i);
+                 },
+                 [=] { return alone(with_stack("libc.so.6")); }, Severity::kWarning});
   // What LD_PRELOAD names is there before the program begins, and gives it such a stack.
   const auto preloaded = [=](Node& node) {
     glibc("2.42")(node);
@@ -239,7 +255,8 @@ std::vector<Case> loader_cases() {
   out.push_back({"NO_DLOPEN", "ImportError: libodd.so.1: shared object cannot be dlopen()ed", not_later(""),
                  not_later("/lib/libodd.so.1")});
   // Thread-local data that must lie in the loader's block, whose rest is small; TLSDESC can do without.
-  const auto thread_data = [](doctor::ThreadData data, bool can_do_without, const char* machine = "x86_64") {
+  const auto thread_data = [](doctor::ThreadData data, bool can_do_without, const char* machine = "x86_64",
+                              const char* tunables = "") {
     return [=] {
       Inspection i = module({{"libc.so.6"}, {}, {}, {}}, "m.so", machine);
       i.binaries[0].elf.thread_data = data;
@@ -247,6 +264,8 @@ std::vector<Case> loader_cases() {
       return on_node(i, [&](Node& node) {
         for (auto& [path, elf] : node.libraries->files) elf.machine = i.binaries[0].elf.machine;
         node.target.machine = machine;
+        node.target.libc_version = parse_version("2.36");
+        node.target.loader.tunables = tunables;
       });
     };
   };
@@ -255,6 +274,8 @@ std::vector<Case> loader_cases() {
   out.push_back({"STATIC_TLS", full, thread_data({1800, 8}, false), thread_data({1800, 8}, true)});
   out.push_back({"STATIC_TLS", full, thread_data({8, 128}, false), thread_data({8, 64}, false)});
   out.push_back({"STATIC_TLS", full, thread_data({8, 64}, false, "aarch64"), thread_data({8, 32}, false, "aarch64")});
+  out.push_back({"STATIC_TLS", full, thread_data({1800, 8}, false, "x86_64", "glibc.rtld.optional_static_tls=0x200"),
+                 thread_data({1800, 8}, false, "x86_64", "glibc.rtld.optional_static_tls=2000")});
   out.push_back({"SO_SOABI", "looks for cpython-312",
                  [] { return on_node(module({}, "m.cpython-311-x86_64-linux-gnu.so")); }, ok});
   out.push_back(

@@ -366,6 +366,9 @@ TEST(Resolve, ThreadLocalDataThatHasNoPlace) {
   // Two that fit alone do not fit together; what is preloaded has its place before the program begins.
   const std::string second = library("second", "second[1200]", "initial-exec");
   world.expect_truth(second, second + full, {small});
+  world.target.loader.tunables = "glibc.rtld.optional_static_tls=5000";
+  world.expect_truth(large, "", {}, "GLIBC_TUNABLES=" + world.target.loader.tunables);
+  world.target.loader.tunables.clear();
   world.target.loader.preload = {large};
   world.expect_truth(large, "", {}, "LD_PRELOAD=" + large);
   world.target.loader.preload.clear();

@@ -100,6 +100,29 @@ TEST(Elf, NeedsNoSectionHeaders) {
   expect_all_there(elf);
 }
 
+// A file that says nothing of its stack gets an executable one on x86_64, and none on aarch64.
+TEST(Elf, WhatItSaysOfItsStack) {
+  std::string bytes = compiled().bytes;
+  const auto is_executable = [&](uint16_t machine) {
+    std::memcpy(bytes.data() + offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
+    return parse(bytes).executable_stack;
+  };
+  EXPECT_FALSE(is_executable(EM_X86_64));
+  EXPECT_FALSE(is_executable(EM_AARCH64));
+  EXPECT_FALSE(parse(bytes).says_nothing_of_stack);
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  for (std::size_t i = 0; i < header.e_phnum; ++i) {
+    char* segment = bytes.data() + header.e_phoff + i * sizeof(Elf64_Phdr);
+    uint32_t type;
+    std::memcpy(&type, segment, sizeof type);
+    if (type == PT_GNU_STACK) std::memset(segment, 0, sizeof type);
+  }
+  EXPECT_TRUE(is_executable(EM_X86_64));
+  EXPECT_FALSE(is_executable(EM_AARCH64));
+  EXPECT_TRUE(parse(bytes).says_nothing_of_stack);
+}
+
 TEST(Elf, CopiesShareTheirStrings) {
   ElfFile copy;
   {

@@ -532,6 +532,7 @@ TEST(Target, IsTheSameAfterAFile) {
       kSite + "/torch/lib/libtorch_global_deps.so",
       {.soname = "libtorch_global_deps.so", .needed = {"libblas-1.so"}, .runpath = "$ORIGIN/../../torch.libs"});
   system.library(kSite + "/torch.libs/libblas-1.so", {.soname = "libblas-1.so"});
+  system.set("GLIBC_TUNABLES", "glibc.rtld.execstack=2");
   const Survey found = survey(system.outlook());
   const Environment here = environment_of(found, &found.pythons.at(0));
   const std::string text = export_environment(here, found.outlook.files);
@@ -541,6 +542,7 @@ TEST(Target, IsTheSameAfterAFile) {
   EXPECT_EQ(there.glibcxx, parse_version("3.4.30"));
   EXPECT_EQ(there.driver, parse_version("580.95.05"));
   EXPECT_EQ(there.loader.default_folders, here.loader.default_folders);
+  EXPECT_EQ(there.loader.tunables, "glibc.rtld.execstack=2");
   ASSERT_TRUE(there.python && there.torch);
   EXPECT_EQ(there.python->soabi, "cpython-312-x86_64-linux-gnu");
   EXPECT_EQ(there.python->site_packages, here.python->site_packages);

@@ -74,6 +74,7 @@ void ElfReader::read_header() {
 void ElfReader::read_segments() {
   const std::size_t stride = MICA_ELF_SIZE(format_, Phdr);
   const auto raw = bytes({segments_at_.offset, segments_at_.size * stride}, "the table of program headers");
+  std::optional<uint64_t> stack_flags;
   for (std::size_t at = 0; at + stride <= raw.size(); at += stride) {
     const ElfFields f = fields(raw, at);
     segments_.push_back({MICA_ELF_FIELD(f, format_, Phdr, p_type), MICA_ELF_FIELD(f, format_, Phdr, p_flags),
@@ -81,8 +82,13 @@ void ElfReader::read_segments() {
                          MICA_ELF_FIELD(f, format_, Phdr, p_filesz)});
     if (segments_.back().type == PT_TLS)
       elf_.thread_data = {MICA_ELF_FIELD(f, format_, Phdr, p_memsz), MICA_ELF_FIELD(f, format_, Phdr, p_align)};
-    if (segments_.back().type == PT_GNU_STACK && (segments_.back().flags & PF_X)) elf_.executable_stack = true;
+    if (segments_.back().type == PT_GNU_STACK) stack_flags = segments_.back().flags;
   }
+  // Where a file says nothing of its stack, glibc takes it for an executable one, but not on newer machines (aarch64).
+  constexpr std::array<uint16_t, 4> kExecutableUnlessSaid = {EM_386, EM_X86_64, EM_ARM, EM_S390};
+  const bool is_old = std::count(kExecutableUnlessSaid.begin(), kExecutableUnlessSaid.end(), elf_.machine) > 0;
+  elf_.says_nothing_of_stack = !stack_flags;
+  elf_.executable_stack = stack_flags ? (*stack_flags & PF_X) != 0 : is_old && !segments_.empty();
   elf_.has_segments =
       std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.type == PT_LOAD; });
 }

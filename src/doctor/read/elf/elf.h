@@ -75,9 +75,10 @@ struct ElfFile {
   ThreadData thread_data;
   std::vector<ThreadUse> thread_uses;  // each once
   bool bind_now = false, text_relocations = false, executable_stack = false;
-  std::vector<ElfSection> sections;   // empty if the headers were stripped
-  std::string build_id;               // hex
-  std::vector<std::string> problems;  // what was cut off, inconsistent or over a limit; the rest still stands
+  bool says_nothing_of_stack = false;  // no PT_GNU_STACK
+  std::vector<ElfSection> sections;    // empty if the headers were stripped
+  std::string build_id;                // hex
+  std::vector<std::string> problems;   // what was cut off, inconsistent or over a limit; the rest still stands
 };
 
 // Throws ReadError if it is no ELF file or its headers lead nowhere.
