@@ -289,13 +289,22 @@ std::span<const KnownFailure> known_loader_failures() {
        "it looked"},
       {"GLIBC_TOO_OLD",
        Role::kCause,
-       {"version 'GLIBC_{version}' not found", "undefined reference to '{symbol@}@GLIBC_{version}'"},
-       {},
+       {"version 'GLIBC_{version}' not found"},
+       {"version 'GLIBC_{version}' not found (...flash_attn"},
        "The file was built on a system whose C library is newer than the one here; a C library cannot be replaced by "
        "pip. Official flash-attn wheels from 2.8.0 on need GLIBC_2.32 (Ubuntu 20.04 has 2.31, RHEL 8 has 2.28); "
        "2.7.4.post1 is the last one built on an older system.",
        "build it here, against this C library: mica build flash-attn; or {pip} install 'flash-attn==2.7.4.post1' "
        "--no-build-isolation; or a container of a newer system"},
+      {"GLIBC_TOO_OLD",
+       Role::kCause,
+       {"version 'GLIBC_{version}' not found", "undefined reference to '{symbol@}@GLIBC_{version}'"},
+       {},
+       "The file was built on a system whose C library is newer than the one here: it asks for {version}. A C library "
+       "cannot be replaced by pip.",
+       "take a wheel for an older system (manylinux_2_28: the number is the C library's, `ldd --version` says the one "
+       "here), often an older release; or build it here: {pip} install --force-reinstall --no-deps --no-binary :all: "
+       "PACKAGE; or a container of a newer system"},
       {"GLIBCXX_TOO_OLD",
        Role::kCause,
        {"version 'GLIBCXX_{version}' not found", "version 'CXXABI_{version}' not found"},

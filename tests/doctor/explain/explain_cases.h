@@ -120,6 +120,9 @@ inline const std::vector<Case>& all() {
        "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.32' not found (required by "
        "/home/u/.venv/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so)",
        "2.7.4.post1"},
+      {"glibc_other", "GLIBC_TOO_OLD",
+       "ImportError: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by /x/site-packages/other/_C.so)",
+       "manylinux_2_28"},
       {"glibc_quotes", "GLIBC_TOO_OLD",
        "ImportError: /lib64/libc.so.6: version ‘GLIBC_2.32’ not found (required by /x/flash_attn_2_cuda.so)"},
       {"glibcxx", "GLIBCXX_TOO_OLD",

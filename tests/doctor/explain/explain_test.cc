@@ -273,6 +273,17 @@ TEST(Explain, NotInThisTextOnlyIfItIsNot) {
   EXPECT_NE(with.evidence.back().find("half3"), std::string::npos);
 }
 
+TEST(Explain, WhatIsAdvisedForFlashAttnIsForItAlone) {
+  const auto advises = [](const std::string& file) {
+    const Verdict verdict =
+        explain("ImportError: /lib64/libc.so.6: version `GLIBC_2.32' not found (required by " + file + ")\n")
+            .verdicts.at(0);
+    return (verdict.cause + verdict.fix).find("flash-attn") != std::string::npos;
+  };
+  EXPECT_TRUE(advises("/v/site-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so"));
+  EXPECT_FALSE(advises("/v/site-packages/other/_C.so"));
+}
+
 TEST(Explain, NumPyHasTwoDirections) {
   const auto fix = [](const char* text) { return explain(text).verdicts.at(0).fix; };
   EXPECT_NE(fix("ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 88 from C header, "
