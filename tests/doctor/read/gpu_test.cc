@@ -244,6 +244,12 @@ TEST(GpuRules, WhichDriverLoadsWhat) {
   EXPECT_EQ(outcome(container({"ptx80", "90a"}), {9, 0}, "535.54"), GpuOutcome::kRuns);
   EXPECT_EQ(outcome(container({"80"}), {9, 0}, ""), GpuOutcome::kNoCode);
   EXPECT_EQ(doctor::cuda_for_driver(support::parse_version("575.57")).text(), "12.9");
+  EXPECT_EQ(doctor::cuda_for_driver(support::parse_version("595.45.04")).text(), "13.2");
+  EXPECT_EQ(doctor::cuda_for_ptx(support::parse_version("9.3")).text(), "13.3");
+  EXPECT_TRUE(doctor::driver_takes_ptx(support::parse_version("610.43.02"), support::parse_version("9.3")));
+  EXPECT_FALSE(doctor::driver_takes_ptx(support::parse_version("595.58.03"), support::parse_version("9.3")));
+  EXPECT_EQ(doctor::first_cuda_of(88).text(), "13.0");
+  EXPECT_EQ(doctor::first_cuda_of(89).text(), "11.8");
 }
 
 TEST(Fatbin, FromNvcc) {
