@@ -164,6 +164,7 @@ void describe_by_flags(const Options& options, doctor::PickTarget& target) {
   }
   if (!options.torch.empty()) {
     target.torch = version_of("--torch", options.torch, "2.8.0+cu128");
+    target.torch_unreleased = doctor::is_unreleased(options.torch);
     target.cxx_abi = doctor::usual_cxx_abi(options.torch, target.machine);
     if (const std::size_t cu = options.torch.find("+cu"); cu != std::string::npos && options.torch.size() >= cu + 5)
       target.cuda = version_of("--torch", options.torch.substr(cu + 3, 2), "2.8.0+cu128");

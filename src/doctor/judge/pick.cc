@@ -98,6 +98,9 @@ Candidate judge(const AttentionWheel& wheel, const PickTarget& target) {
     const int apart = std::abs((wheel.torch.major_part() - target.torch.major_part()) * 20 + wheel.torch.minor_part() -
                                target.torch.minor_part());
     differ(20 + apart, {"torch", major_minor(wheel.torch), major_minor(target.torch), install_torch(target, wheel)});
+  } else if (wheel.torch.known() && target.torch_unreleased && wheel.tried == AttentionWheel::Tried::kNo) {
+    differ(10, {"torch", major_minor(wheel.torch) + " as released", "a build before that release",
+                install_torch(target, wheel)});
   }
   // A label that is not there promises nothing. Files at hand were judged by their symbols.
   const bool is_compiled =
@@ -173,6 +176,12 @@ void add_verdicts(const PickTarget& target, Pick& pick) {
 
 }  // namespace
 
+bool is_unreleased(std::string_view torch_version) {
+  const std::string_view number = torch_version.substr(0, torch_version.find('+'));
+  const std::string_view rest = number.substr(std::min(number.find_first_not_of("0123456789."), number.size()));
+  return rest.starts_with("a") || rest.starts_with("b") || rest.starts_with("dev");
+}
+
 PickTarget pick_target(const Environment& environment) {
   PickTarget target;
   target.machine = environment.machine;
@@ -184,6 +193,7 @@ PickTarget pick_target(const Environment& environment) {
   }
   if (environment.torch) {
     target.torch = parse_version(environment.torch->version);
+    target.torch_unreleased = is_unreleased(environment.torch->version);
     target.cuda = parse_version(environment.torch->cuda_version);
     target.torch_for_cpu = environment.torch->cuda_version.empty();
     target.cxx_abi = environment.torch->cxx_abi;
@@ -193,7 +203,7 @@ PickTarget pick_target(const Environment& environment) {
 
 CxxAbi usual_cxx_abi(const std::string& torch_version, const std::string& machine) {
   const Version v = parse_version(torch_version);
-  if (!v.known()) return CxxAbi::kUnknown;
+  if (!v.known() || contains(torch_version, ".nv")) return CxxAbi::kUnknown;
   if (v >= parse_version("2.7")) return CxxAbi::kNew;
   if (v < parse_version("2.6")) return machine == "x86_64" ? CxxAbi::kOld : CxxAbi::kUnknown;
   if (machine == "aarch64" || contains(torch_version, "cu126")) return CxxAbi::kNew;

@@ -78,6 +78,31 @@ TEST(Pick, AnUnknownTorchIsNoFit) {
   EXPECT_EQ(failed.candidates[0].differences.at(0).wheel, plain.failure);
 }
 
+// A nightly has the number of a release that it is not: a wheel for that release fits by chance alone.
+TEST(Pick, ATorchThatWasNotReleased) {
+  for (const char* version : {"2.8.0.dev20250610+cu128", "2.8.0a0+5228986c39.nv25.05", "2.8.0a0+git1b2c3d", "2.8.0b1"})
+    EXPECT_TRUE(is_unreleased(version)) << version;
+  for (const char* version : {"2.8.0", "2.8.0+cu128", "2.8.0rc2+cu128", "2.8.0.post1", "2.8", "", "2.8.0+abc"})
+    EXPECT_FALSE(is_unreleased(version)) << version;
+  Environment here;
+  here.torch.emplace();
+  here.torch->version = "2.8.0.dev20250610+cu128";
+  EXPECT_TRUE(pick_target(here).torch_unreleased);
+  PickTarget nightly = target();
+  nightly.torch_unreleased = true;
+  std::vector<AttentionWheel> wheels = of_2_8_3();
+  const Pick found = pick(nightly, wheels);
+  EXPECT_FALSE(found.fits());
+  ASSERT_EQ(found.candidates[0].differences.size(), 1u);
+  EXPECT_EQ(found.candidates[0].differences[0].wheel, "2.8 as released");
+  EXPECT_EQ(found.candidates[0].wheel.file, pick(target(), wheels).candidates[0].wheel.file);
+  // One whose symbols were read fits, whatever the number.
+  wheels = {found.candidates[0].wheel};
+  wheels[0].tried = AttentionWheel::Tried::kLoads;
+  EXPECT_TRUE(pick(nightly, wheels).fits());
+  EXPECT_EQ(usual_cxx_abi("2.5.0a0+872d972e41.nv24.08", "x86_64"), CxxAbi::kUnknown);
+}
+
 TEST(Pick, WhatServesInOrderOfEffort) {
   const std::string fix = pick(target("3.12", "2.15.0", "13.2"), published_wheels()).verdicts.at(0).fix;
   const std::size_t drop_in = fix.find("drop-in"), build = fix.find("mica build flash-attn"),
