@@ -232,7 +232,7 @@ std::string export_environment(const Environment& target, const Files& files) {
     out["python"] = {{"executable", target.python->executable}, {"version", version_json(target.python->version)},
                      {"soabi", target.python->soabi},           {"free_threaded", target.python->free_threaded},
                      {"debug", target.python->debug},           {"site_packages", target.python->site_packages}};
-  if (target.python->numpy.known()) out["python"]["numpy"] = target.python->numpy.text();
+  if (target.python && target.python->numpy.known()) out["python"]["numpy"] = target.python->numpy.text();
   if (target.torch)
     out["torch"] = {{"version", target.torch->version},
                     {"folder", target.torch->folder},

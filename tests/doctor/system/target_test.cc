@@ -567,6 +567,16 @@ TEST(Target, IsTheSameAfterAFile) {
   }
 }
 
+TEST(Target, ASystemWithoutAPython) {
+  FakeSystem system;
+  system.add_base();
+  const Survey found = survey(system.outlook());
+  const Environment there =
+      parse_environment(export_environment(environment_of(found, nullptr), found.outlook.files), "node.json");
+  EXPECT_EQ(there.machine, "x86_64");
+  EXPECT_FALSE(there.python);
+}
+
 TEST(Target, BadFilesGetOneLine) {
   const auto complaint = [](const std::string& text) -> std::string {
     try {
