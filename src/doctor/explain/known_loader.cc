@@ -367,6 +367,14 @@ std::span<const KnownFailure> known_loader_failures() {
        {},
        "The loader has a small block for the thread-local data of libraries that are loaded late, and it is full.",
        "export LD_PRELOAD= the library that the message names, before Python is started; or import its package first"},
+      {"PAGE_SIZE",
+       Role::kCause,
+       {"{file}: ELF load command alignment not page-aligned", "{file}: ELF load command address/offset not"},
+       {},
+       "The file is laid out for smaller pages of memory than the kernel has (`getconf PAGESIZE`: 65536 on many Arm "
+       "servers), or patchelf put its parts so.",
+       "take a build for pages of 64 KiB (g++ -Wl,-z,max-page-size=65536; patchelf --page-size 65536), often a newer "
+       "release: {pip} install -U PACKAGE; or start a kernel with pages of 4 KiB"},
       {"EXECUTABLE_STACK",
        Role::kCause,
        {"cannot enable executable stack as shared object requires"},

@@ -3,6 +3,7 @@
 // `mica doctor --export` wrote there. Plain data; empty means not known.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,8 +56,9 @@ struct Gpu {
 };
 
 struct Environment {
-  std::string name;     // for messages: "this machine", "target.json"
-  std::string machine;  // "x86_64", as machine_name() spells it
+  std::string name;         // for messages: "this machine", "target.json"
+  std::string machine;      // "x86_64", as machine_name() spells it
+  uint64_t page_bytes = 0;  // of memory; 0: not known
   std::string libc = "glibc";
   Version libc_version;  // 2.36
   std::string libc_path, libstdcxx_path;

@@ -163,6 +163,16 @@ class LoadJudge {
           "link it without -z nodlopen; for a while: export LD_PRELOAD=" + printable(result_.library),
           std::move(evidence));
     }
+    if (result_.message.find("ELF load command") != result_.message.npos) {
+      const std::string pages = std::to_string(target_.page_bytes >> 10) + " KiB";
+      return make("PAGE_SIZE",
+                  it + " is laid out for other pages of memory than the " + pages +
+                      " of the kernel here: it was linked for smaller ones, or patchelf put its parts so.",
+                  "a build for these pages (g++ -Wl,-z,max-page-size=" + std::to_string(target_.page_bytes) +
+                      "; patchelf --page-size " + std::to_string(target_.page_bytes) +
+                      " where it edits the file), or a kernel with pages of 4 KiB",
+                  std::move(evidence));
+    }
     const bool is_object_file = result_.message.ends_with("can be loaded");
     const bool is_empty = result_.message.find("object file has no") != result_.message.npos;
     return make("ELF_DAMAGED",

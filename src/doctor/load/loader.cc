@@ -132,6 +132,18 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
   return out;
 }
 
+// Parts can be mapped where their places in the file and in memory differ by whole pages: what was linked for pages of
+// 4 KiB, or edited by a tool that thinks so, is refused by a kernel that has 64 KiB.
+const char* Process::layout_refusal(const ElfFile& elf) const {
+  if (target_.libc != "glibc" || target_.page_bytes == 0) return nullptr;
+  const uint64_t within_page = target_.page_bytes - 1;
+  if (target_.libc_version.known() && target_.libc_version < Version{{2, 35}})
+    return elf.layout.alignments & within_page ? "ELF load command alignment not page-aligned"
+           : elf.layout.is_skewed              ? "ELF load command address/offset not properly aligned"
+                                               : nullptr;
+  return elf.layout.distances & within_page ? "ELF load command address/offset not page-aligned" : nullptr;
+}
+
 // What is no shared library is refused, by its path where its header shows it, else by the name that was asked for.
 bool Process::check_kind(const std::string& name, const LoadedObject& object, Resolution& failure) const {
   const ElfFile& elf = *object.elf;
@@ -139,8 +151,10 @@ bool Process::check_kind(const std::string& name, const LoadedObject& object, Re
   const bool is_process = !is_running_ && &object == &objects_.front();
   const bool is_too_late = elf.refuses_dlopen && is_running_ && target_.libc == "glibc";
   const bool is_other = elf.type != ET_DYN && elf.type != ET_EXEC;
+  const char* layout = layout_refusal(elf);
   const char* refusal = is_other              ? "only ET_DYN and ET_EXEC can be loaded"
                         : is_process          ? nullptr
+                        : layout              ? layout
                         : !elf.has_segments   ? "object file has no loadable segments"
                         : elf.type == ET_EXEC ? "cannot dynamically load executable"
                         : !elf.has_dynamic    ? "object file has no dynamic section"

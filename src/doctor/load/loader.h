@@ -73,6 +73,7 @@ class Process {
   std::vector<std::string> expand(std::string_view list, const LoadedObject& object) const;
   LoadedObject* already_loaded(const std::string& name);
   LoadedObject* loaded_as(const std::string& path);
+  const char* layout_refusal(const ElfFile& elf) const;
   bool check_kind(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_versions(const LoadedObject& object, Resolution& failure);

@@ -210,6 +210,7 @@ void read_python(const Fields& all, Environment& out) {
 std::string export_environment(const Environment& target, const Files& files) {
   json out = {{"mica_target", kFormat},
               {"machine", target.machine},
+              {"page_bytes", target.page_bytes ? json(std::to_string(target.page_bytes)) : json()},
               {"libc", target.libc},
               {"libc_version", version_json(target.libc_version)},
               {"libc_path", target.libc_path},
@@ -262,6 +263,7 @@ Environment parse_environment(std::string_view text, const std::string& name) {
   Environment out;
   out.name = name;
   out.machine = all.text("machine");
+  out.page_bytes = uint64_t(all.version("page_bytes").major_part());
   out.libc = all.text("libc");
   out.libc_version = all.version("libc_version");
   out.libc_path = all.text("libc_path");

@@ -3,6 +3,7 @@
 
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -134,6 +135,7 @@ HostFacts read_host(const Outlook& outlook) {
   HostFacts host;
   const Files& files = outlook.files;
   host.machine = machine_of(outlook);
+  if (const long bytes = sysconf(_SC_PAGESIZE); files.root().empty() && bytes > 0) host.page_bytes = uint64_t(bytes);
   host.kernel = trimmed(files.read("/proc/sys/kernel/osrelease", 4096).value_or(""));
   host.system = system_name(files);
   static_cast<Machine&>(host) = read_machine(files);

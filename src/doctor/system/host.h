@@ -19,6 +19,7 @@ struct DiskSpace {
 
 struct HostFacts : Machine {
   std::string machine;         // "x86_64"; empty if nothing tells
+  uint64_t page_bytes = 0;     // of memory; not known of a file tree that stands for another machine
   std::string kernel, system;  // "6.1.0-18-amd64", "Debian GNU/Linux 12 (bookworm)"
   std::string libc = "glibc";  // or "musl"; empty if there is none
   Version libc_version;

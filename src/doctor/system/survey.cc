@@ -64,6 +64,7 @@ Environment environment_of(const Survey& survey, const PythonInstall* python) {
   Environment out;
   out.name = survey.outlook.files.root().empty() ? "this machine" : survey.outlook.files.root();
   out.machine = host.machine;
+  out.page_bytes = host.page_bytes;
   out.libc = host.libc;
   out.libc_version = host.libc_version;
   out.libc_path = host.libc_path;

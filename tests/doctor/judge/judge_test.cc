@@ -254,6 +254,21 @@ std::vector<Case> loader_cases() {
   };
   out.push_back({"NO_DLOPEN", "ImportError: libodd.so.1: shared object cannot be dlopen()ed", not_later(""),
                  not_later("/lib/libodd.so.1")});
+  // Linked for pages of 4 KiB, on kernels with 64 KiB and with 4 KiB, by the words of newer and of older loaders.
+  const auto paged = [](uint64_t page_bytes, const char* glibc) {
+    return [=] {
+      Inspection i = module({});
+      i.binaries[0].elf.layout = {.alignments = 0x1000, .distances = 0x1000, .is_skewed = false};
+      return on_node(i, [&](Node& node) {
+        node.target.page_bytes = page_bytes;
+        node.target.libc_version = parse_version(glibc);
+      });
+    };
+  };
+  out.push_back({"PAGE_SIZE", "gnu.so: ELF load command address/offset not page-aligned", paged(65536, "2.39"),
+                 paged(4096, "2.39")});
+  out.push_back(
+      {"PAGE_SIZE", "gnu.so: ELF load command alignment not page-aligned", paged(65536, "2.28"), paged(4096, "2.28")});
   // Thread-local data that must lie in the loader's block, whose rest is small; TLSDESC can do without.
   const auto thread_data = [](doctor::ThreadData data, bool can_do_without, const char* machine = "x86_64",
                               const char* tunables = "") {

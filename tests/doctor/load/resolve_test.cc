@@ -345,6 +345,23 @@ TEST(Resolve, LibrariesThatAreNotOpenedLater) {
   world.target.loader.preload.clear();
 }
 
+// Parts that would have to begin in the middle of a page.
+TEST(Resolve, LaidOutForOtherPages) {
+  World& world = ::world();
+  const std::string at = world.folder / "pages", source = "int x = 5; int f(void) { return x; }";
+  world.target.page_bytes = std::stoul(fixtures::output_of("getconf PAGESIZE"));
+  world.target.libc_version = support::parse_version(fixtures::output_of("getconf GNU_LIBC_VERSION | cut -d' ' -f2"));
+  const auto linked = [&](const std::string& name, const std::string& flags) {
+    compile(at + "/" + name, source, kLibrary + flags);
+    return at + "/" + name;
+  };
+  world.expect_truth(linked("small.so", "-Wl,-z,max-page-size=512 -Wl,-z,common-page-size=512"),
+                     at + "/small.so: ELF load command");
+  world.expect_truth(linked("large.so", "-Wl,-z,max-page-size=65536"), "");
+  world.target.page_bytes = 0;
+  world.target.libc_version = {};
+}
+
 // Thread-local data of the initial-exec model has its place in a block with little room for what is opened later.
 TEST(Resolve, ThreadLocalDataThatHasNoPlace) {
   World& world = ::world();

@@ -80,6 +80,13 @@ void ElfReader::read_segments() {
     segments_.push_back({MICA_ELF_FIELD(f, format_, Phdr, p_type), MICA_ELF_FIELD(f, format_, Phdr, p_flags),
                          MICA_ELF_FIELD(f, format_, Phdr, p_offset), MICA_ELF_FIELD(f, format_, Phdr, p_vaddr),
                          MICA_ELF_FIELD(f, format_, Phdr, p_filesz)});
+    if (segments_.back().type == PT_LOAD) {
+      const uint64_t align = MICA_ELF_FIELD(f, format_, Phdr, p_align);
+      const uint64_t distance = segments_.back().address - segments_.back().offset;
+      elf_.layout.alignments |= align;
+      elf_.layout.distances |= distance;
+      elf_.layout.is_skewed |= align > 0 && (distance & (align - 1)) != 0;
+    }
     if (segments_.back().type == PT_TLS)
       elf_.thread_data = {MICA_ELF_FIELD(f, format_, Phdr, p_memsz), MICA_ELF_FIELD(f, format_, Phdr, p_align)};
     if (segments_.back().type == PT_GNU_STACK) stack_flags = segments_.back().flags;

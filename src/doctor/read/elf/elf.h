@@ -48,6 +48,13 @@ struct ThreadUse {
   bool can_do_without = false;  // it asks for the distance by a function (TLSDESC), which has another way
 };
 
+// How the parts that are loaded (PT_LOAD) lie in the file and in memory.
+struct LoadLayout {
+  uint64_t alignments = 0;  // the bits of all alignments
+  uint64_t distances = 0;   // the bits of all distances from the place in the file to the address
+  bool is_skewed = false;   // a distance that its own alignment does not allow
+};
+
 struct ElfSection {
   std::string_view name;
   uint32_t type = 0;
@@ -72,6 +79,7 @@ struct ElfFile {
   bool has_symbol_versions = true;  // a version beside each symbol (DT_VERSYM), be it only that it has none
   std::vector<ElfSymbol> symbols;   // the dynamic ones, without the null symbol
   std::vector<uint32_t> relocated;  // indices into symbols, in the order the loader first looks them up
+  LoadLayout layout;
   ThreadData thread_data;
   std::vector<ThreadUse> thread_uses;  // each once
   bool bind_now = false, text_relocations = false, executable_stack = false;
