@@ -86,6 +86,13 @@ class LoadJudge {
     std::vector<std::string> evidence = {printable(base_name(result_.object)) + " needs " + printable(library)};
     for (const std::string& folder : result_.searched)
       if (evidence.size() < 8) evidence.push_back("not in " + printable(folder));
+    if (result_.message.find("wrong ELF class") != result_.message.npos)
+      return make("ELF_MACHINE",
+                  "What is found under the name " + printable(library) + " is for another kind of machine than " +
+                      target_.machine + ".",
+                  "take the folder with the other machine's libraries out of LD_LIBRARY_PATH, and install " +
+                      printable(library) + " for " + target_.machine,
+                  evidence);
     if (is_torch_library(library)) {
       if (!target_.torch)
         return make("TORCH_MISSING", "It is built on torch, and this Python has none.",

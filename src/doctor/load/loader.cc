@@ -23,6 +23,19 @@ bool loadable(const ElfFile& elf, const Environment& target) {
   return target.machine.empty() || machine_name(elf) == target.machine;
 }
 
+bool has_32_bits(const Environment& target) { return target.machine == "i686" || target.machine == "armv7l"; }
+
+// Of 32 bits where the target has 64, or the other way round.
+bool is_other_class(const ElfFile& elf, const Environment& target) {
+  return !target.machine.empty() && elf.is_64 == has_32_bits(target);
+}
+
+// What the loader says of a name under which it found files of other machines alone.
+std::string not_for_here(const std::string& name, bool is_other_class, const Environment& target) {
+  const char* other = has_32_bits(target) ? ": wrong ELF class: ELFCLASS64" : ": wrong ELF class: ELFCLASS32";
+  return name + (is_other_class ? other : ": cannot open shared object file: No such file or directory");
+}
+
 bool goes_by(const LoadedObject& object, std::string_view name) {
   return std::find(object.names.begin(), object.names.end(), name) != object.names.end() || object.elf->soname == name;
 }
@@ -98,6 +111,7 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
     const ElfFile* elf = find(path);
     if (!elf) out.refusal = refusal(path);
     // A file for another machine is passed over; one that is none ends the search.
+    out.is_other_class |= elf && is_other_class(*elf, target_);
     if (out.refusal.empty() && (!elf || !loadable(*elf, target_))) return false;
     out.path = path;
     out.elf = elf;
@@ -128,7 +142,10 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
   if (try_folders(expand(loader.elf->runpath, loader))) return out;
   for (const auto& [soname, path] : target_.loader.cache)
     if (soname == name && try_path(path)) return out;
+  // Which of these the loader has built in differs: what lies there for other machines says nothing.
+  const bool was_other_class = out.is_other_class;
   try_folders(target_.loader.default_folders);
+  out.is_other_class = was_other_class;
   return out;
 }
 
@@ -164,7 +181,7 @@ bool Process::check_kind(const std::string& name, const LoadedObject& object, Re
   if (!refusal) return true;
   failure.failure = LoadFailure::kNotShared;
   failure.library = object.path;
-  failure.message = printable(is_other ? object.path : name) + ": " + refusal;
+  failure.message = (is_other || name == object.path ? object.path : printable(name)) + ": " + refusal;
   return false;
 }
 
@@ -212,7 +229,7 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
   failure.object_elf = elf;
   if (!elf || !loadable(*elf, target_)) {
     failure.failure = LoadFailure::kMachine;
-    failure.message = path + ": cannot open shared object file: No such file or directory";
+    failure.message = not_for_here(path, elf && is_other_class(*elf, target_), target_);
     return out;
   }
   LoadedObject* root = loaded_as(path);
@@ -250,7 +267,7 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
           failure.object_elf = object.elf;
           failure.library = name;
           failure.searched = where.folders;
-          failure.message = printable(name) + ": cannot open shared object file: No such file or directory";
+          failure.message = not_for_here(printable(name), where.is_other_class, target_);
           return out;
         }
         found = loaded_as(where.path);

@@ -66,7 +66,8 @@ class Process {
   struct Search {
     std::string path;  // empty: not found
     const ElfFile* elf = nullptr;
-    std::string refusal;  // of the file at `path`, at which the search ends
+    std::string refusal;          // of the file at `path`, at which the search ends
+    bool is_other_class = false;  // a file of that name was passed over, which has 32 bits instead of 64
     std::vector<std::string> folders;
   };
   Search search(const std::string& name, const LoadedObject& loader);

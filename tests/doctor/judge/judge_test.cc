@@ -194,6 +194,18 @@ std::vector<Case> loader_cases() {
                  [] { return alone(module({})); }});
   out.push_back({"ELF_MACHINE", "for aarch64", [] { return on_node(module({}, "m.so", "aarch64")); },
                  [] { return on_node(module({}, "m.so")); }});
+  const auto of_32_bits = [](const char* folder) {
+    return [=] {
+      return on_node(module({{"libold.so.1"}, {}, {}, {}}), [&](Node& node) {
+        ElfFile& old = node.libraries->files[std::string(folder) + "/libold.so.1"] = elf_of({{}, {}, {}, {}});
+        old.machine = EM_386;
+        old.is_64 = false;
+        node.target.loader.library_path = {"/opt/lib32"};
+      });
+    };
+  };
+  out.push_back({"ELF_MACHINE", "ImportError: libold.so.1: wrong ELF class: ELFCLASS32", of_32_bits("/opt/lib32"),
+                 of_32_bits("/elsewhere")});
   out.push_back({"EXECUTABLE_STACK", "RWE",
                  [] {
                    Inspection i = module({});

@@ -106,6 +106,24 @@ TEST(Resolve, NeededLibraryMissing) {
   world().expect_truth(at + "/libgone.so.12", "cannot open shared object file");
 }
 
+// One of 32 bits in the way is passed over, too, and named where no other is found.
+TEST(Resolve, NeededLibraryOfTheOtherClass) {
+  const std::string at = world().folder / "class";
+  compile(at + "/good/libdep.so.1", "int dep(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libdep.so.1");
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "good/libdep.so.1 -Wl,-rpath,'$ORIGIN/first:$ORIGIN/good'");
+  std::string other = fixtures::read_file(at + "/good/libdep.so.1");
+  other[4] = 1;   // ELFCLASS32
+  other[18] = 3;  // EM_386
+  fixtures::write_file(at + "/first/libdep.so.1", other);
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/a.so", "");
+  world().expect_truth(at + "/first/libdep.so.1", "/first/libdep.so.1: wrong ELF class: ELFCLASS32");
+  std::filesystem::remove(at + "/good/libdep.so.1");
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/a.so", "libdep.so.1: wrong ELF class: ELFCLASS32");
+}
+
 // $ORIGIN is where the link lies, not the file: what lies beside the file is not found.
 TEST(Resolve, OriginOfALibraryThatIsALink) {
   const std::string at = world().folder / "links";
