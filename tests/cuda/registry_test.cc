@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cuda/backward_share.h"
+#include "cuda/few_rows.h"
 #include "cuda/kernels/params.h"
 
 namespace mica {
@@ -425,6 +426,29 @@ TEST(BackwardShare, FewKeyTilesAreSharedByTheirQueries) {
       p.vectors = MICA_CU_SEQLENS_Q;
       EXPECT_EQ(parts(), 1) << c.row;
     }
+}
+
+// Heads as rows, over keys that come from memory, on an H200: a tile of 128 rows for each of ten key heads is cut into
+// as many ranges as SMs have room for, of 16 tiles or more; more tiles than SMs are not cut, since their parts are
+// joined for longer than the last round is idle.
+TEST(FewRows, JoinedHeadsFillTheSmsInOneRound) {
+  Device device = device_of(90);
+  device.num_sms = 132;
+  const KernelTable& table = kernel_table();
+  i32 index = 0;
+  while (index < table.num_rows && std::strcmp(table.rows[index].name, "forward_sm90_bf16_d128_middle") != 0) ++index;
+  ASSERT_LT(index, table.num_rows);
+  const struct {
+    i32 batch, heads_k, rows, keys, ranges;
+  } cases[] = {{2, 5, 128, 82042, 13}, {8, 1, 96, 107561, 16}, {1, 4, 128, 60000, 29}, {20, 8, 80, 2400, 1}};
+  for (const auto& c : cases) {
+    Problem p = problem_of(table.rows[index]);
+    p.batch = c.batch;
+    p.heads_q = p.heads_k = c.heads_k;
+    p.max_len_q = p.hint_len_q = c.rows;
+    p.max_len_k = p.hint_len_k = c.keys;
+    EXPECT_EQ(ranges_of_joined(table.rows[index], p, {p, device, {}, MICA_PIECES_NONE}, nullptr), c.ranges) << c.keys;
+  }
 }
 
 // Boxes of the copy engine bring pages of a multiple of 16 rows, lanes all others.
