@@ -169,11 +169,12 @@ int print_state(const std::string& folder, const builder::BuildState& state, con
   } else if (state.finished()) {
     std::printf("%s  %s\n", state.phase.c_str(), state.message.c_str());
   } else {
-    std::printf("%s\n", builder::is_running(state) ? "it goes on without this terminal"
-                                                   : "it was ended from outside; the same command goes on from there");
+    std::printf("%s\n", builder::is_running(state, folder)
+                            ? "it goes on without this terminal"
+                            : "it was ended from outside; the same command goes on from there");
   }
   if (state.phase == "done") return kOk;
-  return builder::is_running(state) ? kInterrupted : kFailed;
+  return builder::is_running(state, folder) ? kInterrupted : kFailed;
 }
 
 // For whoever started this command and cannot read its output: a job of Slurm is followed from another machine.
@@ -241,7 +242,7 @@ int run(Options options) {
     return prepared.plan.refused() ? kFailed : kOk;
   }
   const auto state = builder::read_state(prepared.folder);
-  if (!prepared.folder.empty() && state && builder::is_running(*state)) {
+  if (!prepared.folder.empty() && state && builder::is_running(*state, prepared.folder)) {
     display.say("following the build in " + prepared.folder);
     const builder::BuildState end = builder::follow(prepared.folder, listener);
     if (end.phase != "done") return print_state(prepared.folder, end, options, display);

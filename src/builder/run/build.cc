@@ -14,8 +14,8 @@
 
 #include "builder/plan/parallel.h"
 #include "builder/run/build_json.h"
-#include "builder/run/claim.h"
 #include "builder/run/failure.h"
+#include "builder/run/owner/claim.h"
 #include "builder/run/progress.h"
 #include "builder/run/state.h"
 #include "builder/run/verdict_of_wheel.h"

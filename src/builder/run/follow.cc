@@ -25,7 +25,7 @@ BuildState follow(const std::string& folder, const Listener& listener) {
       if (listener.progress)
         listener.progress(
             {last.files_done, last.files_total, last.jobs, last.bytes, last.peak_bytes, last.seconds, left});
-      if (!is_running(last)) return last;
+      if (!is_running(last, folder)) return last;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }

@@ -203,9 +203,10 @@ std::string find_running(const std::string& work, const std::string& target) {
   std::error_code error;
   for (fs::directory_iterator entry(work.empty() ? default_work_folder() : work, error), end; !error && entry != end;
        entry.increment(error)) {
-    const auto state = read_state(entry->path().string());
-    if (state && is_running(*state) && (target.empty() || state->target == target || state->package == target))
-      return entry->path().string();
+    const std::string folder = entry->path().string();
+    const auto state = read_state(folder);
+    if (state && is_running(*state, folder) && (target.empty() || state->target == target || state->package == target))
+      return folder;
   }
   return "";
 }

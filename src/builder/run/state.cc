@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "builder/run/owner/heartbeat.h"
 #include "builder/shelf/records.h"
 #include "support/bytes.h"
 #include "support/durable.h"
@@ -66,11 +67,10 @@ void write_state(const std::string& folder, BuildState& state) {
                json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
-bool is_running(const BuildState& state) {
+bool is_running(const BuildState& state, const std::string& folder) {
   if (state.finished() || state.owner == 0) return false;
   if (state.owner_host == host_name()) return process_start(state.owner) == state.owner_start && state.owner_start != 0;
-  constexpr double kSilence = 120;  // the state is written every few seconds
-  return seconds_since_1970() - state.updated < kSilence;
+  return is_beating(folder);
 }
 
 }  // namespace builder

@@ -31,8 +31,8 @@ struct BuildState {
 std::optional<BuildState> read_state(const std::string& folder);
 void write_state(const std::string& folder, BuildState& state);  // stamps the time
 
-// Whether a live process works on it: here by its id, elsewhere by how fresh the state is.
-bool is_running(const BuildState& state);
+// Whether a live process works on it in that folder: here by its id, elsewhere by its heartbeat.
+bool is_running(const BuildState& state, const std::string& folder);
 
 double seconds_since_1970();
 

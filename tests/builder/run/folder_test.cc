@@ -13,7 +13,8 @@
 
 #include "builder/plan/recipe.h"
 #include "builder/run/build_json.h"
-#include "builder/run/claim.h"
+#include "builder/run/owner/claim.h"
+#include "builder/run/owner/heartbeat.h"
 #include "builder/run/prepare.h"
 #include "builder/run/project_name.h"
 #include "builder/run/source.h"
@@ -192,15 +193,16 @@ TEST_F(Folder, AStateComesBack) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->files_total, 72);
   EXPECT_EQ(read->peak_bytes, 7'000'000'000u);
-  EXPECT_TRUE(is_running(*read));
+  EXPECT_TRUE(is_running(*read, root_));
   state.owner_start += 1;  // the id was given to another process since
-  EXPECT_FALSE(is_running(state));
+  EXPECT_FALSE(is_running(state, root_));
   state.owner_host = "another-node";
-  EXPECT_TRUE(is_running(state));  // it wrote its state just now
+  EXPECT_FALSE(is_running(state, root_)) << "nobody says that he lives";
+  const Heartbeat heartbeat(root_);
   state.updated -= 1000;
-  EXPECT_FALSE(is_running(state));
+  EXPECT_TRUE(is_running(state, root_)) << "he judges, and writes no state for long";
   state.phase = "done";
-  EXPECT_FALSE(is_running(state));
+  EXPECT_FALSE(is_running(state, root_));
   std::ofstream(root_ + "/state.json") << "{\"phase\": 7}";
   EXPECT_FALSE(read_state(root_));
 }
@@ -239,6 +241,33 @@ TEST_F(Folder, OneAtATimeWorksInIt) {
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(fs::exists(root_ + "/claim.1"));
   EXPECT_TRUE(Claim(root_).held());
+}
+
+// When the heartbeat's file was last touched, by so many seconds before now.
+void set_silence(const std::string& folder, time_t seconds) {
+  const struct timespec then = {time(nullptr) - seconds, 0}, both[2] = {then, then};
+  ASSERT_EQ(utimensat(AT_FDCWD, (folder + "/alive").c_str(), both, 0), 0);
+}
+
+TEST_F(Folder, AnotherMachineHasItForAsLongAsItSaysSo) {
+  std::ofstream(root_ + "/claim.1") << "another-node 12 34\n";
+  std::ofstream(root_ + "/alive");
+  EXPECT_FALSE(Claim(root_).held());
+  set_silence(root_, 100);
+  EXPECT_FALSE(Claim(root_).held()) << "files of a network are seen late";
+  set_silence(root_, 1000);
+  EXPECT_TRUE(Claim(root_).held());
+  set_silence(root_, -1000);
+  EXPECT_FALSE(is_beating(root_)) << "a time to come says nothing";
+  for (const auto& entry : fs::directory_iterator(root_))
+    EXPECT_TRUE(entry.path().filename() == "claim.1" || entry.path().filename() == "alive") << entry.path();
+}
+
+TEST_F(Folder, WhoHasItSaysSoAgainAndAgain) {
+  const Heartbeat heartbeat(root_, std::chrono::milliseconds(5));
+  set_silence(root_, 1000);
+  for (int tenths = 0; !is_beating(root_) && tenths < 300; ++tenths) usleep(100000);
+  EXPECT_TRUE(is_beating(root_));
 }
 
 // What became of children that wanted the folder at the same moment.

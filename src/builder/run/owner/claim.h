@@ -2,22 +2,25 @@
 // One process at a time works in a build folder; without flock, which means nothing on many shared file systems.
 #pragma once
 
+#include <memory>
 #include <string>
+
+#include "builder/run/owner/heartbeat.h"
 
 namespace builder {
 
 class Claim {
  public:
-  // Takes the folder unless a live process has it. Throws WriteError.
+  // Takes the folder unless a live process has it, and says that it lives until this is destroyed. Throws WriteError.
   explicit Claim(std::string folder);
   ~Claim();
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
-  bool held() const { return held_; }
+  bool held() const { return heartbeat_ != nullptr; }
 
  private:
   std::string path_;
-  bool held_ = false;
+  std::unique_ptr<Heartbeat> heartbeat_;
 };
 
 }  // namespace builder

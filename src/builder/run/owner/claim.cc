@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "builder/run/claim.h"
+#include "builder/run/owner/claim.h"
 
 #include <unistd.h>
 
-#include "builder/run/state.h"
 #include "builder/shelf/records.h"
 #include "support/bytes.h"
 #include "support/durable.h"
@@ -31,14 +30,13 @@ std::string text_or_nothing(const std::string& path) {
   }
 }
 
-// A process of this machine is asked for by its id; one of another machine by the state that it keeps writing.
+// A process of this machine is asked for by its id; one of another machine by its heartbeat.
 bool is_alive(const std::string& line, const std::string& folder) {
   const std::vector<std::string> parts = support::split(support::trimmed(line), ' ');
   if (parts.size() != 3) return false;
   if (parts[0] == host_name())
     return process_start(std::atoi(parts[1].c_str())) == std::strtoull(parts[2].c_str(), nullptr, 10);
-  const auto state = read_state(folder);
-  return state && is_running(*state);
+  return is_beating(folder);
 }
 
 }  // namespace
@@ -52,8 +50,10 @@ Claim::Claim(std::string folder) {
     path_ = folder + "/claim." + std::to_string(number);
     std::string line = text_or_nothing(path_);
     if (line.empty()) {
-      held_ = write_new_file(path_, own_line()) == Placed::kNew;
-      if (held_) return;
+      if (write_new_file(path_, own_line()) == Placed::kNew) {
+        heartbeat_ = std::make_unique<Heartbeat>(folder);
+        return;
+      }
       line = text_or_nothing(path_);
     }
     if (line.empty())
@@ -66,7 +66,7 @@ Claim::Claim(std::string folder) {
 }
 
 Claim::~Claim() {
-  if (held_) unlink(path_.c_str());
+  if (held()) unlink(path_.c_str());
 }
 
 }  // namespace builder
