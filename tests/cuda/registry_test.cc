@@ -6,6 +6,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "cuda/backward_share.h"
 #include "cuda/few_rows.h"
@@ -436,7 +437,7 @@ TEST(FewRows, JoinedHeadsFillTheSmsInOneRound) {
   device.num_sms = 132;
   const KernelTable& table = kernel_table();
   i32 index = 0;
-  while (index < table.num_rows && std::strcmp(table.rows[index].name, "forward_sm90_bf16_d128_middle") != 0) ++index;
+  while (index < table.num_rows && std::string_view(table.rows[index].name) != "forward_sm90_bf16_d128_middle") ++index;
   ASSERT_LT(index, table.num_rows);
   const struct {
     i32 batch, heads_k, rows, keys, ranges;
