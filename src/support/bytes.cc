@@ -62,4 +62,12 @@ std::string read_text_file(const std::string& path, uint64_t most) {
   return out;
 }
 
+std::string text_or_nothing(const std::string& path, uint64_t most) {
+  try {
+    return read_text_file(path, most);
+  } catch (const ReadError&) {
+    return "";
+  }
+}
+
 }  // namespace support

@@ -59,5 +59,7 @@ class FileSource : public ByteSource {
 
 // Of a text file that is expected to be small; throws ReadError, also when it is larger than `most` bytes.
 std::string read_text_file(const std::string& path, uint64_t most = 4 << 20);
+// The same; "" where that throws.
+std::string text_or_nothing(const std::string& path, uint64_t most = 4 << 20);
 
 }  // namespace support

@@ -14,14 +14,6 @@ using namespace support;
 
 namespace {
 
-std::string text_or_nothing(const std::string& path) {
-  try {
-    return support::read_text_file(path);
-  } catch (const support::ReadError&) {
-    return "";
-  }
-}
-
 // "name 12" on a line of its own.
 uint64_t counter_in(const std::string& text, const std::string& name) {
   for (const std::string& line : support::split(text, '\n'))

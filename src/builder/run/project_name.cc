@@ -27,13 +27,7 @@ std::string first_match(const std::string& text, const char* pattern) {
              : "";
 }
 
-std::string text_or_nothing(const std::string& path) {
-  try {
-    return read_text_file(path, 1 << 20);
-  } catch (const ReadError&) {
-    return "";
-  }
-}
+constexpr uint64_t kMostBytes = 1 << 20;  // of a file that says what a project is called
 
 ProjectName parse_package_info(const std::string& text) {
   return {first_match(text, "^Name: *([A-Za-z0-9._-]+)"), first_match(text, "^Version: *([^ \r\n]+)")};
@@ -74,9 +68,9 @@ ProjectName parse_pyproject(std::string_view, const std::string&) { return {}; }
 ProjectName read_project_name(const std::string& folder) {
   ProjectName out;
   const std::string project = folder + "/pyproject.toml";
-  for (const ProjectName& told :
-       {parse_package_info(text_or_nothing(folder + "/PKG-INFO")), parse_pyproject(text_or_nothing(project), project),
-        parse_setup(text_or_nothing(folder + "/setup.py"))}) {
+  for (const ProjectName& told : {parse_package_info(text_or_nothing(folder + "/PKG-INFO", kMostBytes)),
+                                  parse_pyproject(text_or_nothing(project, kMostBytes), project),
+                                  parse_setup(text_or_nothing(folder + "/setup.py", kMostBytes))}) {
     if (out.package.empty()) out.package = normalised_package(told.package);
     if (out.version.empty()) out.version = told.version;
   }

@@ -22,14 +22,6 @@ std::string own_line() {
   return host_name() + " " + std::to_string(getpid()) + " " + std::to_string(process_start(getpid())) + "\n";
 }
 
-std::string text_or_nothing(const std::string& path) {
-  try {
-    return support::read_text_file(path);
-  } catch (const support::ReadError&) {
-    return "";
-  }
-}
-
 // A process of this machine is asked for by its id; one of another machine by its heartbeat.
 bool is_alive(const std::string& line, const std::string& folder) {
   const std::vector<std::string> parts = support::split(support::trimmed(line), ' ');
@@ -50,6 +42,7 @@ Claim::Claim(std::string folder) {
     path_ = folder + "/claim." + std::to_string(number);
     std::string line = text_or_nothing(path_);
     if (line.empty()) {
+      beat(folder);
       if (write_new_file(path_, own_line()) == Placed::kNew) {
         heartbeat_ = std::make_unique<Heartbeat>(folder);
         return;
@@ -66,7 +59,9 @@ Claim::Claim(std::string folder) {
 }
 
 Claim::~Claim() {
-  if (held()) unlink(path_.c_str());
+  if (!held()) return;
+  heartbeat_.reset();  // before somebody else has the folder, and a heartbeat of his own
+  unlink(path_.c_str());
 }
 
 }  // namespace builder

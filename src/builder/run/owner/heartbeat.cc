@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <optional>
+#include <utility>
 
 namespace builder {
 namespace {
@@ -16,12 +17,11 @@ constexpr time_t kSilence = 120;  // seconds
 std::string file_in(const std::string& folder) { return folder + "/alive"; }
 
 // With no time named it is that of the machine that has the file.
-bool touch(const std::string& path) {
+void touch(const std::string& path) {
   const int descriptor = open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (descriptor < 0) return false;
-  const bool is_done = futimens(descriptor, nullptr) == 0;
+  if (descriptor < 0) return;
+  futimens(descriptor, nullptr);
   close(descriptor);
-  return is_done;
 }
 
 std::optional<time_t> touched(const std::string& path) {
@@ -42,15 +42,17 @@ time_t time_in(const std::string& folder) {
 
 }  // namespace
 
-Heartbeat::Heartbeat(std::string folder, std::chrono::milliseconds every) {
-  touch(file_in(folder));
+void beat(const std::string& folder) { touch(file_in(folder)); }
+
+Heartbeat::Heartbeat(std::string folder, std::chrono::milliseconds every) : folder_(std::move(folder)) {
+  beat(folder_);
   // Signals are for the thread that builds.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, path = file_in(folder), every] {
+  thread_ = std::thread([this, every] {
     std::unique_lock lock(mutex_);
-    while (!ends_.wait_for(lock, every, [this] { return is_over_; })) touch(path);
+    while (!ends_.wait_for(lock, every, [this] { return is_over_; })) beat(folder_);
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -62,6 +64,7 @@ Heartbeat::~Heartbeat() {
   }
   ends_.notify_one();
   thread_.join();
+  unlink(file_in(folder_).c_str());
 }
 
 bool is_beating(const std::string& folder) {

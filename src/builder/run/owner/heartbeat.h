@@ -11,6 +11,10 @@
 
 namespace builder {
 
+// One beat: before a folder is claimed, so that nobody finds a claim of which nothing is heard.
+void beat(const std::string& folder);
+
+// The owner's, from now on; what says so is gone with it.
 class Heartbeat {
  public:
   explicit Heartbeat(std::string folder, std::chrono::milliseconds every = std::chrono::seconds(15));
@@ -19,6 +23,7 @@ class Heartbeat {
   Heartbeat& operator=(const Heartbeat&) = delete;
 
  private:
+  std::string folder_;
   std::mutex mutex_;
   std::condition_variable ends_;
   bool is_over_ = false;
