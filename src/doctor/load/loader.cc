@@ -19,6 +19,7 @@ using namespace support;
 namespace {
 
 constexpr std::size_t kMaxObjects = 5000, kMaxMissing = 50;
+constexpr std::string_view kPackedMark = "GLIBC_ABI_DT_RELR";
 
 bool loadable(const ElfFile& elf, const Environment& target) {
   return target.machine.empty() || machine_name(elf) == target.machine;
@@ -250,17 +251,24 @@ bool Process::check_versions(const LoadedObject& object, Resolution& failure) {
   return true;
 }
 
+// By its version, or by the mark itself where a distribution brought the change to an older one.
+bool Process::knows_packed() {
+  if (!target_.libc_version.known() || target_.libc_version >= Version{{2, 36}}) return true;
+  const LoadedObject* libc = already_loaded("libc.so.6");
+  return libc && std::count(libc->elf->version_definitions.begin(), libc->elf->version_definitions.end(), kPackedMark);
+}
+
 // Packed relative relocations (DT_RELR): glibc from 2.36 on wants them marked by a version of libc that is asked for;
 // one before that does not know them, and leaves all addresses as they are in the file.
-bool Process::check_packed(const LoadedObject& object, Resolution& failure) const {
+bool Process::check_packed(const LoadedObject& object, Resolution& failure) {
   const ElfFile& elf = *object.elf;
   if (!elf.packed_relocations || target_.libc != "glibc") return true;
-  const bool is_unknown = target_.libc_version.known() && target_.libc_version < Version{{2, 36}};
+  const bool is_unknown = !knows_packed();
   const bool asks_libc =
       !elf.version_needs.empty() && std::any_of(elf.needed.begin(), elf.needed.end(),
                                                 [](std::string_view name) { return name.starts_with("libc.so."); });
   const bool is_marked = std::any_of(elf.version_needs.begin(), elf.version_needs.end(),
-                                     [](const VersionNeed& need) { return need.version == "GLIBC_ABI_DT_RELR"; });
+                                     [](const VersionNeed& need) { return need.version == kPackedMark; });
   if (is_unknown ? *elf.packed_relocations == 0 : !asks_libc || is_marked) return true;
   failure.failure = is_unknown ? LoadFailure::kNotRelocated : LoadFailure::kPackedUnmarked;
   failure.object = object.path;

@@ -79,7 +79,8 @@ class Process {
   bool check_kind(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_versions(const LoadedObject& object, Resolution& failure);
-  bool check_packed(const LoadedObject& object, Resolution& failure) const;
+  bool check_packed(const LoadedObject& object, Resolution& failure);
+  bool knows_packed();
   bool place_thread_data(LoadedObject& object, const std::vector<LoadedObject*>& scope, Resolution& failure);
   bool defines(const LoadedObject& object, const ElfSymbol& symbol);
   LoadedObject* definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);
