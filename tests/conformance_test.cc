@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every conformance case, a test each: --gtest_filter='*paged*' picks by name. On the CPU by every instruction set that
-// is here, or by the one that MICA_CPU_ISA names; or with MICA_TEST_BACKEND=cuda on GPU 0. Exit status 77 if this
-// machine does not have what was asked for.
+// is here, or by the one that MICA_CPU_ISA names; or with MICA_TEST_BACKEND=cuda on GPU 0. MICA_CASES_FROM=1e8 and
+// MICA_CASES_BELOW=1e8 leave out those with fewer or not fewer multiply-adds. Exit status 77 if this machine does not
+// have what was asked for.
 #include "conformance/conformance.h"
 
 #include <gtest/gtest.h>
@@ -103,9 +104,17 @@ TEST_P(Conformance, Case) {
   }
 }
 
-std::vector<size_t> all_cases() { return select_cases(""); }
+std::vector<size_t> wanted_cases() {
+  const char *from = std::getenv("MICA_CASES_FROM"), *below = std::getenv("MICA_CASES_BELOW");
+  std::vector<size_t> wanted;
+  for (const size_t n : select_cases("")) {
+    const double cost = cases()[n].cost;
+    if ((!from || cost >= std::atof(from)) && (!below || cost < std::atof(below))) wanted.push_back(n);
+  }
+  return wanted;
+}
 
-INSTANTIATE_TEST_SUITE_P(Case, Conformance, testing::ValuesIn(all_cases()),
+INSTANTIATE_TEST_SUITE_P(Case, Conformance, testing::ValuesIn(wanted_cases()),
                          [](const testing::TestParamInfo<size_t>& info) { return cases()[info.param].name; });
 
 // So that a run's summary says which sets it had nothing to try on.

@@ -241,14 +241,10 @@ int run(Options options) {
       print_plan(prepared);
     return prepared.plan.refused() ? kFailed : kOk;
   }
-  const auto state = builder::read_state(prepared.folder);
-  if (!prepared.folder.empty() && state && builder::is_running(*state, prepared.folder)) {
-    display.say("following the build in " + prepared.folder);
-    const builder::BuildState end = builder::follow(prepared.folder, listener);
-    if (end.phase != "done") return print_state(prepared.folder, end, options, display);
-    // Built: what follows judges it once more and hands it out where this command wants it.
-  }
-  builder::BuildOutcome outcome = builder::build(prepared, listener);
+  const auto ended = builder::build_or_follow(prepared, listener);
+  if (const auto* state = std::get_if<builder::BuildState>(&ended))
+    return print_state(prepared.folder, *state, options, display);
+  builder::BuildOutcome outcome = std::get<builder::BuildOutcome>(ended);
   display.clear();
   Publishing publishing;
   std::string why_not_published;

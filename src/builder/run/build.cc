@@ -15,6 +15,7 @@
 #include "builder/plan/parallel.h"
 #include "builder/run/build_json.h"
 #include "builder/run/failure.h"
+#include "builder/run/follow.h"
 #include "builder/run/owner/claim.h"
 #include "builder/run/progress.h"
 #include "builder/run/state.h"
@@ -59,18 +60,12 @@ class Build {
   Build(PreparedBuild& prepared, const Listener& listener)
       : b_(prepared), listener_(listener), shop_{prepared.folder, prepared.place.program, prepared.wheels()} {}
 
-  BuildOutcome run() {
+  std::optional<BuildOutcome> run(std::string* who) {
     shop_.open();
     out_.log = shop_.path("build.log");
-    auto claim = std::make_unique<Claim>(b_.folder);
-    // One that has finished still tidies up for a moment.
-    for (int tenths = 0; !claim->held() && tenths < 600 && has_ended(); ++tenths) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      claim = std::make_unique<Claim>(b_.folder);
-    }
-    if (!claim->held())
-      throw std::runtime_error("another process builds this already in " + b_.folder +
-                               " (mica build --attach follows it)");
+    const Claim claim(b_.folder);
+    *who = claim.owner();
+    if (!claim.held()) return std::nullopt;
     begin_state();
     if (built_before_) {
       listener_.say("built before: " + state_.wheel);
@@ -84,11 +79,6 @@ class Build {
   }
 
  private:
-  bool has_ended() const {
-    const auto state = read_state(b_.folder);
-    return state && state->finished();
-  }
-
   void begin_state() {
     if (const auto before = read_state(b_.folder)) {
       before_ = *before;
@@ -332,7 +322,7 @@ class Build {
 
 }  // namespace
 
-BuildOutcome build(PreparedBuild& prepared, const Listener& listener) {
+std::optional<BuildOutcome> build(PreparedBuild& prepared, const Listener& listener, std::string* who) {
   if (prepared.plan.refused()) {
     BuildOutcome out;
     out.status = BuildStatus::kRefused;
@@ -340,7 +330,26 @@ BuildOutcome build(PreparedBuild& prepared, const Listener& listener) {
       if (v.severity == doctor::Severity::kError && out.error.empty()) out.error = v.message;
     return out;
   }
-  return Build(prepared, listener).run();
+  return Build(prepared, listener).run(who);
+}
+
+std::variant<BuildOutcome, BuildState> build_or_follow(PreparedBuild& prepared, const Listener& listener) {
+  bool waits = false;
+  while (true) {
+    const auto state = prepared.folder.empty() ? std::nullopt : read_state(prepared.folder);
+    if (state && is_running(*state, prepared.folder)) {
+      listener.say("following the build in " + prepared.folder);
+      BuildState end = follow(prepared.folder, listener);
+      if (end.phase != "done") return end;
+    }
+    std::string who;
+    if (auto made = build(prepared, listener, &who)) return std::move(*made);
+    // It began at the same moment and has not said yet where it stands, or has ended and still tidies up.
+    if (!waits) listener.say((who.empty() ? "another process" : who) + " has " + prepared.folder + "; waiting for it");
+    waits = true;
+    if (stop_requested()) throw std::runtime_error("stopped while " + who + " had " + prepared.folder);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
 }
 
 }  // namespace builder

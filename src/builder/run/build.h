@@ -5,9 +5,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "builder/run/prepare.h"
+#include "builder/run/state.h"
 #include "doctor/verdict/verdict.h"
 
 namespace builder {
@@ -32,7 +34,12 @@ struct BuildOutcome {
   int attempts = 0, jobs = 0;
 };
 
-// Takes stop signals (process.h) into account. Throws std::runtime_error with one line for what is no build failure.
-BuildOutcome build(PreparedBuild& prepared, const Listener& listener);
+// Takes stop signals (process.h) into account. Nothing if another process has the folder: `who` says which then. Throws
+// std::runtime_error with one line for what is no build failure.
+std::optional<BuildOutcome> build(PreparedBuild& prepared, const Listener& listener, std::string* who);
+
+// Builds, once nobody else does: whoever builds the same already is followed. Its end if that is not "done"; what it
+// built is judged once more and handed out where this one wants it. Throws std::runtime_error with one line.
+std::variant<BuildOutcome, BuildState> build_or_follow(PreparedBuild& prepared, const Listener& listener);
 
 }  // namespace builder

@@ -64,7 +64,7 @@ std::string folder_name_of(const PreparedBuild& b) {
 
 void see_source(PreparedBuild& b, const std::string& root) {
   b.inputs.source_seen = true;
-  b.inputs.cuda_files = count_cuda_files(root);
+  b.inputs.cuda_files = count_cuda_files(root, b.source.work);
   const ProjectName project = read_project_name(root);
   if (b.source.package.empty()) b.source.package = project.package;
   if (b.source.version.empty()) b.source.version = project.version;
@@ -125,7 +125,7 @@ void complete_toolchain(PreparedBuild& b, Fetch fetch, const Listener& listener)
   }
   if (is_refused_for(b.plan, {"BUILD_HOST_COMPILER"})) {
     const CompilerWish wish = {b.plan.cuda ? b.plan.toolkit.most_gcc : 0, b.toolchains(), b.request.conda_channel};
-    auto compiler = compiler_of_packages(wish);
+    auto compiler = compiler_of_packages(wish, !is_trial);
     if (!compiler) return;
     if (!compiler->fetched_by.empty() && !is_trial) {
       listener.say("no g++ here suits; fetching one by " + compiler->fetched_by + " into " + compiler->cxx);
@@ -161,7 +161,7 @@ PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& 
   b.request.out = fs::absolute(b.request.out).lexically_normal().string();
   if (b.request.out.size() > 1 && b.request.out.ends_with('/')) b.request.out.pop_back();
   if (request.architectures != "auto") parse_architectures(request.architectures);  // complains early
-  b.source = parse_source(request.target);
+  b.source = parse_source(request.target, b.request.work);
   b.place = look_around(request.python);
   std::vector<doctor::Environment> targets;
   for (const std::string& file : request.target_files) targets.push_back(doctor::read_environment(file));
@@ -191,7 +191,8 @@ PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& 
   if (fetch == Fetch::kSource) {
     unpack(b, b.folder);
   } else {
-    const TemporaryFolder peek(b.request.work, "peek.");
+    const TemporaryFolder peek(fs::temp_directory_path().string(),
+                               "mica-peek.");  // a trial leaves no work folder behind
     unpack(b, peek.path());
   }
   b.plan = make_plan(b.inputs);

@@ -33,13 +33,13 @@ bool is_left_over(const std::string& name) {
 bool is_handed_out(const std::string& name) { return name.ends_with(".whl") || name.ends_with(".whl.build.json"); }
 
 // Relative paths of all files, sorted. Links count as files, whatever they lead to.
-std::vector<std::string> source_files(const std::string& folder) {
+std::vector<std::string> source_files(const std::string& folder, const std::string& work) {
   std::vector<std::string> out;
   fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied), end;
   for (; entry != end; ++entry) {
     const bool is_link = entry->is_symlink();
     if (!is_link && entry->is_directory()) {
-      if (is_left_over(entry->path().filename().string())) entry.disable_recursion_pending();
+      if (is_left_over(entry->path().filename().string()) || entry->path() == work) entry.disable_recursion_pending();
       continue;
     }
     if (entry.depth() == 0 && is_handed_out(entry->path().filename().string())) continue;
@@ -47,6 +47,17 @@ std::vector<std::string> source_files(const std::string& folder) {
   }
   std::sort(out.begin(), out.end());
   return out;
+}
+
+// The work folder, whether it is there yet or not, if it lies inside `folder`, whose path is canonical; else "".
+std::string work_inside(const std::string& folder, const std::string& work) {
+  if (work.empty()) return "";
+  std::string path = fs::weakly_canonical(work).string();
+  if (path.ends_with('/')) path.pop_back();  // it is not there, and was given so
+  if (path == folder)
+    throw std::runtime_error("--work is the source folder itself, " + folder +
+                             ": builds there would be taken for source; give a folder of its own");
+  return path.starts_with(folder + "/") ? path : "";
 }
 
 }  // namespace
@@ -66,7 +77,7 @@ bool parse_archive_name(std::string_view file_name, std::string* package, std::s
   return false;
 }
 
-Source parse_source(const std::string& text) {
+Source parse_source(const std::string& text, const std::string& work) {
   Source out;
   out.text = text;
   std::error_code error;
@@ -78,7 +89,8 @@ Source parse_source(const std::string& text) {
     const ProjectName project = read_project_name(out.path);
     out.package = project.package.empty() ? normalised_package(support::base_name(out.path)) : project.package;
     out.version = project.version;
-    out.sha256 = folder_sha256(out.path);
+    out.work = work_inside(out.path, work);
+    out.sha256 = folder_sha256(out.path, out.work);
     return out;
   }
   if (text.ends_with(".whl"))
@@ -102,12 +114,12 @@ Source parse_source(const std::string& text) {
   return out;
 }
 
-std::string folder_sha256(const std::string& folder) {
+std::string folder_sha256(const std::string& folder, const std::string& work) {
   support::Sha256 all;
   const auto add = [&](const std::string& text) {
     all.update({reinterpret_cast<const uint8_t*>(text.data()), text.size() + 1});  // with its final zero
   };
-  for (const std::string& name : source_files(folder)) {
+  for (const std::string& name : source_files(folder, work)) {
     const fs::path path = fs::path(folder) / name;
     add(name);
     add(fs::is_symlink(path) ? fs::read_symlink(path).string() : file_sha256(path.string()));
@@ -115,17 +127,17 @@ std::string folder_sha256(const std::string& folder) {
   return hex(all.digest());
 }
 
-void copy_source_folder(const std::string& from, const std::string& to) {
-  for (const std::string& name : source_files(from)) {
+void copy_source_folder(const std::string& from, const std::string& to, const std::string& work) {
+  for (const std::string& name : source_files(from, work)) {
     const fs::path target = fs::path(to) / name;
     fs::create_directories(target.parent_path());
     fs::copy(fs::path(from) / name, target, fs::copy_options::copy_symlinks | fs::copy_options::overwrite_existing);
   }
 }
 
-int count_cuda_files(const std::string& folder) {
+int count_cuda_files(const std::string& folder, const std::string& work) {
   int count = 0;
-  for (const std::string& name : source_files(folder)) {
+  for (const std::string& name : source_files(folder, work)) {
     if (!name.ends_with(".cu")) continue;
     bool foreign = false;
     const std::vector<std::string> parts = support::split(name, '/');

@@ -16,18 +16,20 @@ struct Source {
   std::string package, version;  // normalised name; empty if not known
   std::string requirement;       // of a package: "flash-attn==2.8.3"
   std::string sha256;            // of the archive, or over all files of the folder; empty: not fetched yet
+  std::string work;              // where builds live, if that is inside the folder: no source; else empty
 };
 
-// Throws std::runtime_error with one line if it is none of the three.
-Source parse_source(const std::string& text);
+// `work` is where builds live. Throws std::runtime_error with one line if it is none of the three, or a folder that is
+// the work folder itself.
+Source parse_source(const std::string& text, const std::string& work = "");
 
-// Over names and bytes of all files, without what builds and version control leave there.
-std::string folder_sha256(const std::string& folder);
+// Over names and bytes of all files, without what builds and version control leave there, and without all of `work`.
+std::string folder_sha256(const std::string& folder, const std::string& work = "");
 // Copies the same files.
-void copy_source_folder(const std::string& from, const std::string& to);
+void copy_source_folder(const std::string& from, const std::string& to, const std::string& work = "");
 
-// Number of .cu files, without those of third-party code, examples and tests.
-int count_cuda_files(const std::string& folder);
+// Number of .cu files among them, without those of third-party code, examples and tests.
+int count_cuda_files(const std::string& folder, const std::string& work = "");
 
 // "flash_attn-2.8.3.tar.gz" -> "flash-attn", "2.8.3". False if it is no archive's name.
 bool parse_archive_name(std::string_view file_name, std::string* package, std::string* version);

@@ -94,7 +94,7 @@ void Workshop::bring_source(const Source& source, const Plan& plan) const {
   const std::string top = fs::canonical(aside.path()).string();
   std::string root = top;
   if (source.kind == SourceKind::kFolder) {
-    copy_source_folder(source.path, top);
+    copy_source_folder(source.path, top, source.work);
   } else {
     const std::string output =
         run_or_throw(driver({"unpack", source.path, top}, plan), kShortSeconds, "cannot unpack " + source.path);

@@ -26,6 +26,7 @@ struct LoaderFacts {
   std::vector<std::string> preload;                        // LD_PRELOAD: names or paths
   std::string tunables;                                    // GLIBC_TUNABLES
   std::vector<std::pair<std::string, std::string>> cache;  // ld.so.cache of this machine type: soname, path
+  std::vector<std::string> hwcaps;                         // glibc-hwcaps that the CPU has, best first: "x86-64-v3"
   std::vector<std::string> default_folders;                // "/lib/x86_64-linux-gnu", ..., "/lib", "/usr/lib"
 };
 

@@ -32,7 +32,8 @@ VersionFloor version_floor(const ElfFile& elf, std::string_view family) {
   VersionFloor out;
   std::string_view wanted;
   for (const VersionNeed& need : elf.version_needs) {
-    const auto version = version_after(family, need.version);
+    auto version = version_after(family, need.version);
+    if (need.version == "GLIBC_ABI_DT_RELR" && family == "GLIBC_") version = Version{{2, 36}};  // packed relocations
     if (!version || (out.known() && *version <= out.version)) continue;
     out.version = *version;
     out.library = printable(need.library);

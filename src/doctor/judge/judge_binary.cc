@@ -50,7 +50,23 @@ void judge_python(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
   }
 }
 
+// What glibc's loader takes is marked as of no system (System V) or of GNU; on 32-bit ARM it has rules of its own.
+bool elf_is_foreign(const ElfFile& elf) {
+  return elf.osabi != ELFOSABI_SYSV && elf.osabi != ELFOSABI_GNU && elf.machine != EM_ARM;
+}
+
 }  // namespace
+
+std::string os_abi_name(const ElfFile& elf) {
+  const std::string number = std::to_string(elf.osabi);
+  switch (elf.osabi) {
+    case ELFOSABI_NETBSD: return "NetBSD (" + number + ")";
+    case ELFOSABI_SOLARIS: return "Solaris (" + number + ")";
+    case ELFOSABI_FREEBSD: return "FreeBSD (" + number + ")";
+    case ELFOSABI_OPENBSD: return "OpenBSD (" + number + ")";
+    default: return number;
+  }
+}
 
 std::string stack_evidence(const ElfFile& elf) {
   return elf.says_nothing_of_stack ? "without PT_GNU_STACK, which counts as RWE on " + machine_name(elf)
@@ -86,6 +102,17 @@ void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Ve
                                "executable stack; glibc 2.41 and later, and hardened kernels, refuse to load it.",
                       .fix = "patchelf --clear-execstack " + printable(base_name(binary.path)),
                       .evidence = {stack_evidence(binary.elf)}}));
+  if (elf_is_foreign(binary.elf)) {
+    Verdict verdict =
+        make_verdict({.code = "ELF_MACHINE",
+                      .subject = printable(binary.path),
+                      .message = "ELF file OS ABI invalid",
+                      .cause = "It is marked as made for another operating system: glibc's loader refuses it.",
+                      .fix = "take the build for Linux",
+                      .evidence = {"EI_OSABI: " + os_abi_name(binary.elf)}});
+    verdict.severity = Severity::kWarning;
+    out.push_back(std::move(verdict));
+  }
   bool specific = false, family = false;
   for (const GpuGroup& group : facts.gpu.groups)
     for (const FatbinEntry& entry : group.entries) {

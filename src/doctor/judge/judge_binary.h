@@ -13,6 +13,9 @@ namespace doctor {
 // Why its stack is taken for an executable one.
 std::string stack_evidence(const ElfFile& elf);
 
+// "FreeBSD (9)" of the header of an ELF file that is not for Linux.
+std::string os_abi_name(const ElfFile& elf);
+
 // Appends what it finds.
 void judge_binary(const Binary& binary, const BinaryFacts& facts, std::vector<Verdict>& out);
 

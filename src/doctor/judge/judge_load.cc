@@ -43,6 +43,8 @@ class LoadJudge {
       case LoadFailure::kDamaged: return damaged();
       case LoadFailure::kExecutableStack: return executable_stack();
       case LoadFailure::kVersionMissing: return version();
+      case LoadFailure::kPackedUnmarked:
+      case LoadFailure::kNotRelocated: return packed_relocations();
       case LoadFailure::kLoaderStops: return loader_stops();
       case LoadFailure::kStaticBlock: return static_block();
       case LoadFailure::kUndefinedSymbol: return symbol();
@@ -138,6 +140,7 @@ class LoadJudge {
   }
 
   Verdict damaged() const {
+    if (result_.message.ends_with(" invalid")) return for_another_system();
     if (result_.message.ends_with("Is a directory"))
       return make("ELF_DAMAGED",
                   "What has the name of a library that it needs is a folder: a container was told to mount a file that "
@@ -153,6 +156,36 @@ class LoadJudge {
                 "install the package that has the file again: python -m pip install --force-reinstall --no-deps "
                 "--no-cache-dir PACKAGE",
                 {printable(base_name(result_.object)) + " needs " + printable(base_name(result_.library))});
+  }
+
+  Verdict for_another_system() const {
+    const bool is_itself = result_.library == result_.object;
+    const std::string library = printable(base_name(result_.library));
+    std::vector<std::string> evidence;
+    if (!is_itself) evidence.push_back(printable(base_name(result_.object)) + " needs " + library);
+    if (is_itself && result_.object_elf) evidence.push_back("EI_OSABI: " + os_abi_name(*result_.object_elf));
+    return make("ELF_MACHINE",
+                (is_itself ? std::string("It") : library + ", which it needs,") +
+                    " is marked as made for another operating system; the loader looks no further.",
+                "install the build for Linux", std::move(evidence));
+  }
+
+  Verdict packed_relocations() const {
+    const bool is_unmarked = result_.failure == LoadFailure::kPackedUnmarked;
+    const std::string object = printable(base_name(result_.object));
+    Verdict verdict = make(
+        "PACKED_RELOCATIONS",
+        is_unmarked ? object +
+                          " was linked with --pack-dyn-relocs=relr alone: glibc from 2.36 on wants a version of libc "
+                          "beside it, which tells an older one that it cannot load the file."
+                    : object + " has packed relocations (DT_RELR), which glibc knows from 2.36 on; here is " +
+                          target_.libc_version.text() +
+                          ". It is loaded without a word, and ends in a segmentation fault where it uses an address.",
+        is_unmarked ? "link it with -Wl,-z,pack-relative-relocs, or without packed relocations"
+                    : "link it without -Wl,-z,pack-relative-relocs and --pack-dyn-relocs=relr, or use a newer system",
+        {object + " has DT_RELR" + (is_unmarked ? " and asks libc for no GLIBC_ABI_DT_RELR" : "")});
+    if (!is_unmarked) verdict.message = result_.message;
+    return verdict;
   }
 
   Verdict not_shared() const {
@@ -452,9 +485,10 @@ bool is_driver_library(std::string_view name) {
 }
 
 ImportFailure import_failure(const Resolution& said) {
-  return said.failure == LoadFailure::kNone          ? ImportFailure::kNone
-         : said.failure == LoadFailure::kLoaderStops ? ImportFailure::kProcessEnds
-                                                     : ImportFailure::kImportError;
+  return said.failure == LoadFailure::kNone ? ImportFailure::kNone
+         : said.failure == LoadFailure::kLoaderStops || said.failure == LoadFailure::kNotRelocated
+             ? ImportFailure::kProcessEnds
+             : ImportFailure::kImportError;
 }
 
 std::optional<Resolution> judge_load(const Binary& binary, const BinaryFacts& facts, LoadSession& session,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <set>
 
+#include "doctor/load/hwcaps.h"
 #include "doctor/load/library_store.h"
 #include "doctor/load/tunables.h"
 #include "support/text.h"
@@ -18,6 +19,7 @@ using namespace support;
 namespace {
 
 constexpr std::size_t kMaxObjects = 5000, kMaxMissing = 50;
+constexpr std::string_view kPackedMark = "GLIBC_ABI_DT_RELR";
 
 bool loadable(const ElfFile& elf, const Environment& target) {
   return target.machine.empty() || machine_name(elf) == target.machine;
@@ -30,11 +32,25 @@ bool is_other_class(const ElfFile& elf, const Environment& target) {
   return !target.machine.empty() && elf.is_64 == has_32_bits(target);
 }
 
+// What glibc's loader says of a header that names another operating system, and looks at before it looks at the
+// machine.
+const char* header_refusal(const ElfFile& elf, const Environment& target) {
+  const bool has_own_rules = target.machine == "armv7l";
+  const bool is_looked_at = target.libc == "glibc" && !target.machine.empty() && !has_own_rules &&
+                            !is_other_class(elf, target) && elf.little_endian == (target.machine != "s390x");
+  if (!is_looked_at) return nullptr;
+  return elf.osabi != ELFOSABI_SYSV && elf.osabi != ELFOSABI_GNU ? "ELF file OS ABI invalid"
+         : elf.osabi == ELFOSABI_SYSV && elf.abi_version != 0    ? "ELF file ABI version invalid"
+                                                                 : nullptr;
+}
+
 // What the loader says of a name under which it found files of other machines alone.
 std::string not_for_here(const std::string& name, bool is_other_class, const Environment& target) {
   const char* other = has_32_bits(target) ? ": wrong ELF class: ELFCLASS64" : ": wrong ELF class: ELFCLASS32";
   return name + (is_other_class ? other : ": cannot open shared object file: No such file or directory");
 }
+
+std::string folder_of_hwcap(const std::string& name) { return name.empty() ? "" : "glibc-hwcaps/" + name + "/"; }
 
 bool goes_by(const LoadedObject& object, std::string_view name) {
   return std::find(object.names.begin(), object.names.end(), name) != object.names.end() || object.elf->soname == name;
@@ -105,11 +121,22 @@ LoadedObject* Process::already_loaded(const std::string& name) {
   return nullptr;
 }
 
+// Of a folder that libraries are looked for in, what is looked into, in this order: copies for newer CPUs, the folder.
+std::vector<std::string> Process::subfolders() const {
+  std::vector<std::string> out;
+  const bool knows_none = target_.libc_version.known() && target_.libc_version < Version{{2, 33}};
+  if (target_.libc == "glibc" && !knows_none)
+    for (const std::string& name : target_.loader.hwcaps) out.push_back(folder_of_hwcap(name));
+  out.emplace_back();
+  return out;
+}
+
 Process::Search Process::search(const std::string& name, const LoadedObject& loader) {
   Search out;
   const auto try_path = [&](const std::string& path) {
     const ElfFile* elf = find(path);
     if (!elf) out.refusal = refusal(path);
+    if (const char* refused = elf ? header_refusal(*elf, target_) : nullptr) out.refusal = refused;
     // A file for another machine is passed over; one that is none ends the search.
     out.is_other_class |= elf && is_other_class(*elf, target_);
     if (out.refusal.empty() && (!elf || !loadable(*elf, target_))) return false;
@@ -119,7 +146,8 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
   };
   const auto try_folders = [&](const std::vector<std::string>& folders) {
     for (const std::string& folder : folders) {
-      if (try_path(folder + (folder.ends_with("/") ? "" : "/") + name)) return true;
+      for (const std::string& below : subfolders())
+        if (try_path(folder + (folder.ends_with("/") ? "" : "/") + below + name)) return true;
       if (std::find(out.folders.begin(), out.folders.end(), folder) == out.folders.end()) out.folders.push_back(folder);
     }
     return false;
@@ -140,8 +168,9 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
   }
   if (try_folders(target_.loader.library_path)) return out;
   if (try_folders(expand(loader.elf->runpath, loader))) return out;
-  for (const auto& [soname, path] : target_.loader.cache)
-    if (soname == name && try_path(path)) return out;
+  for (const std::string& below : subfolders())
+    for (const auto& [soname, path] : target_.loader.cache)
+      if (soname == name && folder_of_hwcap(hwcap_of_path(path)) == below && try_path(path)) return out;
   // Which of these the loader has built in differs: what lies there for other machines says nothing.
   const bool was_other_class = out.is_other_class;
   try_folders(target_.loader.default_folders);
@@ -222,11 +251,44 @@ bool Process::check_versions(const LoadedObject& object, Resolution& failure) {
   return true;
 }
 
+// By its version, or by the mark itself where a distribution brought the change to an older one.
+bool Process::knows_packed() {
+  if (!target_.libc_version.known() || target_.libc_version >= Version{{2, 36}}) return true;
+  const LoadedObject* libc = already_loaded("libc.so.6");
+  return libc && std::count(libc->elf->version_definitions.begin(), libc->elf->version_definitions.end(), kPackedMark);
+}
+
+// Packed relative relocations (DT_RELR): glibc from 2.36 on wants them marked by a version of libc that is asked for;
+// one before that does not know them, and leaves all addresses as they are in the file.
+bool Process::check_packed(const LoadedObject& object, Resolution& failure) {
+  const ElfFile& elf = *object.elf;
+  if (!elf.packed_relocations || target_.libc != "glibc") return true;
+  const bool is_unknown = !knows_packed();
+  const bool asks_libc =
+      !elf.version_needs.empty() && std::any_of(elf.needed.begin(), elf.needed.end(),
+                                                [](std::string_view name) { return name.starts_with("libc.so."); });
+  const bool is_marked = std::any_of(elf.version_needs.begin(), elf.version_needs.end(),
+                                     [](const VersionNeed& need) { return need.version == kPackedMark; });
+  if (is_unknown ? *elf.packed_relocations == 0 : !asks_libc || is_marked) return true;
+  failure.failure = is_unknown ? LoadFailure::kNotRelocated : LoadFailure::kPackedUnmarked;
+  failure.object = object.path;
+  failure.object_elf = object.elf;
+  failure.message = object.path + (is_unknown ? ": its addresses stay as they are in the file (DT_RELR)"
+                                              : ": DT_RELR without GLIBC_ABI_DT_RELR dependency");
+  return false;
+}
+
 Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
   Opened out;
   Resolution& failure = out.failure;
   failure.object = path;
   failure.object_elf = elf;
+  if (const char* refused = elf ? header_refusal(*elf, target_) : nullptr) {
+    failure.failure = LoadFailure::kDamaged;
+    failure.library = path;
+    failure.message = path + ": " + refused;
+    return out;
+  }
   if (!elf || !loadable(*elf, target_)) {
     failure.failure = LoadFailure::kMachine;
     failure.message = not_for_here(path, elf && is_other_class(*elf, target_), target_);
@@ -287,7 +349,7 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
     }
   }
   for (LoadedObject* object : out.fresh)
-    if (!check_versions(*object, failure)) return out;
+    if (!check_versions(*object, failure) || !check_packed(*object, failure)) return out;
   return out;
 }
 

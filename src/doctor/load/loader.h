@@ -71,6 +71,7 @@ class Process {
     std::vector<std::string> folders;
   };
   Search search(const std::string& name, const LoadedObject& loader);
+  std::vector<std::string> subfolders() const;
   std::vector<std::string> expand(std::string_view list, const LoadedObject& object) const;
   LoadedObject* already_loaded(const std::string& name);
   LoadedObject* loaded_as(const std::string& path);
@@ -78,6 +79,8 @@ class Process {
   bool check_kind(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_stack(const std::string& name, const LoadedObject& object, Resolution& failure) const;
   bool check_versions(const LoadedObject& object, Resolution& failure);
+  bool check_packed(const LoadedObject& object, Resolution& failure);
+  bool knows_packed();
   bool place_thread_data(LoadedObject& object, const std::vector<LoadedObject*>& scope, Resolution& failure);
   bool defines(const LoadedObject& object, const ElfSymbol& symbol);
   LoadedObject* definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);

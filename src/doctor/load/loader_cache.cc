@@ -10,6 +10,8 @@ namespace {
 constexpr char kMagic[] = "glibc-ld.so.cache1.1";  // 20 bytes, no terminator in the file
 constexpr char kOldMagic[] = "ld.so-1.7.0";        // an older list may stand before it
 constexpr uint64_t kHeaderBytes = 48, kEntryBytes = 24, kOldHeaderBytes = 16, kOldEntryBytes = 12;
+// Of an entry below glibc-hwcaps, whose folder has a name; older entries for some CPUs alone have bits instead.
+constexpr uint32_t kNamedHwcap = 1u << 30;
 constexpr uint64_t kMostBytes = 64 << 20, kMostEntries = 1'000'000;
 
 // The kind of library that a machine's loader takes: the low byte is ELF for libc6, the next the machine.
@@ -72,19 +74,21 @@ std::vector<std::pair<std::string, std::string>> read_loader_cache(ByteSource& s
   if (count > kMostEntries || !bytes.has(base + kHeaderBytes, count * kEntryBytes))
     return complain("cut off: " + std::to_string(count) + " entries do not fit into it");
   const uint32_t wanted = flags_of(machine);
+  std::vector<std::pair<std::string, std::string>> for_newer;
   std::size_t bad = 0;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t at = base + kHeaderBytes + i * kEntryBytes;
-    // glibc-hwcaps folders hold copies for newer CPUs; the plain ones have the same exports.
     const uint32_t hwcap_low = bytes.u32(at + 16), hwcap_high = bytes.u32(at + 20);
-    if ((wanted && (bytes.u32(at) & 0xffff) != wanted) || hwcap_low || hwcap_high) continue;
+    const bool is_by_name = (hwcap_high & kNamedHwcap) != 0;
+    if ((wanted && (bytes.u32(at) & 0xffff) != wanted) || (!is_by_name && (hwcap_low || hwcap_high))) continue;
     std::string name, path;
     if (bytes.string(base + bytes.u32(at + 4), name) && bytes.string(base + bytes.u32(at + 8), path)) {
-      entries.emplace_back(std::move(name), std::move(path));
+      (is_by_name ? for_newer : entries).emplace_back(std::move(name), std::move(path));
     } else {
       ++bad;
     }
   }
+  entries.insert(entries.end(), for_newer.begin(), for_newer.end());
   if (bad) complain(std::to_string(bad) + " entries point outside of the file");
   return entries;
 }

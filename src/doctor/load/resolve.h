@@ -21,6 +21,8 @@ enum class LoadFailure {
   kDamaged,
   kExecutableStack,
   kVersionMissing,
+  kPackedUnmarked,
+  kNotRelocated,
   kLoaderStops,
   kStaticBlock,
   kUndefinedSymbol
@@ -31,7 +33,7 @@ struct MissingSymbol {
 };
 
 // The outcome of one dlopen. `message` is the text of dlerror(), word for word; of kLoaderStops what the loader writes
-// before it ends the process, without its line number.
+// before it ends the process, without its line number; of kNotRelocated, which the loader does not notice, our own.
 struct Resolution {
   LoadFailure failure = LoadFailure::kNone;
   std::string message;

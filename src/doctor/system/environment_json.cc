@@ -41,7 +41,10 @@ class Collector {
   ListedLibraries run() {
     for (const auto& [soname, path] : target_.loader.cache) add(path);
     for (const std::string& path : {target_.libc_path, target_.libstdcxx_path}) add(path);
-    for (const std::string& folder : target_.loader.library_path) add_folder(folder);
+    for (const std::string& folder : target_.loader.library_path) {
+      add_folder(folder);
+      for (const std::string& name : target_.loader.hwcaps) add_folder(folder + "/glibc-hwcaps/" + name);
+    }
     if (target_.python) {
       add(target_.python->executable);
       add_folder(folder_name(folder_name(target_.python->executable)) + "/lib");
@@ -171,6 +174,7 @@ void read_loader(const Fields& loader, Environment& out) {
   out.loader.preload = loader.texts("preload");
   out.loader.tunables = loader.text("tunables");
   out.loader.default_folders = loader.texts("default_folders");
+  out.loader.hwcaps = loader.texts("hwcaps");
   for (const json& pair : loader.list("cache")) {
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
       throw ReadError("loader.cache wants pairs of name and path");
@@ -226,6 +230,7 @@ std::string export_environment(const Environment& target, const Files& files) {
                 {"preload", target.loader.preload},
                 {"tunables", target.loader.tunables},
                 {"default_folders", target.loader.default_folders},
+                {"hwcaps", target.loader.hwcaps},
                 {"cache", target.loader.cache}}}};
   for (const Gpu& gpu : target.gpus)
     out["gpus"].push_back({{"name", gpu.name}, {"compute_capability", gpu.capability.text()}});

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "doctor/load/hwcaps.h"
 #include "doctor/load/loader_cache.h"
 #include "support/text.h"
 
@@ -67,6 +68,7 @@ void read_loader(const Outlook& outlook, HostFacts& host) {
     if (!name.empty())
       host.loader.preload.push_back(name.find('/') == name.npos ? name : join_path(outlook.folder, name));
   host.loader.tunables = outlook.variable("GLIBC_TUNABLES");
+  host.loader.hwcaps = hwcaps_of(host.machine, files.read("/proc/cpuinfo", 16 << 20).value_or(""));
   if (const auto cache = files.resolve("/etc/ld.so.cache")) {
     try {
       FileSource source(files.on_disk(*cache));

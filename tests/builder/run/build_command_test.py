@@ -201,6 +201,15 @@ class Plans(Build):
         self.assertIn("refused", result.stdout)
         self.assertFalse(self.out.exists())
 
+    def test_a_trial_with_an_archive_leaves_no_trace(self):
+        archive, temporary = self.folder / "thing-1.0.tar.gz", self.folder / "tmp"
+        temporary.mkdir()
+        with tarfile.open(archive, "w:gz") as file:
+            file.add(self.host_only(), "thing-1.0")
+        code, out = self.run_json(archive, "--dry-run", TMPDIR=temporary)
+        self.assertEqual((code, out["plan"]["cuda"]), (0, False), out["verdicts"])
+        self.assertEqual([(self.folder / "work").exists(), self.out.exists(), list(temporary.iterdir())], [False, False, []])
+
     def test_without_cuda_files_no_nvcc_is_asked_for(self):
         code, out = self.run_json(self.host_only(), "--dry-run", PATH="/usr/bin:/bin")
         self.assertEqual((code, out["plan"]["cuda"]), (0, False), out["verdicts"])

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A wheel that was built is not compiled again, whatever becomes of later starts that only judge it and hand it out.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "builder/plan/recipe.h"
 #include "builder/run/build.h"
+#include "builder/run/owner/claim.h"
 #include "builder/run/prepare.h"
 #include "builder/run/state.h"
 #include "support/durable.h"
@@ -38,7 +42,8 @@ class BuiltBefore : public testing::Test {
     write_state(b_.folder, state);
   }
   BuildStatus start() {
-    return build(b_, {[](const std::string&) {}, nullptr}).status;
+    std::string who;
+    return build(b_, {[](const std::string&) {}, nullptr}, &who).value().status;
   }
   std::string phase() { return read_state(b_.folder).value().phase; }
 
@@ -72,6 +77,24 @@ TEST_F(BuiltBefore, AndWhereItDoesNotSuitAnotherNode) {
   EXPECT_EQ(phase(), "done");
   fixtures::write_file(wheel_, good);
   EXPECT_EQ(start(), BuildStatus::kBuilt);
+}
+
+// Two starts at the same moment: who comes second waits, though the first has not said anything yet.
+TEST_F(BuiltBefore, BySomebodyWhoBeganAtTheSameMoment) {
+  auto first = std::make_unique<Claim>(b_.folder);
+  ASSERT_TRUE(first->held());
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    was_left_in("done");
+    first.reset();
+  });
+  std::vector<std::string> said;
+  const auto ended = build_or_follow(b_, {[&](const std::string& line) { said.push_back(line); }, nullptr});
+  ends.join();
+  ASSERT_TRUE(std::holds_alternative<BuildOutcome>(ended));
+  EXPECT_EQ(std::get<BuildOutcome>(ended).status, BuildStatus::kBuilt);
+  ASSERT_FALSE(said.empty());
+  EXPECT_EQ(said[0].find("process " + std::to_string(getpid()) + " on "), 0u) << said[0];
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "builder/run/project_name.h"
 #include "builder/run/source.h"
 #include "builder/run/state.h"
+#include "builder/run/toolchain/compiler_by_packages.h"
 #include "builder/run/workshop.h"
 #include "builder/shelf/records.h"
 #include "support/durable.h"
@@ -138,6 +139,43 @@ TEST_F(Folder, WhatBuildsLeaveDoesNotCount) {
   EXPECT_NE(folder_sha256(root_ + "/b"), before);
   write("a/csrc/one.cu", "3");
   EXPECT_NE(folder_sha256(root_ + "/a"), before);
+}
+
+// Else the builds would be copied into the next one, and every build would be of another source.
+TEST_F(Folder, TheWorkFolderIsNoSource) {
+  write("a/setup.py", "setup(name='a')");
+  write("a/csrc/a.cu", "");
+  const std::string work = root_ + "/a/my/work";
+  const Source before = parse_source(root_ + "/a", work + "/");
+  EXPECT_EQ(before.sha256, folder_sha256(root_ + "/a"));
+  write("a/my/work/a-1/source/copy.cu", "");
+  const Source source = parse_source(root_ + "/a/csrc/..", root_ + "/a/csrc/../my/work");
+  EXPECT_EQ(source.sha256, before.sha256);
+  EXPECT_EQ(count_cuda_files(source.path, source.work), 1);
+  copy_source_folder(source.path, root_ + "/b", source.work);
+  EXPECT_FALSE(fs::exists(root_ + "/b/my"));
+  EXPECT_EQ(parse_source(root_ + "/a", root_ + "/aside").work, "");
+  EXPECT_EQ(parse_source(root_ + "/a", root_ + "/a-1").work, "") << "a name that only begins alike";
+  EXPECT_THROW(parse_source(root_ + "/a", root_ + "/a/"), std::runtime_error);
+}
+
+// apt without lists of packages: a trial says that they would be fetched, and fetches none.
+TEST_F(Folder, ATrialFetchesNoLists) {
+  write("bin/apt-cache", "#!/bin/sh\n");
+  write("bin/apt-get", "#!/bin/sh\ncase \"$*\" in *update*) touch " + root_ + "/updated;; *) echo apt;; esac\n");
+  for (const char* name : {"/bin/apt-cache", "/bin/apt-get"}) fs::permissions(root_ + name, fs::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (root_ + "/bin:" + path).c_str(), 1);
+  const CompilerWish wish = {12, root_ + "/toolchains", ""};
+  const auto named = compiler_of_packages(wish, false);
+  const bool is_changed = fs::exists(wish.folder) || fs::exists(root_ + "/updated");
+  const auto asked = compiler_of_packages(wish, true);
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_FALSE(is_changed);
+  ASSERT_TRUE(named);
+  EXPECT_NE(named->fetched_by.find("apt-get update into " + wish.folder), std::string::npos) << named->fetched_by;
+  EXPECT_FALSE(asked) << "the lists have none";
+  EXPECT_TRUE(fs::exists(root_ + "/updated"));
 }
 
 // The source is unpacked before it is known who builds: one start is still at it when another begins.

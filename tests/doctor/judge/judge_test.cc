@@ -264,6 +264,41 @@ std::vector<Case> loader_cases() {
       });
     };
   };
+  const auto marked = [](uint8_t os_abi) {
+    Inspection i = module({});
+    i.binaries[0].elf.osabi = os_abi;
+    return i;
+  };
+  out.push_back({"ELF_MACHINE", "ImportError: /site/m.cpython-312-x86_64-linux-gnu.so: ELF file OS ABI invalid",
+                 [=] { return on_node(marked(ELFOSABI_FREEBSD)); }, [=] { return on_node(marked(ELFOSABI_GNU)); }});
+  out.push_back({"ELF_MACHINE", "EI_OSABI: FreeBSD (9)", [=] { return alone(marked(ELFOSABI_FREEBSD)); },
+                 [=] { return alone(marked(ELFOSABI_GNU)); }, Severity::kWarning});
+  const auto odd_marked = [](const char* libc) {
+    return [=] {
+      return on_node(module({{"libodd.so.1"}, {}, {}, {}}), [&](Node& node) {
+        node.libraries->files["/lib/libodd.so.1"].osabi = ELFOSABI_FREEBSD;
+        node.target.libc = libc;
+      });
+    };
+  };
+  out.push_back({"ELF_MACHINE", "ImportError: /lib/libodd.so.1: ELF file OS ABI invalid", odd_marked("glibc"),
+                 odd_marked("musl")});
+  const auto packed = [](const char* glibc, uint64_t bytes, bool asks_libc, const char* defined = "GLIBC_2.30") {
+    return [=] {
+      Inspection i = asks_libc ? module({{"libc.so.6"}, {"malloc@GLIBC_2.17@libc.so.6"}, {}, {}}) : module({});
+      i.binaries[0].elf.packed_relocations = bytes;
+      return on_node(i, [&](Node& node) {
+        node.target.libc_version = parse_version(glibc);
+        node.libraries->files["/lib/libc.so.6"].version_definitions.push_back(defined);
+      });
+    };
+  };
+  out.push_back({"PACKED_RELOCATIONS", "gnu.so: DT_RELR without GLIBC_ABI_DT_RELR dependency", packed("2.36", 8, true),
+                 packed("2.36", 8, false)});
+  out.push_back({"PACKED_RELOCATIONS", "glibc knows from 2.36 on; here is 2.31", packed("2.31", 8, false),
+                 packed("2.31", 0, false)});
+  out.push_back({"PACKED_RELOCATIONS", "stay as they are", packed("2.34", 8, false),
+                 packed("2.34", 8, false, "GLIBC_ABI_DT_RELR")});
   out.push_back({"NO_DLOPEN", "ImportError: libodd.so.1: shared object cannot be dlopen()ed", not_later(""),
                  not_later("/lib/libodd.so.1")});
   // Linked for pages of 4 KiB, on kernels with 64 KiB and with 4 KiB, by the words of newer and of older loaders.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 
+#include "doctor/load/hwcaps.h"
 #include "doctor/load/library_store.h"
 #include "support/text.h"
 #include "tests/doctor/fixtures.h"
@@ -412,6 +413,91 @@ TEST(Resolve, ThreadLocalDataThatHasNoPlace) {
   compile(asks, "extern __thread char elsewhere[]; char* f(void) { return elsewhere; }",
           std::string(kLibrary) + "-ftls-model=initial-exec " + at + "/elsewhere.so");
   world.expect_truth(asks, at + "/elsewhere.so" + full);
+}
+
+// A header that names FreeBSD ends the search; GNU's own mark is as good as none.
+TEST(Resolve, MarkedForAnotherSystem) {
+  World& world = ::world();
+  const std::string at = world.folder / "system";
+  compile(at + "/good/libdep.so.1", "int dep(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libdep.so.1");
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "good/libdep.so.1 -Wl,-rpath,'$ORIGIN/first:$ORIGIN/good'");
+  const std::string first = at + "/first/libdep.so.1", good = fixtures::read_file(at + "/good/libdep.so.1");
+  const auto mark = [&](char os_abi, char abi_version) {
+    std::string marked = good;
+    marked[7] = os_abi;
+    marked[8] = abi_version;
+    fixtures::write_file(first, marked);
+    world.target.libraries = doctor::disk_libraries();
+  };
+  for (const char os_abi : {9, 1, 127}) {
+    mark(os_abi, 0);
+    world.expect_truth(at + "/a.so", first + ": ELF file OS ABI invalid");
+    world.expect_truth(first, first + ": ELF file OS ABI invalid");
+  }
+  mark(0, 1);
+  world.expect_truth(at + "/a.so", first + ": ELF file ABI version invalid");
+  mark(3, 0);
+  world.expect_truth(at + "/a.so", "");
+}
+
+// Copies for newer CPUs come first in every folder, as far as the CPU has what they are named for.
+TEST(Resolve, CopiesForNewerProcessors) {
+  World& world = ::world();
+  world.target.loader.hwcaps = doctor::hwcaps_of(world.target.machine, fixtures::output_of("cat /proc/cpuinfo"));
+  world.target.libc_version = support::parse_version(fixtures::output_of("getconf GNU_LIBC_VERSION | cut -d' ' -f2"));
+  if (world.target.loader.hwcaps.empty() || world.target.libc_version < support::Version{{2, 33}})
+    GTEST_SKIP() << "the loader here knows no glibc-hwcaps of this CPU";
+  const std::string at = world.folder / "hwcaps", level = at + "/glibc-hwcaps/" + world.target.loader.hwcaps[0];
+  const std::string dep = std::string(kLibrary) + "-Wl,-soname,libdep.so.1";
+  compile(at + "/glibc-hwcaps/x86-64-v99/libdep.so.1", "int dep(void) { return 1; }", dep);
+  compile(at + "/a.so", "int dep(void); int f(void) { return dep(); }",
+          std::string(kLibrary) + "glibc-hwcaps/x86-64-v99/libdep.so.1 -Wl,-rpath,'$ORIGIN'");
+  const auto look_again = [&] { world.target.libraries = doctor::disk_libraries(); };
+  look_again();
+  world.expect_truth(at + "/a.so", "libdep.so.1: cannot open shared object file");
+  compile(level + "/libdep.so.1", "int dep(void) { return 1; }", dep);
+  look_again();
+  world.expect_truth(at + "/a.so", "");
+  // One beside it is passed over, even where it would be the better one.
+  std::filesystem::rename(level + "/libdep.so.1", at + "/libdep.so.1");
+  compile(level + "/libdep.so.1", "int other(void) { return 1; }", dep);
+  look_again();
+  world.expect_truth(at + "/a.so", at + "/a.so: undefined symbol: dep");
+  world.target.loader.hwcaps.clear();
+  world.target.libc_version = {};
+}
+
+uint32_t version_hash(std::string_view name) {
+  uint32_t hash = 0;
+  for (const char c : name) {
+    hash = (hash << 4) + uint8_t(c);
+    const uint32_t high = hash & 0xf0000000;
+    hash = (hash ^ (high >> 24)) & ~high;
+  }
+  return hash;
+}
+
+// Packed relocations are marked by a version of libc; here the mark is renamed, and may be missing.
+TEST(Resolve, PackedRelocationsWithoutTheirMark) {
+  World& world = ::world();
+  world.target.libc_version = support::parse_version(fixtures::output_of("getconf GNU_LIBC_VERSION | cut -d' ' -f2"));
+  const std::string good = world.folder / "relr/good.so", bad = world.folder / "relr/bad.so";
+  compile(good, "#include <stdio.h>\nstatic int x; int* at[8] = {&x, &x, &x}; void f(void) { puts(\"\"); }",
+          "-shared -fPIC -Wl,-z,pack-relative-relocs");
+  if (!doctor::read_elf_file(good).packed_relocations || world.target.libc_version < support::Version{{2, 36}})
+    GTEST_SKIP() << "the linker or the loader here knows no packed relocations";
+  world.expect_truth(good, "");
+  std::string bytes = fixtures::read_file(good);
+  const std::string name = "GLIBC_ABI_DT_RELR";
+  const uint32_t hash = version_hash(name);
+  const std::size_t entry = bytes.find(std::string(reinterpret_cast<const char*>(&hash), 4)), text = bytes.find(name);
+  ASSERT_TRUE(entry != bytes.npos && text != bytes.npos);
+  bytes[entry + 4] = 2;  // VER_FLG_WEAK
+  bytes[text] = 'g';
+  fixtures::write_file(bad, bytes);
+  world.expect_truth(bad, bad + ": DT_RELR without GLIBC_ABI_DT_RELR dependency");
+  world.target.libc_version = {};
 }
 
 TEST(Resolve, EachFileOfASessionIsTheOnlyOne) {

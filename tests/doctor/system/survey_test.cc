@@ -5,9 +5,11 @@
 #include <gnu/libc-version.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 
 #include "doctor/facts/mangled.h"
+#include "doctor/load/hwcaps.h"
 #include "doctor/load/loader_cache.h"
 #include "doctor/tables/gpus.h"
 #include "tests/doctor/fake_system.h"
@@ -129,6 +131,36 @@ std::string loader_cache(const std::vector<std::pair<std::string, std::string>>&
     put(0);
   }
   return head + strings;
+}
+
+TEST(LoaderCache, CopiesForNewerProcessorsComeLast) {
+  std::string bytes = loader_cache({{"libz.so.1", "/lib/glibc-hwcaps/x86-64-v3/libz.so.1"},
+                                    {"libz.so.1", "/lib/libz.so.1"},
+                                    {"libz.so.1", "/lib/haswell/libz.so.1"}},
+                                   0x0303);
+  const auto set_hwcap = [&](std::size_t entry, uint64_t value) {
+    std::memcpy(&bytes[48 + 24 * entry + 16], &value, 8);
+  };
+  set_hwcap(0, uint64_t(1) << 62);
+  set_hwcap(2, 4);
+  MemorySource source(bytes);
+  const auto entries = read_loader_cache(source, "x86_64", nullptr);
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].second, "/lib/libz.so.1");
+  EXPECT_EQ(hwcap_of_path(entries[1].second), "x86-64-v3");
+}
+
+TEST(Hwcaps, FromWhatLinuxSaysOfTheProcessor) {
+  const std::string v2 = "processor: 0\nflags\t\t: fpu cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 ";
+  const std::string v3 = v2 + "avx avx2 bmi1 bmi2 f16c fma abm movbe ";
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(hwcaps_of("x86_64", v2 + "\n"), Names{"x86-64-v2"});
+  EXPECT_EQ(hwcaps_of("x86_64", v3 + "avx512f\n"), (Names{"x86-64-v3", "x86-64-v2"}));
+  EXPECT_EQ(hwcaps_of("x86_64", v3 + "avx512f avx512bw avx512cd avx512dq avx512vl").size(), 3u);
+  EXPECT_EQ(hwcaps_of("aarch64", v3), Names{});
+  for (const char* bad : {"", "flags", "flags:", "flags\n:"}) EXPECT_EQ(hwcaps_of("x86_64", bad), Names{}) << bad;
+  EXPECT_EQ(hwcap_of_path("/lib/libz.so.1"), "");
+  EXPECT_EQ(hwcap_of_path("/lib/glibc-hwcaps/"), "");
 }
 
 TEST(LoaderCache, ReadsItsEntriesAndSurvivesTheRest) {

@@ -533,6 +533,9 @@ TEST(Target, IsTheSameAfterAFile) {
       {.soname = "libtorch_global_deps.so", .needed = {"libblas-1.so"}, .runpath = "$ORIGIN/../../torch.libs"});
   system.library(kSite + "/torch.libs/libblas-1.so", {.soname = "libblas-1.so"});
   system.set("GLIBC_TUNABLES", "glibc.rtld.execstack=2");
+  system.write("/proc/cpuinfo", "flags : cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3\n");
+  system.set("LD_LIBRARY_PATH", "/opt/lib");
+  system.library("/opt/lib/glibc-hwcaps/x86-64-v2/libnew.so.1", {.soname = "libnew.so.1"});
   const Survey found = survey(system.outlook());
   const Environment here = environment_of(found, &found.pythons.at(0));
   const std::string text = export_environment(here, found.outlook.files);
@@ -543,6 +546,8 @@ TEST(Target, IsTheSameAfterAFile) {
   EXPECT_EQ(there.driver, parse_version("580.95.05"));
   EXPECT_EQ(there.loader.default_folders, here.loader.default_folders);
   EXPECT_EQ(there.loader.tunables, "glibc.rtld.execstack=2");
+  EXPECT_EQ(there.loader.hwcaps, std::vector<std::string>{"x86-64-v2"});
+  EXPECT_TRUE(there.libraries->find("/opt/lib/glibc-hwcaps/x86-64-v2/libnew.so.1"));
   ASSERT_TRUE(there.python && there.torch);
   EXPECT_EQ(there.python->soabi, "cpython-312-x86_64-linux-gnu");
   EXPECT_EQ(there.python->site_packages, here.python->site_packages);

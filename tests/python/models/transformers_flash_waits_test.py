@@ -29,6 +29,7 @@ LAYERS = 5
 PACKED = torch.cat([torch.arange(n) for n in (5, 9, 6)])[None]
 ONE = torch.arange(20)[None]
 TOLERANCE = dict(rtol=0.05, atol=0.05)
+in_full = pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="make test-all runs it")
 
 
 class Dropin:
@@ -346,7 +347,7 @@ def test_what_others_put_in_its_place_is_called(model, dropin, monkeypatch, modu
     assert dropin.registration.attach()
 
 
-@of_both
+@pytest.mark.parametrize("flash", [pytest.param("flash_attention_2", marks=in_full), "flash_attention_3"], indirect=True)
 def test_a_tracer_sees_transformers_own(model):
     own = model(ids_of(20), use_cache=False).logits
     seen = []
@@ -388,9 +389,13 @@ def test_another_version_or_registration_is_left_alone(dropin, monkeypatch):
     assert dropin.registration.transformers_function() is theirs.flash_attention_forward
 
 
-@pytest.mark.parametrize("setting", ["", "off"])
-@pytest.mark.parametrize("name, loads", [("flash_attention_2", "from flash_attn.bert_padding import pad_input"),
-                                         ("flash_attention_3", "from flash_attn_interface import flash_attn_func")])
+BY_FLASH_2 = ("flash_attention_2", "from flash_attn.bert_padding import pad_input")
+BY_FLASH_3 = ("flash_attention_3", "from flash_attn_interface import flash_attn_func")
+
+
+@pytest.mark.parametrize("name, loads, setting", [
+    (*BY_FLASH_2, ""), pytest.param(*BY_FLASH_2, "off", marks=in_full), pytest.param(*BY_FLASH_3, "", marks=in_full),
+    (*BY_FLASH_3, "off")])
 def test_transformers_loading_it_is_what_attaches(name, loads, setting):
     script = ("import flash_attn, sys; assert 'transformers' not in sys.modules\n"
               "import transformers.modeling_utils as m\n"

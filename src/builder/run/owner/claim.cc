@@ -49,12 +49,15 @@ Claim::Claim(std::string folder) {
       }
       line = text_or_nothing(path_);
     }
-    if (line.empty())
+    if (line.empty()) {
       ++vanished;  // its process has just let go
-    else if (is_alive(line, folder))
+    } else if (is_alive(line, folder)) {
+      const std::vector<std::string> parts = split(trimmed(line), ' ');
+      owner_ = "process " + printable(parts[1]) + " on " + printable(parts[0]);
       return;
-    else
+    } else {
       ++number;
+    }
   }
 }
 

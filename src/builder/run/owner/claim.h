@@ -17,9 +17,11 @@ class Claim {
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
   bool held() const { return heartbeat_ != nullptr; }
+  // Who has it if it is not held: "process 4711 on node7". Empty: who had it has just let go.
+  const std::string& owner() const { return owner_; }
 
  private:
-  std::string path_;
+  std::string path_, owner_;
   std::unique_ptr<Heartbeat> heartbeat_;
 };
 

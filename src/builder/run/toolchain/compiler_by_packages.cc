@@ -66,6 +66,9 @@ int newest_of_apt(int most_gcc, const std::vector<std::string>& lists) {
   return newest;
 }
 
+// At most; asked of the compiler itself once it is here.
+int version_until_asked(const CompilerWish& wish) { return wish.most_gcc ? wish.most_gcc : doctor::kLeastGcc; }
+
 void write_program(const std::string& path, const std::string& text) {
   replace_file(path, text);
   if (chmod(path.c_str(), 0755) != 0) throw std::runtime_error(path + " cannot be made a program");
@@ -154,28 +157,33 @@ void bring_by_conda(const std::string& folder, const CompilerWish& wish, const W
 
 }  // namespace
 
-std::optional<HostCompiler> compiler_of_packages(const CompilerWish& wish) {
+std::optional<HostCompiler> compiler_of_packages(const CompilerWish& wish, bool fetches_lists) {
   HostCompiler out;
   out.is_fetched = true;
   int version = 0;
   std::string folder;
   if (!wish.conda_channel.empty()) {
     folder = wish.folder + "/gcc-conda" + (wish.most_gcc ? "-" + std::to_string(wish.most_gcc) : "");
-    version =
-        wish.most_gcc ? wish.most_gcc : doctor::kLeastGcc;  // at most; asked of the compiler itself once it is here
+    version = version_until_asked(wish);
     out.fetched_by = "the channel " + wish.conda_channel + ": gxx_impl_linux, unpacked without root";
   } else {
     version = newest_of_apt(wish.most_gcc, {});
-    if (version == 0) {
-      const std::vector<std::string> lists = own_lists(wish.folder + "/apt");
-      make_folders(wish.folder + "/apt/lists/partial");
-      make_folders(wish.folder + "/apt/cache/archives/partial");
-      ask(with({"apt-get", "-qq"}, with(lists, {"update"})));
-      version = newest_of_apt(wish.most_gcc, lists);
+    const std::string lists = wish.folder + "/apt";
+    if (version == 0 && fetches_lists) {
+      make_folders(lists + "/lists/partial");
+      make_folders(lists + "/cache/archives/partial");
+      ask(with({"apt-get", "-qq"}, with(own_lists(lists), {"update"})));
     }
-    if (version == 0) return std::nullopt;
+    std::error_code error;
+    if (version == 0 && fs::exists(lists, error)) version = newest_of_apt(wish.most_gcc, own_lists(lists));
+    out.fetched_by = "apt-get download g++-" + std::to_string(version);
+    if (version == 0) {
+      if (fetches_lists || ask({"apt-get", "--version"}).empty()) return std::nullopt;
+      version = version_until_asked(wish);
+      out.fetched_by = "apt-get update into " + lists + ", and download of the newest g++ that suits";
+    }
     folder = wish.folder + "/gcc-" + std::to_string(version);
-    out.fetched_by = "apt-get download g++-" + std::to_string(version) + " and what it needs, unpacked without root";
+    out.fetched_by += " and what it needs, unpacked without root";
   }
   out.cc = folder + "/bin/gcc";
   out.cxx = folder + "/bin/g++";

@@ -17,7 +17,9 @@ struct CompilerWish {
 };
 
 // What can be had; nothing where neither apt nor a channel has one. `fetched_by` is empty if an earlier build left it.
-std::optional<HostCompiler> compiler_of_packages(const CompilerWish& wish);
+// Where apt has no lists of packages, they are fetched into the wish's folder if `fetches_lists`; else nothing is
+// changed, and which g++ they would offer stays open.
+std::optional<HostCompiler> compiler_of_packages(const CompilerWish& wish, bool fetches_lists);
 
 // Brings it. `shop` gives the Python that reads a channel. Throws std::runtime_error.
 HostCompiler bring_compiler(HostCompiler compiler, const CompilerWish& wish, const Workshop& shop);

@@ -170,6 +170,8 @@ void ElfReader::read_dynamic() {
   constexpr uint64_t kPie = 0x08000000;  // DF_1_PIE, which older elf.h have not
   elf_.is_program = (dynamic(DT_FLAGS_1) & kPie) != 0;
   elf_.refuses_dlopen = (dynamic(DT_FLAGS_1) & DF_1_NOOPEN) != 0;
+  constexpr int64_t kRelr = 36, kRelrBytes = 35;  // DT_RELR and DT_RELRSZ, which older elf.h have not
+  if (dynamic_.count(kRelr)) elf_.packed_relocations = dynamic(kRelrBytes);
   elf_.text_relocations = dynamic_.count(DT_TEXTREL) || (dynamic(DT_FLAGS) & DF_TEXTREL);
 }
 

@@ -76,9 +76,10 @@ struct ElfFile {
   std::vector<std::string_view> needed;    // in order
   std::vector<VersionNeed> version_needs;  // in the order the loader checks them
   std::vector<std::string_view> version_definitions;
-  bool has_symbol_versions = true;  // a version beside each symbol (DT_VERSYM), be it only that it has none
-  std::vector<ElfSymbol> symbols;   // the dynamic ones, without the null symbol
-  std::vector<uint32_t> relocated;  // indices into symbols, in the order the loader first looks them up
+  bool has_symbol_versions = true;             // a version beside each symbol (DT_VERSYM), be it only that it has none
+  std::vector<ElfSymbol> symbols;              // the dynamic ones, without the null symbol
+  std::vector<uint32_t> relocated;             // indices into symbols, in the order the loader first looks them up
+  std::optional<uint64_t> packed_relocations;  // DT_RELR: the bytes of that table
   LoadLayout layout;
   ThreadData thread_data;
   std::vector<ThreadUse> thread_uses;  // each once
