@@ -15,7 +15,7 @@
 // the consumer on to the next query tile.
 #pragma once
 
-#include "kernels/parts/forward_scores_sm90.cuh"
+#include "kernels/forward/scores_sm90.cuh"
 
 namespace mica {
 

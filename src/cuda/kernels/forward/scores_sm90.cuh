@@ -4,9 +4,9 @@
 #pragma once
 
 #include "device/wgmma.cuh"
+#include "kernels/forward/fetch_sm90.cuh"
 #include "kernels/options/cap.cuh"
 #include "kernels/parts/consumer_sm90.cuh"
-#include "kernels/parts/forward_fetch_sm90.cuh"
 
 namespace mica {
 
