@@ -406,6 +406,9 @@ mica_status Validation::score() {
     return invalid("score.softcap is %g, want 0 (none) or a positive number up to 1e30", s.softcap);
   if (s.softcap > 0 && !(std::fabs(p.scale) / s.softcap <= kLargest))
     return invalid("score.softcap is %g, want it larger: scale / softcap is beyond 1e30", s.softcap);
+  constexpr float kLeast = 1e-37f;  // fp32 holds fewer bits of what is below, and at last none: every score would be 0
+  if (s.softcap > 0 && std::fabs(p.scale) / s.softcap < kLeast)
+    return invalid("score.softcap is %g, want it smaller, or 0 (none): scale / softcap is below 1e-37", s.softcap);
   p.softcap = s.softcap;
   if (present(s.alibi)) {
     MICA_RETURN_IF_FAILED(check_tensor("score.alibi", s.alibi, p.alibi));

@@ -337,6 +337,8 @@ const BadCall kBadCalls[] = {
    [](mica_attention& a) { a.score.softcap = std::numeric_limits<float>::quiet_NaN(); }},
   {"softcap_tiny", "score.softcap is 1e-35, want it larger: scale / softcap is beyond 1e30", kInvalid, kForward,
    [](mica_attention& a) { a.score.softcap = 1e-35f; }},
+  {"softcap_huge", "score.softcap is 1e+30, want it smaller, or 0 (none): scale / softcap is below 1e-37", kInvalid,
+   kForward, [](mica_attention& a) { a.score.scale = -1e-8f, a.score.softcap = 1e30f; }},
   {"alibi_type", "score.alibi.dtype is bf16, want fp32", kInvalid, kForward,
    [](mica_attention& a) { a.mask.causal = 1, a.score.alibi = dense(MICA_BF16, {1, 4, 1, 1}); }},
   {"alibi_shape", "score.alibi.shape[0] is 3, want 1 or 2 (the batch)", kInvalid, kForward,
