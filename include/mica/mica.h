@@ -180,7 +180,7 @@ typedef struct mica_attention {
   /* Keys and values that come before those of every sequence, (1, prefix keys, hk, dim) and (1, prefix keys, hk,
    * dim_v) in q's type: read once for the whole batch, seen by every row. Masks and lengths are about k and v alone,
    * and the two results are joined by their LSE. Forward of dense q whose rows are evenly spaced over the batch;
-   * without window, chunks, ALiBi, bias, dropout, rotary, probs, e4m3, seqused_q and batch_invariant. */
+   * without window, chunks, ALiBi, bias, dropout, rotary, probs, q of e4m3, seqused_q and batch_invariant. */
   mica_tensor k_prefix, v_prefix;
   /* A second query for the values, (batch, sq, hq, dim_v) in q's type, laid out as q is: the product is
    * q.k + qv.v, and score.scale 0 means 1 / sqrt(dim + dim_v). MLA's absorbed form, with its rotary part in q and k and
