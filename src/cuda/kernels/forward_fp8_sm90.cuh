@@ -78,10 +78,6 @@ struct ForwardFp8Sm90
   static constexpr int kTransposers = 2;  // warps
   static constexpr float kLargestLog2 = 8.0f;
 
-  struct Factors {
-    float of_row[2];
-  };
-
   const ForwardMapsParams& maps;
   u32 smem_q, smem_k, smem_v, smem_vt;
   Ring<kConsumers * kQSlots> q_ring;

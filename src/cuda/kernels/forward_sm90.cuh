@@ -59,8 +59,6 @@ struct ForwardSm90 : ForwardScoresSm90<Element, dim_qk, dim_v, tile_q, tile_k, w
   using Consumer::q_ring;
   using Consumer::q_stage;
   using Consumer::query_place;
-  using Consumer::rescale;
-  using Consumer::round;
   using Consumer::sequence;
   using Consumer::smem_k;
   using Consumer::smem_o;
@@ -76,7 +74,6 @@ struct ForwardSm90 : ForwardScoresSm90<Element, dim_qk, dim_v, tile_q, tile_k, w
   using Consumer::v_ring;
   using Consumer::wait_and_rescale;
   using Consumer::work_ring;
-  using typename Consumer::Factors;
   using typename Consumer::KTile;
   using typename Consumer::QTile;
   using typename Consumer::Scores;
@@ -224,7 +221,7 @@ struct ForwardSm90 : ForwardScoresSm90<Element, dim_qk, dim_v, tile_q, tile_k, w
       release_k();
       softmax(scores, state[0], row_begin, first);
       drop(scores, row_begin, first);
-      round(probabilities, scores[0]);
+      round_to_operand<Element>(probabilities, scores[0]);
       if constexpr (kQSlots == 2) release_other_slot(group);
       for (i32 step = first + 1; step < last; ++step) {
         if constexpr (kInOrder) {
@@ -248,7 +245,7 @@ struct ForwardSm90 : ForwardScoresSm90<Element, dim_qk, dim_v, tile_q, tile_k, w
         wgmma_hold(scores[0]);
         wait_and_rescale(out[0], factors, state[0][0].sum + state[0][1].sum);
         release_v();
-        round(probabilities, scores[0]);
+        round_to_operand<Element>(probabilities, scores[0]);
       }
       if constexpr (kHasOutputRoom) arrive_as_warp(q_ring.empty(q_stage(group)));
       this->await_confirmation();
@@ -290,7 +287,7 @@ struct ForwardSm90 : ForwardScoresSm90<Element, dim_qk, dim_v, tile_q, tile_k, w
     const Factors factors = softmax(scores, state, row_begin, step);
     drop(scores, row_begin, step);
     rescale(out, factors);
-    round(probabilities, scores[0]);
+    round_to_operand<Element>(probabilities, scores[0]);
   }
 
   // Writes LSE and says by what O is to be multiplied.

@@ -12,6 +12,7 @@
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/wgmma.cuh"
+#include "kernels/parts/consumer_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
 
 namespace mica {
@@ -126,7 +127,7 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
       wgmma_hold(scores[0]);
       k_ring.release(Place::of_step(0));
       softmax(scores, state[0], row_begin, 0);
-      round(probabilities, scores[0]);
+      round_to_operand<Element>(probabilities, scores[0]);
       for (i32 step = 1; step < count; ++step) {
         k_ring.wait_full(Place::of_step(step));
         gemm_qk(scores[0], step);
@@ -140,7 +141,7 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
         wgmma_hold(out[0]);
         v_ring.release(Place::of_step(step - 1));
         rescale(out[0], factors);
-        round(probabilities, scores[0]);
+        round_to_operand<Element>(probabilities, scores[0]);
       }
       v_ring.wait_full(Place::of_step(count - 1));
       gemm_pv(out[0], probabilities, group, count - 1);
@@ -178,10 +179,6 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
     wgmma_commit();
   }
 
-  struct Factors {
-    float of_row[2];
-  };
-
   // From products to probabilities, in place; returns by what `out` must be multiplied.
   MICA_DEVICE Factors softmax(Scores& scores, SoftmaxState<FloatMath> (&state)[2], i32 row_begin, i32 step) const {
     const float scale = p.score.scale_log2;
@@ -207,19 +204,6 @@ struct ForwardWideSm90 : ForwardBlock<Element, dim_v, tile_q, tile_k, 0> {
       state[half].sum += sum;
     }
     return factors;
-  }
-  static MICA_DEVICE void rescale(float (&out)[kColumns / 8][4], const Factors& factors) {
-    if (!__any_sync(0xffffffffu, factors.of_row[0] != 1.0f || factors.of_row[1] != 1.0f)) return;
-#pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] *= factors.of_row[e / 2];
-  }
-
-  // P in the element type, as the A operand of tile_k / 16 products.
-  static MICA_DEVICE void round(u32 (&probabilities)[tile_k / 16][4], const float (&scores)[tile_k / 8][4]) {
-#pragma unroll
-    for (int i = 0; i < tile_k / 16; ++i) pack_a<Element>(probabilities[i], scores[2 * i], scores[2 * i + 1]);
   }
 };
 

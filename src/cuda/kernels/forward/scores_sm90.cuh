@@ -107,10 +107,6 @@ struct ForwardScoresSm90
                                                         [&](int m, int n, int e) { probabilities[m][n][e] = 0.0f; });
   }
 
-  struct Factors {
-    float of_row[2];
-  };
-
   // Scores that softcap holds within these bounds (log2 units) need no maximum: bf16 has the range of fp32. Relative to
   // a reference that depends on the cap alone, no P is above 2^64 or below 2^-82.
   static constexpr float kLargestP = 64.0f, kLargestCap = 73.0f;
@@ -252,20 +248,6 @@ struct ForwardScoresSm90
     wgmma_wait<0>();
     wgmma_hold(out);
     rescale(out, factors);
-  }
-  static MICA_DEVICE void rescale(float (&out)[dim_v / 8][4], const Factors& factors) {
-    if (__any_sync(0xffffffffu, factors.of_row[0] != 1.0f || factors.of_row[1] != 1.0f)) {
-#pragma unroll
-      for (int n = 0; n < dim_v / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out[n][e] *= factors.of_row[e / 2];
-    }
-  }
-
-  // P in the element type, as the A operand of tile_k / 16 products.
-  static MICA_DEVICE void round(u32 (&probabilities)[tile_k / 16][4], const float (&scores)[tile_k / 8][4]) {
-#pragma unroll
-    for (int i = 0; i < tile_k / 16; ++i) pack_a<Element>(probabilities[i], scores[2 * i], scores[2 * i + 1]);
   }
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/attend.cuh"
+#include "device/mma.cuh"
 #include "device/panel_tile.cuh"
 #include "device/wgmma.cuh"
 
@@ -66,6 +67,26 @@ MICA_DEVICE float exponentials(float (&scores)[n][4], int half, Exponent exponen
 #pragma unroll
   for (int i = 0; i < kSums; ++i) total += sum[i];
   return total;
+}
+
+// By what a lane's two rows of O are multiplied when a row's maximum grows.
+struct Factors {
+  float of_row[2];
+};
+template <int n>
+MICA_DEVICE void rescale(float (&out)[n][4], const Factors& factors) {
+  if (!__any_sync(0xffffffffu, factors.of_row[0] != 1.0f || factors.of_row[1] != 1.0f)) return;
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) out[i][e] *= factors.of_row[e / 2];
+}
+
+// P in the element type, as the A operand of n / 2 products of 16 keys.
+template <class Element, int n>
+MICA_DEVICE void round_to_operand(u32 (&probabilities)[n / 2][4], const float (&scores)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) pack_a<Element>(probabilities[i], scores[2 * i], scores[2 * i + 1]);
 }
 
 // Rows past the queries in use were made of whatever lies there, and are written as zeros. row_begin: the warp's first.
