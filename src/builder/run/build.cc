@@ -345,7 +345,8 @@ std::variant<BuildOutcome, BuildState> build_or_follow(PreparedBuild& prepared, 
     std::string who;
     if (auto made = build(prepared, listener, &who)) return std::move(*made);
     // It began at the same moment and has not said yet where it stands, or has ended and still tidies up.
-    if (!waits) listener.say((who.empty() ? "another process" : who) + " has " + prepared.folder + "; waiting for it");
+    if (who.empty()) who = "another process";
+    if (!waits) listener.say(who + " has " + prepared.folder + "; waiting for it");
     waits = true;
     if (stop_requested()) throw std::runtime_error("stopped while " + who + " had " + prepared.folder);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -191,8 +191,8 @@ PreparedBuild prepare(const BuildRequest& request, Fetch fetch, const Listener& 
   if (fetch == Fetch::kSource) {
     unpack(b, b.folder);
   } else {
-    const TemporaryFolder peek(fs::temp_directory_path().string(),
-                               "mica-peek.");  // a trial leaves no work folder behind
+    // A trial leaves no work folder behind.
+    const TemporaryFolder peek(fs::temp_directory_path().string(), "mica-peek.");
     unpack(b, peek.path());
   }
   b.plan = make_plan(b.inputs);
