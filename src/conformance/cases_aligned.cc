@@ -87,6 +87,16 @@ void add_aligned_cases(CaseTable& table) {
           {.batch = 33, .heads_q = 4, .heads_k = 4, .len_q = 70, .len_k = 140, .causal = MICA_CAUSAL_BOTTOM_RIGHT});
       // So many key tiles that blocks of backward have several, which go round.
       if (dim != 80) add("_round", {.batch = 17, .heads_q = 3, .heads_k = 3, .len_q = 140, .len_k = 300});
+      // So few heads that their key tiles go round in a fixed order, two steps apart or less; one without keys.
+      if (dim != 80)
+        for (const int64_t len_q : {700, 140})
+          add("_round_" + std::to_string(len_q) + "_deterministic", {.batch = 3,
+                                                                     .heads_q = 2,
+                                                                     .heads_k = 1,
+                                                                     .len_q = len_q,
+                                                                     .len_k = 600,
+                                                                     .used_k = {600, 290, 0},
+                                                                     .deterministic = 1});
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
     }
     // So many key tiles that blocks of backward clear dQ for those that come heads later; the group's heads, too.

@@ -31,6 +31,7 @@ TileCounts most_tiles(const KernelRow& row, const Problem& p) {
 // Times are counted in products of a query tile and a key tile. A key tile costs some beside them, and more where its
 // gradients are added to those of other blocks.
 constexpr i64 kStepsOfTile = 2, kStepsOfSharedTile = 5;
+constexpr i64 kUnit = 16;  // parts of a step, where less than one counts
 // Where whole heads and single key tiles are compared, twice as finely: a key tile of a head costs less than one alone.
 constexpr i64 kHalfStepsOfHeadTile = 6, kHalfStepsOfSingleTile = 8, kHalfStepsOfSharing = 6;
 constexpr i32 kShortKeys = 1024;
@@ -115,7 +116,7 @@ static BackwardShare share_groups(const KernelRow& row, const Problem& p, const 
 // How long key tiles take if `parts` blocks have a part of the queries of each, in sixteenths of a step.
 static i64 sixteenths_of_parts(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks,
                                const BackwardShare& share, i32 parts) {
-  constexpr i64 kUnit = 16, kBytesOfUnit = 1 << 18;
+  constexpr i64 kBytesOfUnit = 1 << 18;
   const bool has_sums = share.head_parts > 1, is_shared = has_sums || parts > 1;
   const i64 sms = device.num_sms, items = key_blocks * share.head_parts,
             beside = is_shared ? kStepsOfSharedTile : kStepsOfTile;
@@ -176,6 +177,37 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, 
   const i64 bytes = max_of<i64>(parts * i64(p.hint_len_q) * bytes_of_query_row(row, p), 1);
   if (heads * bytes <= device.l2_bytes / 5 * 4) return i32(heads);
   return i32(max_of<i64>(in_room, device.l2_bytes / 2 / bytes));
+}
+
+i32 round_tiles(const KernelRow& row, const Problem& p, const Device& device) {
+  const bool goes_round = row.course == Course::DRAWN && row.variant > 0;
+  const bool is_dense = !is_packed_q(p) && !is_packed_k(p) && !(p.vectors & MICA_CACHE_LEFTPAD);
+  if (!goes_round || !p.deterministic || p.batch_invariant || !p.dq.dtype || is_banded(p) || !is_dense) return 0;
+  const i64 heads = i64(p.batch) * p.heads_k, sms = device.num_sms;
+  const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
+  if (heads * tiles_q * tiles_k == 0) return 0;
+  const BackwardShare share = share_groups(row, p, device, heads * tiles_k);
+  const i64 parts = share.parts(), steps = share.part_heads * tiles_q, of_tile = kUnit * (steps + kStepsOfTile);
+  // In a chain the key tiles of a head that begin together have their first turns a step and a quarter apart.
+  const i64 side_by_side = min_of<i64>(section_heads(row, p, device, share.parts()), heads);
+  const i64 chain = min_of(tiles_k, ceil_div(sms, side_by_side));
+  i64 least = ceil_div(heads * tiles_k * parts, sms) * of_tile + (chain - 1) * (kUnit * 5 / 4);
+  least -= least / 32;  // a launch whose blocks all run at once costs some
+  i64 best = 0;
+  // Rounds of equal size, one of a head after the other, each of which begins when there is an SM for all of it.
+  for (i64 rounds = 1, count = 0; rounds <= tiles_k; ++rounds) {
+    if (ceil_div(tiles_k, rounds) == count) continue;
+    count = ceil_div(tiles_k, rounds);
+    if (count > sms) continue;
+    const i64 waves =
+        max_of(ceil_div(heads * parts * rounds, sms / count), rounds * parts * ceil_div(heads, side_by_side));
+    // Key tiles that begin less than two steps apart wait for one another in every step.
+    const i64 time = waves * of_tile, slower_by = steps < 2 * count ? time / 6 : 0;
+    if (time + slower_by > least) continue;
+    least = time + slower_by;
+    best = count;
+  }
+  return i32(best);
 }
 
 i32 last_heads(const KernelRow& row, const Problem& p, const Device& device, const BackwardShare& share) {

@@ -22,6 +22,9 @@ bool takes_parts_apart(const KernelRow& row, const Problem& problem);
 
 // Heads whose key tiles such blocks take together (BackwardParams::section_heads).
 i32 section_heads(const KernelRow& row, const Problem& problem, const Device& device, i32 parts);
+// In a fixed order without a mask: key tiles of a head that begin at different queries and wait for one another, which
+// takes a launch whose blocks all run at once (BackwardMapsParams::round_tiles). 0: a chain costs less.
+i32 round_tiles(const KernelRow& row, const Problem& problem, const Device& device);
 // Heads at the end whose key tiles are taken the longest first (BackwardParams::last_heads).
 i32 last_heads(const KernelRow& row, const Problem& problem, const Device& device, const BackwardShare& share);
 

@@ -173,9 +173,15 @@ mica_status execute(const Plan& plan, const mica_bindings& bindings) {
 #undef MICA_BIND
     }
     if (bound != MICA_OK) return bound;
-    const cu::LaunchAttribute overlap = {cu::kProgrammaticStreamSerialization, {1}};
-    const cu::LaunchConfig config = {s.grid, 1, 1, s.block, 1, 1, s.smem_bytes, stream, &overlap, s.overlaps};
-    const cu::Result launched = driver.api().cuLaunchKernelEx(&config, s.function, arguments, nullptr);
+    const bool at_once = s.least_at_once > 0;
+    const cu::LaunchAttribute attribute = {at_once ? cu::kCooperative : cu::kProgrammaticStreamSerialization, {1}};
+    cu::LaunchConfig config = {s.grid, 1, 1, s.block, 1, 1, s.smem_bytes, stream, &attribute, at_once || s.overlaps};
+    cu::Result launched = driver.api().cuLaunchKernelEx(&config, s.function, arguments, nullptr);
+    // A stream may have fewer SMs than the GPU.
+    while (at_once && launched == cu::kCooperativeLaunchTooLarge && config.grid_x > s.least_at_once) {
+      --config.grid_x;
+      launched = driver.api().cuLaunchKernelEx(&config, s.function, arguments, nullptr);
+    }
     if (launched != cu::kSuccess) return driver.check(launched, "cuLaunchKernelEx");
   }
   return MICA_OK;

@@ -28,6 +28,7 @@ enum : Result {
   kInvalidContext = 201,
   kNoBinaryForGpu = 209,
   kUnsupportedPtxVersion = 222,
+  kCooperativeLaunchTooLarge = 720,
   kSystemDriverMismatch = 803,
   kCompatNotSupported = 804,
   kStreamCaptureUnsupported = 900,
@@ -50,7 +51,7 @@ enum CaptureStatus : int { kCaptureNone = 0 };
 enum JitOption : int { kJitErrorLog = 5, kJitErrorLogBytes = 6 };
 
 // CUlaunchAttribute
-enum LaunchAttributeId : int { kProgrammaticStreamSerialization = 6 };
+enum LaunchAttributeId : int { kCooperative = 2, kProgrammaticStreamSerialization = 6 };
 struct LaunchAttribute {
   int id;
   alignas(8) union {

@@ -126,9 +126,10 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   const bool draws = r.course == Course::DRAWN, holds_values = backward_holds_values(draws, r.dim_v);
   const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, draws);
   return {.smem_bytes = backward_values(layout, holds_values, r.tile_k, r.dim_v).bytes,
-          .fixed_order = r.course != Course::DRAWN || r.variant == 0,
+          .fixed_order = true,
           .least_keys = least_keys,
           .divides_by_scale = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, r.variant > 0),
+          .dq_by_columns = draws && backward_dq_lies_by_columns(r.dim_qk, r.variant > 0),
           .shares_groups = true,
           .uses_maps = true};
 }
@@ -377,7 +378,7 @@ i32 keys_of_sequence(const KernelRow& row, const Problem& p) {
 
 // Whether the other row of backward's tiles gains (docs/design/tuning.md): key tiles that go round, or whole heads
 // where the last tiles of a sequence have few rows or keys. Nobody knows where packed ones end.
-bool suits_variant(const KernelRow& row, const Problem& p, i32 num_sms) {
+bool suits_variant(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kMostKeysOfNarrow = 4096, kMostKeys = 2048;
   if (row.course == Course::HEADS) {
     const i32 rows = p.max_len_q % row.tile_q, keys = p.max_len_k % row.tile_k;
@@ -386,8 +387,8 @@ bool suits_variant(const KernelRow& row, const Problem& p, i32 num_sms) {
   }
   const i32 keys = keys_of_sequence(row, p);
   const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
-  return !is_banded(p) && !p.deterministic && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) &&
-         tiles > num_sms;
+  if (p.deterministic) return round_tiles(row, p, device) > 0;
+  return !is_banded(p) && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) && tiles > device.num_sms;
 }
 
 bool suits(const KernelRow& row, const Problem& p, const Device& device) {
@@ -395,7 +396,7 @@ bool suits(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kFewKeys = 80, kLeastColumns = 48, kMostQueries = 256;
   const bool is_tall_joined = row.served == serves::JOINED;
   if (row.cluster > 0) return suits_pairs(row, p, device);
-  if (row.variant > 0) return suits_variant(row, p, num_sms);
+  if (row.variant > 0) return suits_variant(row, p, device);
   if (p.joined_heads > 0) return row.role != Role::FORWARD || is_tall_joined == is_for_tall_joined(p, device);
   if (is_tall_joined) return false;
   const bool is_cut = is_banded(p), narrow = row.dim_qk <= kNarrow;
@@ -482,6 +483,10 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device&
 
 // What there is to share out says.
 bool ask_heads(Questions& q, const KernelRow& row, const KernelChoice& choice) {
+  const bool goes_round = row.course == Course::DRAWN && row.variant > 0 && choice.problem.deterministic;
+  if (!q.ask(!goes_round || choice.pieces == MICA_PIECES_NONE,
+             "its key tiles go round by how many there are, and pieces of a call have one kernel"))
+    return false;
   if (row.course != Course::HEADS) return true;
   if (!q.ask(choice.pieces == MICA_PIECES_NONE, "it keeps no sums of dQ for further pieces")) return false;
   const char* why = why_not_whole_heads(row, choice.problem, choice.device);

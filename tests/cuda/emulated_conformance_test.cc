@@ -25,8 +25,8 @@ emulation::Schedule schedule;
 std::string report;  // of the launches since the last synchronise()
 
 int run_kernel(const char* name, const test::FakeLaunch& launch, const void* params) {
-  const std::string wrong =
-      emulation::run({name, launch.grid_x, launch.block_x, launch.shared_bytes, params}, schedule);
+  const std::string wrong = emulation::run(
+      {name, launch.grid_x, launch.block_x, launch.shared_bytes, params, 1, launch.runs_at_once}, schedule);
   if (!wrong.empty()) report += (report.empty() ? "" : "\n") + wrong;
   return 0;
 }

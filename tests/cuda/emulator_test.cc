@@ -188,6 +188,35 @@ TEST(Emulator, FindsThreadsThatWaitInVain) {
   EXPECT_TRUE(says(run_as<wait_for_nobody>(1, 32, {zeros.data(), nullptr}), "no thread of this block"));
 }
 
+// Blocks pass a number round, from the last to the first: none can end by itself.
+void wait_for_the_next_block(Params p) {
+  i32* counts = reinterpret_cast<i32*>(p.out);
+  const u32 next = (blockIdx.x + 1) % gridDim.x;
+  if (threadIdx.x == 0) {
+    add_release(counts + blockIdx.x, 1);
+    while (load_acquire(counts + next) == 0) __nanosleep(40);
+    add_release(counts + gridDim.x, 1);
+  }
+  __syncthreads();
+}
+
+TEST(Emulator, BlocksThatRunAtOnceMayWaitForOneAnother) {
+  for (const bool at_once : {true, false})
+    for (const bool reversed : {false, true}) {
+      std::vector<i32> counts(4, 0);
+      const Params params = {nullptr, reinterpret_cast<float*>(counts.data())};
+      const std::string report =
+          emulation::run({"test", 3, 64, 4096, &params, 1, at_once},
+                         emulation::Kernel<Params>::call<wait_for_the_next_block>, {reversed, reversed});
+      if (at_once) {
+        EXPECT_EQ(report, "");
+        EXPECT_EQ(counts, (std::vector<i32>{1, 1, 1, 3}));
+      } else {
+        EXPECT_TRUE(says(report, "no thread of this block"));
+      }
+    }
+}
+
 // The first of three warpgroups gives registers up for the others, which start with 168.
 template <int first, int others>
 void deal_registers(Params) {

@@ -118,10 +118,20 @@ Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void** ar
   if (state.launch_result != kSuccess) return state.launch_result;
   ++state.launches;
   const std::lock_guard lock(launch_mutex);
-  const bool overlaps = config->num_attributes == 1 && config->attributes->id == kProgrammaticStreamSerialization &&
-                        config->attributes->value.is_allowed;
-  state.last_launch = FakeLaunch{function,       config->grid_x,  config->block_x, config->shared_bytes,
-                                 config->stream, contexts.back(), overlaps,        {}};
+  const auto has = [&](int id) {
+    for (unsigned i = 0; i < config->num_attributes; ++i)
+      if (config->attributes[i].id == id) return config->attributes[i].value.is_allowed != 0;
+    return false;
+  };
+  state.last_launch = FakeLaunch{function,
+                                 config->grid_x,
+                                 config->block_x,
+                                 config->shared_bytes,
+                                 config->stream,
+                                 contexts.back(),
+                                 has(kProgrammaticStreamSerialization),
+                                 has(kCooperative),
+                                 {}};
   std::memcpy(state.last_launch.params, arguments[0], state.params_bytes);
   if (!state.run_kernel) return kSuccess;
   if (capture_launch(config->stream, function, state.last_launch, arguments[0])) return kSuccess;

@@ -13,6 +13,7 @@ struct FakeLaunch {
   void* stream;
   const void* context;  // current at the launch
   bool overlaps;        // may begin before the launch before it is done
+  bool runs_at_once;    // all blocks of it or none
   // What the first argument points to; tensor maps among it lie at multiples of 64.
   alignas(64) unsigned char params[4096];
 };

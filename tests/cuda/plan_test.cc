@@ -2,6 +2,7 @@
 // The C interface on a fake GPU: what is launched, with which parameters, under which context.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -628,6 +629,46 @@ TEST_F(PlanTest, BatchInvariantKernelsDoNotDependOnTheBatch) {
         EXPECT_EQ(kernel, first) << batch << " x " << rows;
       }
     }
+}
+
+// A GPU of whose SMs a stream has but some.
+u32 sms_of_stream, grid_at_once;
+int launch_on_some_sms(const char*, const test::FakeLaunch& launch, const void*) {
+  if (!launch.runs_at_once) return 0;
+  if (launch.grid_x > sms_of_stream) return 720;  // CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+  grid_at_once = launch.grid_x;
+  return 0;
+}
+
+// Few heads without a mask in a fixed order: key tiles wait for one another, so all blocks run at once, as many as can.
+TEST_F(PlanTest, BlocksThatWaitForOneAnotherRunAtOnce) {
+  mica_attention a = describe(4, 4096, 4096);
+  a.lse = {MICA_FP32, 4, {2, 4, 4096, 1}, {16384, 4096, 1, 0}};
+  a.gradients.d_o = a.o;
+  a.gradients.dq = a.q;
+  a.gradients.dk = a.gradients.dv = a.k;
+  a.control.deterministic = 1;
+  Plan plan(describe(4, 300));
+  mica_plan_destroy(plan.plan);
+  ASSERT_EQ(mica_plan_create(&a, MICA_BACKWARD, &plan.plan), MICA_OK) << mica_last_error();
+  const std::string kernel = mica_plan_kernel(plan.plan);
+  if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
+  EXPECT_NE(kernel.find("_round"), std::string::npos) << kernel;
+  mica_bindings x = bind(plan);
+  x.d_o = x.o;
+  x.lse = reinterpret_cast<float*>(0x41000000);
+  x.dq = reinterpret_cast<void*>(0x42000000);
+  x.dk = reinterpret_cast<void*>(0x43000000);
+  x.dv = reinterpret_cast<void*>(0x44000000);
+  fake.run_kernel = launch_on_some_sms;
+  for (const u32 sms : {1000u, 70u}) {
+    sms_of_stream = sms;
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(grid_at_once, std::min(sms, 100u));
+  }
+  sms_of_stream = 2;
+  EXPECT_EQ(mica_execute(plan.plan, &x), MICA_ERROR_DEVICE);
+  EXPECT_NE(std::string(mica_last_error()).find("720"), std::string::npos) << mica_last_error();
 }
 
 TEST_F(PlanTest, LaunchErrorsCarryTheDriversWords) {

@@ -69,6 +69,15 @@ MICA_DEVICE u64 keep_policy() {
 MICA_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 // 9.7.9.25.3.3 cp.async.bulk.wait_group: until this thread's copies are done; .read: until they have read their source.
 MICA_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
+// But for the groups that were committed last.
+template <int groups>
+MICA_DEVICE void bulk_wait_but() {
+  asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(groups) : "memory");
+}
+template <int groups>
+MICA_DEVICE void bulk_wait_read_but() {
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(groups) : "memory");
+}
 MICA_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 // 9.7.13.7 red: at least x from now on.
 MICA_DEVICE void raise_to(u64* address, u64 x) {

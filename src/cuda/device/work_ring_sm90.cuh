@@ -46,6 +46,12 @@ struct WorkCounter {
     if (threadIdx.x % 32 == 0 && item == u32(items) + gridDim.x - 1) store_relaxed(counter, 0);
     return item < u32(items) ? i32(item) : -1;
   }
+  // By a warp that has drawn: until all items before this one are drawn.
+  MICA_DEVICE void await_drawn(i32 item) const {
+    if (counter && threadIdx.x % 32 == 0)
+      while (i32(u32(load_relaxed(counter)) & ((1u << kCountBits) - 1)) < item) __nanosleep(40);
+    __syncwarp();
+  }
 
  private:
   MICA_DEVICE u64 begin() const { return epoch << kCountBits | first; }

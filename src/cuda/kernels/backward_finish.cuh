@@ -230,7 +230,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   if (backward_transposes_dq(tile_q))
     store_transposed(p.dq, sums, base, dim, tile_q, valid_rows, worker);
   else
-    store_rows(p.dq, sums, backward_dq_lies_by_columns(dim_of_row), base, dim, tile_q, valid_rows, worker);
+    store_rows(p.dq, sums, p.dq_by_columns, base, dim, tile_q, valid_rows, worker);
 }
 
 }  // namespace mica

@@ -245,6 +245,9 @@ struct BackwardMapsParams {
   i32* heads_cleared;  // how many parts of each key head are zero
   i32* heads_done;     // how many blocks of each key head have added all of their dQ; null: nobody asks
   i32 counts_done;     // whether it is not null once bound
+  // In a fixed order without a mask: so many key tiles of a head begin at different queries, go round, and wait for one
+  // another (backward_order.h). All blocks of the launch run at once, and are no fewer. 0: they do not.
+  i32 round_tiles;
 };
 
 // One pass over dO and O: the row statistics; sums in the workspace are set to zero on the way.
@@ -290,7 +293,8 @@ struct BackwardFinishParams {
   SequenceTable sequences;
   i32 batch, heads_q;
   i32 tiles_q, packed_q;
-  i32 tile_q;  // of a block of the accumulator
+  i32 tile_q;         // of a block of the accumulator
+  i32 dq_by_columns;  // backward_dq_lies_by_columns
   // Converts heads whose blocks have added all of their dQ while others are still at work; null: when all are done.
   const i32* heads_done;
   i32 counts_done;  // whether it is not null once bound

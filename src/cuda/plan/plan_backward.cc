@@ -22,10 +22,10 @@ i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
          ceil_div<i64>(d_bias.shape[3], row.tile_k);
 }
 
-// The step that was added last begins while the one before it ends.
+Step& last_step(Plan& plan) { return steps_of(plan).step[steps_of(plan).num_steps - 1]; }
+// It begins while the one before it ends.
 void overlap(Plan& plan, const KernelChoice& choice, i32 index) {
-  Steps& steps = steps_of(plan);
-  if (steps.num_steps > 1) steps.step[steps.num_steps - 1].overlaps = can_overlap(choice, index);
+  if (steps_of(plan).num_steps > 1) last_step(plan).overlaps = can_overlap(choice, index);
 }
 
 }  // namespace
@@ -56,7 +56,10 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   }
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
   // A block may wait only for blocks that took their key tiles before it: drawn ones are in the order of their index.
-  const bool draws = row.course == Course::DRAWN && work_items > choice.device.num_sms && work_items < kMostDrawn;
+  // Where they wait for one another, a stream may have fewer SMs than the GPU.
+  const i32 in_round = round_tiles(row, p, choice.device);
+  const bool has_several = work_items > choice.device.num_sms || in_round > 0;
+  const bool draws = row.course == Course::DRAWN && has_several && work_items < kMostDrawn;
   const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
   // Whole heads: of those that blocks are at, unless one key tile is all there is. Of packed sequences nobody knows
@@ -140,14 +143,19 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.counts_done = counts_done;
     mapped.takes_in_order = takes_in_order;
     mapped.tail_items = max_of(tail_items, 0);
+    mapped.round_tiles = in_round;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
-    overlap(plan, choice, index);
+    if (status == MICA_OK && in_round > 0)
+      last_step(plan).least_at_once = u32(in_round);
+    else
+      overlap(plan, choice, index);
   } else if (status == MICA_OK && has_keys) {
     status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   }
   if (status == MICA_OK && query_blocks > 0 && p.dq.dtype && writes_dq && !(whole_heads && key_blocks > 0)) {
     BackwardFinishParams finished = backward_finish_params(p, params, row.tile_q);
     finished.stores_dq_first = stores_first;
+    finished.dq_by_columns = row.traits.dq_by_columns;
     finished.counts_done = counts_done;
     finished.head_items = params.tiles_k * parts;
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, finished);

@@ -42,6 +42,7 @@ struct Step {
   When when;
   bool overlaps;  // may be dealt out before the step before it is done: its kernel waits by itself
   u32 grid, block, smem_bytes;
+  u32 least_at_once;  // > 0: its blocks wait for one another, and all of them run at once; so many would do, too
   u32 params_offset, params_bytes;
 };
 
@@ -80,6 +81,7 @@ mica_status add_step(Plan& plan, StepKind kind, i32 index, i64 blocks, const Par
           .grid = u32(blocks),
           .block = u32(32 * row.warps),
           .smem_bytes = u32(row.traits.smem_bytes),
+          .least_at_once = 0,
           .params_offset = steps.params_used,
           .params_bytes = u32(sizeof params)};
   std::memcpy(steps.params + steps.params_used, &params, sizeof params);

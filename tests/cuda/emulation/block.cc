@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <numeric>
+#include <utility>
 
 #include "tests/cuda/emulation/cuda_words.h"
 
@@ -21,8 +23,9 @@ constexpr int kPatience = 1000;  // naps of a block's threads before it is given
 namespace {
 Block* running_block = nullptr;
 Block& block_of_rank(u32 rank) {
-  static Block* both[2] = {new Block, new Block};
-  return *both[rank];
+  static auto& all = *new std::deque<Block>;
+  while (all.size() <= rank) all.emplace_back();
+  return all[rank];
 }
 }  // namespace
 
@@ -62,20 +65,18 @@ void Block::start() {
   b.wait();
 }
 
-void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index) {
-  Block* blocks[2] = {&block_of_rank(0), &block_of_rank(1)};
-  const u32 count = launch.cluster;
+void Block::run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index, u32 count) {
   for (u32 i = 0; i < count; ++i) {
-    blocks[i]->begin(launch, entry, schedule, index + i);
-    blocks[i]->peer_ = count == 2 ? blocks[1 - i] : nullptr;
+    block_of_rank(i).begin(launch, entry, schedule, index + i);
+    block_of_rank(i).peer_ = launch.cluster == 2 ? &block_of_rank(1 - i) : nullptr;
   }
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
-    for (u32 i = 0; i < count; ++i) goes_on |= blocks[schedule.blocks_reversed ? count - 1 - i : i]->go_on();
+    for (u32 i = 0; i < count; ++i) goes_on |= block_of_rank(schedule.blocks_reversed ? count - 1 - i : i).go_on();
   }
-  for (u32 i = 0; i < count; ++i) blocks[i]->end();
+  for (u32 i = 0; i < count; ++i) block_of_rank(i).end();
   running_block = nullptr;
-  if (count == 2) blocks[0]->report_ += blocks[1]->take_report();
+  for (u32 i = 1; i < count; ++i) block_of_rank(0).report_ += block_of_rank(i).take_report();
 }
 
 void Block::begin(const Launch& launch, Entry entry, const Schedule& schedule, u32 index) {
@@ -88,6 +89,7 @@ void Block::begin(const Launch& launch, Entry entry, const Schedule& schedule, u
   live_ = launch.block;
   at_barrier_ = at_cluster_ = 0;
   naps_ = 0;
+  napping_.clear();
   num_load_actors_ = 0;
   std::fill(std::begin(named_), std::end(named_), NamedBarrier{});
   mbarriers_.clear();
@@ -103,6 +105,7 @@ void Block::begin(const Launch& launch, Entry entry, const Schedule& schedule, u
     threads_[t].groups.clear();
     threads_[t].stores.clear();
     threads_[t].open_stores.clear();
+    threads_[t].products = {};
     threads_[t].waits_for = nullptr;
     threads_[t].fiber.prepare(start);
   }
@@ -118,6 +121,7 @@ bool Block::go_on() {
     std::memcpy(smem, aside_.data(), launch_->shared_bytes);
     running_block = this;
   }
+  for (const u32 thread : std::exchange(napping_, {})) warps_[thread / kWarp].ready |= 1u << thread % kWarp;
   u32 next = current_;
   if (has_begun_)
     while (!find_ready(&next))
@@ -230,6 +234,9 @@ void Block::nap() {
   if (++naps_ > kPatience) {
     if (naps_ == kPatience + 1) complain("waits for something that no thread of this block does");
     warp().ready &= ~(1u << lane());  // for good
+  } else if (launch_->runs_at_once) {
+    warp().ready &= ~(1u << lane());  // until the other blocks have had their turns
+    napping_.push_back(current_);
   }
   wait();
 }

@@ -13,6 +13,7 @@
 #include "tests/cuda/emulation/emulator.h"
 #include "tests/cuda/emulation/fiber.h"
 #include "tests/cuda/emulation/shadow.h"
+#include "tests/cuda/emulation/warpgroup.h"
 
 namespace mica::emulation {
 
@@ -52,6 +53,7 @@ struct Thread {
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<BulkCopy> stores;           // bulk copies out of shared memory, committed
   std::vector<BulkCopy> open_stores;      // and not
+  WgmmaQueue products;
   const Mbarrier* waits_for = nullptr;
 };
 
@@ -73,8 +75,8 @@ struct NamedBarrier {
 
 class Block {
  public:
-  // A block, or the two of a cluster, to the end. index: of the first.
-  static void run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index);
+  // A block, the two of a cluster, or all that run at once, to the end. index: of the first.
+  static void run(const Launch& launch, Entry entry, const Schedule& schedule, u32 index, u32 count);
   std::string take_report() {
     complaints_ = 0;
     return std::exchange(report_, "");
@@ -82,6 +84,7 @@ class Block {
 
   void complain(const char* what);
   Thread& thread() { return threads_[current_]; }
+  Thread& thread(u32 index) { return threads_[index]; }
   u32 lane() const { return current_ % kWarp; }
   Warp& warp() { return warps_[current_ / kWarp]; }
   u32 current() const { return current_; }
@@ -124,7 +127,7 @@ class Block {
  private:
   static void start();
   void begin(const Launch& launch, Entry entry, const Schedule& schedule, u32 index);
-  bool go_on();  // until nobody can; false: nobody could
+  bool go_on();  // until nobody can, or all that can have napped; false: nobody could
   void end();
   void release_cluster();
   void count_arrival(Mbarrier& barrier, u32 bytes);
@@ -146,8 +149,9 @@ class Block {
   u32 block_index_ = 0, current_ = 0, num_warps_ = 0, live_ = 0, at_barrier_ = 0, at_cluster_ = 0, num_load_actors_ = 0;
   int naps_ = 0, complaints_ = 0;
   bool warps_reversed_ = false, running_ = false, has_begun_ = false;
-  Block* peer_ = nullptr;  // of a cluster
-  std::vector<u8> aside_;  // the block's memory while its peer runs
+  Block* peer_ = nullptr;     // of a cluster
+  std::vector<u32> napping_;  // threads that wait for another block
+  std::vector<u8> aside_;     // the block's memory while another one runs
   Fiber host_;
   std::unique_ptr<Thread[]> threads_ = std::make_unique<Thread[]>(kMaxThreads);
   Warp warps_[kMaxThreads / kWarp];

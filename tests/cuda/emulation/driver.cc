@@ -10,7 +10,8 @@ namespace mica::emulation {
 namespace {
 
 int run_kernel(const char* name, const test::FakeLaunch& launch, const void* params) {
-  const std::string wrong = run({name, launch.grid_x, launch.block_x, launch.shared_bytes, params}, Schedule{});
+  const std::string wrong =
+      run({name, launch.grid_x, launch.block_x, launch.shared_bytes, params, 1, launch.runs_at_once}, Schedule{});
   if (wrong.empty()) return 0;
   std::printf("%s\n", wrong.c_str());
   return 719;  // CUDA_ERROR_LAUNCH_FAILED

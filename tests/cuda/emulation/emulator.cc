@@ -37,11 +37,13 @@ std::string run(const Launch& launch, Entry entry, const Schedule& schedule) {
   if (launch.shared_bytes > kSharedBytes || launch.block > kMaxThreads || launch.block % kWarp != 0)
     return "no GPU takes this launch";
   if (launch.cluster > 2 || launch.grid % launch.cluster != 0) return "no whole clusters of one or two blocks";
+  if (launch.runs_at_once && launch.cluster != 1) return "clusters that run at once";
   if (launch.block > kShadowWarps * kWarp) return "more warps than the emulator watches";
   blockDim.x = launch.block;
   gridDim.x = launch.grid;
-  for (u32 i = 0; i < launch.grid; i += launch.cluster)
-    Block::run(launch, entry, schedule, schedule.blocks_reversed ? launch.grid - launch.cluster - i : i);
+  const u32 together = launch.runs_at_once ? launch.grid : launch.cluster;
+  for (u32 i = 0; i < launch.grid; i += together)
+    Block::run(launch, entry, schedule, schedule.blocks_reversed ? launch.grid - together - i : i, together);
   const std::string report = block().take_report();
   return report.empty() ? "" : std::string(launch.name) + ": " + report;
 }

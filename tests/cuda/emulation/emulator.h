@@ -30,7 +30,8 @@ struct Launch {
   const char* name;
   u32 grid, block, shared_bytes;
   const void* params;
-  u32 cluster = 1;  // blocks that run together: 1 or 2
+  u32 cluster = 1;            // blocks that reach into one another: 1 or 2
+  bool runs_at_once = false;  // all blocks: they may wait for one another
 };
 
 using Entry = void (*)(const void* params);

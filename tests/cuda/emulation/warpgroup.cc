@@ -3,24 +3,16 @@
 
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "core/fp8.h"
-#include "tests/cuda/emulation/emulator.h"
+#include "tests/cuda/emulation/block.h"
 
 namespace mica::emulation {
 namespace {
 
-constexpr u32 kMaxThreads = 1024, kGroup = 128;
+constexpr u32 kGroup = 128;
 
-struct Queue {
-  std::vector<WgmmaPart> open;                 // since the last commit
-  std::vector<std::vector<WgmmaPart>> groups;  // committed, oldest first
-};
-Queue& queue(u32 thread) {
-  static Queue all[kMaxThreads];
-  return all[thread];
-}
+WgmmaQueue& queue(u32 thread) { return block().thread(thread).products; }
 
 float number(u16 bits, i32 dtype) {
   if (dtype == MICA_FP8_E4M3) return e4m3_to_float(u8(bits));
@@ -107,7 +99,7 @@ void perform(u32 first_thread, void* context) {
 void wgmma(const WgmmaPart& part) { queue(thread_number()).open.push_back(part); }
 
 void wgmma_commit() {
-  Queue& q = queue(thread_number());
+  WgmmaQueue& q = queue(thread_number());
   q.groups.push_back(std::move(q.open));
   q.open.clear();
 }

@@ -2,6 +2,8 @@
 // wgmma on the host: products are put off until they are waited for, and read shared memory only then.
 #pragma once
 
+#include <vector>
+
 #include "core/types.h"
 
 namespace mica::emulation {
@@ -15,6 +17,11 @@ struct WgmmaPart {
   bool a_down, b_down;  // the summed index goes down the rows
   u32 a[4];             // where it is not shared
   u64 a_descriptor, b_descriptor;
+};
+// Of one thread.
+struct WgmmaQueue {
+  std::vector<WgmmaPart> open;                 // since the last commit
+  std::vector<std::vector<WgmmaPart>> groups;  // committed, oldest first
 };
 void wgmma(const WgmmaPart& part);
 void wgmma_commit();

@@ -10,10 +10,12 @@ namespace mica {
 // Columns in a panel of K. Two consumers make dQ of half of the columns each: a product's columns begin with a panel.
 MICA_HD constexpr i32 backward_drawn_key_columns(i32 dim_qk) { return dim_qk % 64 == 0 ? 64 : dim_qk / 2; }
 
-// Where the accumulator keeps dQ of such heads: blocks of eight columns come one after the other, each with all rows
-// (16 at a time, in the order of the fragments), so that the columns that somebody has are one piece of what a consumer
-// adds.
-MICA_HD constexpr bool backward_dq_lies_by_columns(i32 dim_qk) { return dim_qk % 64 != 0; }
+// Whether blocks of eight columns of dQ come one after the other in the accumulator, each with all rows (16 at a time,
+// in the order of the fragments): the columns that somebody has are one piece of what a consumer adds. So it is with
+// such heads, and where key tiles go round, whose lane that adds has little time.
+MICA_HD constexpr bool backward_dq_lies_by_columns(i32 dim_qk, bool goes_round) {
+  return dim_qk % 64 != 0 || (goes_round && dim_qk > 64);
+}
 MICA_HD constexpr i32 backward_dq_index_by_columns(i32 tile_q, i32 row_block, i32 column_block, i32 lane) {
   return ((column_block * (tile_q / 16) + row_block) * 32 + lane) * 4;
 }

@@ -150,15 +150,16 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   // query tile back, which all of them see: query tile t is counted as -1 - t there.
   MICA_DEVICE bool adds_last_first() const { return this->is_last_first() && tiles.begin >= 0; }
   static MICA_DEVICE i32 counted(i32 tile) { return tile ^ tile >> 31; }
-  // How many key tiles add to a query tile before this one, and waits for them. seen: a number of them that have added
-  // for sure.
-  MICA_DEVICE i32 await_turn(i32 tile, i64 semaphore, bool last_first, i32 seen = 0) const {
+  // How many key tiles add to a query tile before this one.
+  MICA_DEVICE i32 added_before(i32 tile, bool last_first) const {
     const i32 row = tile * tile_q, own = key_begin / tile_k;
     const TileRange keys = key_tiles(this->band, row, min_of(row + tile_q, sequence.len_q), tile_k);
-    const i32 before = last_first ? keys.end - 1 - own : own - keys.begin;
+    return last_first ? keys.end - 1 - own : own - keys.begin;
+  }
+  // Waits for them. seen: a number of them that have added for sure.
+  MICA_DEVICE void await_turn(i32 before, i64 semaphore, i32 seen = 0) const {
     if (seen != before)
       while (before > 0 && load_acquire(p.dq_semaphores + semaphore) != before) __nanosleep(20);
-    return before;
   }
 
   // False if there is nothing to do.

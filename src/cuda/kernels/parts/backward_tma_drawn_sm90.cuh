@@ -111,12 +111,14 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     if (!is_own) counter.first = 0;
     if (maps.packed_order || !is_own) griddepcontrol_wait();
     for (;; is_own = false) {
+      if constexpr (goes_round)
+        if (maps.round_tiles > 0) counter.await_drawn(this->round_end);
       if (!is_own) counter.ask();
       const i32 item = is_own ? i32(blockIdx.x) : warp_max(counter.answer());
       if (item < 0) break;
       if (!this->locate_item(item)) continue;
-      if constexpr (goes_round) this->find_walk();
       const i32 count = this->num_steps();
+      if constexpr (goes_round) this->find_walk(count);
       // Consumers that need no keys let them go as soon as they hear of it: after it has been waited for.
       if (count == 0 && threadIdx.x == 0) pass_keys(parity);
       __syncwarp();
@@ -144,8 +146,9 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     sequence.len_q = warp_max(item.len_q);
     sequence.len_k = warp_max(item.len_k);
     band = this->band_of_lengths();
-    if constexpr (goes_round) this->find_walk();
-    return warp_max(item.count);
+    const i32 count = warp_max(item.count);
+    if constexpr (goes_round) this->find_walk(count);
+    return count;
   }
   // Whose keys they are: read when it is needed, since registers are short.
   MICA_DEVICE void find_owner() {

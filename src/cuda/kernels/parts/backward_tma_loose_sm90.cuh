@@ -88,23 +88,63 @@ struct BackwardTmaLoose
 
   Ring<2> do_ring, ds_ring, dq_ring;  // the last has a stage for each consumer
   i32 walk_begin = 0;                 // the query tile of the first step
+  i32 walk_head = 0;                  // and its head, of those of the block
+  i32 head_begin = 0;                 // the query tile with which a further head begins
+  i32 round_end = 0;                  // the item after those that wait for one another
 
   // Without a mask all key tiles of a head would be at the same queries, and wait for whoever is the first to store a
-  // part of dQ: each begins at its own diagonal and goes round.
-  MICA_DEVICE void find_walk() {
+  // part of dQ: each begins at its own diagonal and goes round. In a fixed order they begin further apart.
+  MICA_DEVICE void find_walk(i32 count) {
     walk_begin = tiles.begin;
-    if (maps.dq_turns && tiles.begin == 0) walk_begin = key_begin / tile_q % max_of(tiles.end, 1);
+    walk_head = 0;
+    if (maps.round_tiles > 0 && count > 0) {
+      const i32 step = round_of(count).begin(key_begin / tile_k), tiles_each = tiles.end;
+      walk_head = step / tiles_each;
+      walk_begin = step - walk_head * tiles_each;
+      head_begin = tiles.begin;
+    } else {
+      if (maps.dq_turns && tiles.begin == 0) walk_begin = key_begin / tile_q % max_of(tiles.end, 1);
+      head_begin = walk_begin;
+    }
+  }
+  MICA_DEVICE BackwardRound round_of(i32 count) const {
+    return BackwardRound::of(key_begin / tile_k, maps.round_tiles, ceil_div(sequence.len_k, tile_k), count);
   }
   MICA_DEVICE HeadTile first_query_tile() const {
-    return goes_round ? HeadTile{this->first_head(), walk_begin} : Base::first_query_tile();
+    return goes_round ? HeadTile{this->first_head() + walk_head, walk_begin} : Base::first_query_tile();
   }
   MICA_DEVICE void next(HeadTile& query) const {
     if constexpr (goes_round) {
       if (++query.tile == tiles.end) query.tile = tiles.begin;
-      query.head += query.tile == walk_begin;
+      if (query.tile != head_begin) return;
+      const i32 head_end = min_of(this->first_head() + p.part_heads, (head_k + 1) * p.group);
+      if (++query.head == head_end) query.head = this->first_head();
     } else {
       Base::next(query);
     }
+  }
+  // False if there is nothing to do. Key tiles that wait for one another follow one another, and no block has two of
+  // them: when no further one can begin, all that were dealt out but the last ones can go on.
+  MICA_DEVICE bool locate_item(i32 item) {
+    if constexpr (goes_round)
+      if (maps.round_tiles > 0) return locate_in_round(item);
+    return Base::locate_item(item);
+  }
+  MICA_DEVICE bool locate_in_round(i32 item) {
+    const i32 heads = p.batch * p.heads_k;
+    part = maps.parts > 1 ? floor_div(item, maps.by_parts) : 0;
+    i32 index = item - part * (heads * p.tiles_k);
+    const i32 first_head = floor_div(index, p.by_tiles_k) / p.section_heads * p.section_heads;
+    const i32 heads_here = min_of(p.section_heads, heads - first_head);
+    index -= first_head * p.tiles_k;
+    const i32 first = index / (heads_here * maps.round_tiles) * maps.round_tiles;
+    const i32 count = min_of(maps.round_tiles, p.tiles_k - first);
+    index -= first * heads_here;
+    const i32 head = index / count, of_round = index - head * count;
+    round_end = item - of_round + count;
+    if (!this->locate(first_head + head, first + of_round)) return false;
+    tiles = this->query_tiles();
+    return true;
   }
 
   MICA_DEVICE void place_rings(u8* smem) {
@@ -147,7 +187,9 @@ struct BackwardTmaLoose
   }
   // The consumers' halves of a tile come one after the other.
   MICA_DEVICE void add_dq(i32 count, u32& parity) {
-    if (!goes_round && p.dq_semaphores)
+    if (goes_round && p.dq_semaphores)
+      add_dq_in_round(count, parity);
+    else if (p.dq_semaphores)
       add_dq_in_order(count, parity);
     else
       add_dq_freely(count, parity);
@@ -163,7 +205,9 @@ struct BackwardTmaLoose
       this->head = query.head;
       const i32 tile = this->counted(query.tile);
       const i64 block = this->dq_tile(tile);
-      if (this->await_turn(tile, block, last_first, seen) == 0 && stores)
+      const i32 before = this->added_before(tile, last_first);
+      this->await_turn(before, block, seen);
+      if (before == 0 && stores)
         send_tile<true>(block, parity);
       else
         send_tile<false>(block, parity);
@@ -175,6 +219,57 @@ struct BackwardTmaLoose
       bulk_wait();
       add_release(p.dq_semaphores + block, 1);
     }
+  }
+  // Whoever comes next to a tile is some steps behind: a part is released a step later, when it has arrived. Steps are
+  // hardly longer than what this lane has to do: it waits for nothing but halves and turns.
+  MICA_DEVICE void add_dq_in_round(i32 count, u32& parity) {
+    const BackwardRound round = round_of(count);
+    const bool stores = maps.dq_turns != nullptr, is_spread = round.is_spread();
+    auto query = this->first_query_tile();
+    i32 *own = nullptr, *last = nullptr;  // where a tile's parts are counted, of this step and of the one before it
+    i64 block = 0;
+    i32 before = 0, seen = 0;
+    const auto find = [&] {
+      this->head = query.head;
+      block = this->dq_tile(query.tile);
+      own = p.dq_semaphores + block;
+      before = round.added_before(key_begin / tile_k, step_of(query));
+    };
+    if (count > 0) find();
+    for (i32 step = 0; step < count; ++step, parity ^= 1) {
+      const bool is_first = before == 0 && stores;
+      dq_ring.wait_full({0, parity});
+      this->await_turn(before, block, seen);
+      begin_half(block, 0, is_first);
+      if (step > 0) {
+        bulk_wait_read_but<1>();
+        mbarrier_arrive(dq_ring.empty(1));
+        if (is_spread) {
+          bulk_wait_but<1>();
+          add_release(last, 1);
+        }
+      }
+      dq_ring.wait_full({1, parity});
+      begin_half(block, 1, is_first);
+      last = own;
+      if (step + 1 < count) {
+        this->next(query);
+        find();
+        seen = load_relaxed(own);
+      }
+      bulk_wait_read_but<1>();
+      mbarrier_arrive(dq_ring.empty(0));
+      if (is_spread) continue;
+      bulk_wait();
+      add_release(last, 1);
+    }
+    if (count == 0) return;
+    bulk_wait();
+    mbarrier_arrive(dq_ring.empty(1));
+    if (is_spread) add_release(last, 1);
+  }
+  MICA_DEVICE i32 step_of(const HeadTile& query) const {
+    return (query.head - this->first_head()) * tiles.end + query.tile;
   }
   template <bool is_first>
   MICA_DEVICE void send_tile(i64 block, u32 parity) const {
@@ -201,9 +296,14 @@ struct BackwardTmaLoose
       turns.open(block);
     }
   }
-  // Adds it to what is there, or stores it, until it has been read. Other blocks add to it, too: it should stay in the
-  // second-level cache, as Q and dO do.
+  // Adds it to what is there, or stores it, until it has been read.
   MICA_DEVICE void send_half(i64 block, i32 group, bool is_first) const {
+    begin_half(block, group, is_first);
+    bulk_wait_read();
+    mbarrier_arrive(dq_ring.empty(group));
+  }
+  // Other blocks add to it, too: it should stay in the second-level cache, as Q and dO do.
+  MICA_DEVICE void begin_half(i64 block, i32 group, bool is_first) const {
     float* where = p.dq_accumulator + block * (tile_q * dim_qk);
     const auto send = [=](float* to, u32 from, u32 bytes) {
       if (is_first)
@@ -226,8 +326,6 @@ struct BackwardTmaLoose
       }
     }
     bulk_commit();
-    bulk_wait_read();
-    mbarrier_arrive(dq_ring.empty(group));
   }
 
   // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence. parities: of

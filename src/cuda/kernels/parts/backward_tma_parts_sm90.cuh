@@ -50,7 +50,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
                                     : kRowsEach ? kPaddedQk
                                                 : KTile::kPanels * kKeyColumns / kConsumers;  // of a product
   static constexpr int kBytesDQ = tile_q * dim_qk * 4;
-  static constexpr bool kByColumns = draws && backward_dq_lies_by_columns(dim_qk);
+  static constexpr bool kByColumns = draws && backward_dq_lies_by_columns(dim_qk, goes_round);
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout =
       backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, draws);

@@ -23,6 +23,14 @@ inline void bulk_reduce_add(float* global, u32 shared, u32 bytes) { emulation::b
 inline u64 keep_policy() { return 0; }
 inline void bulk_commit() { emulation::bulk_commit(); }
 inline void bulk_wait() { emulation::bulk_wait(); }
+template <int groups>
+void bulk_wait_but() {
+  emulation::bulk_wait();
+}
+template <int groups>
+void bulk_wait_read_but() {
+  emulation::bulk_wait();
+}
 inline void bulk_wait_read() { emulation::bulk_wait(); }
 
 inline u32 pack_e4m3(float x0, float x1, float x2, float x3) {
