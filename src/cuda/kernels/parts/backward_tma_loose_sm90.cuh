@@ -194,30 +194,34 @@ struct BackwardTmaLoose
     else
       add_dq_freely(count, parity);
   }
-  // Others wait for every part: nothing stands between it and its release. Where steps are short, the next tile's turn
-  // is looked up while a part is on its way; beside consumers of 64 columns the code for it makes them spill.
+  // Others wait for every part: nothing stands between it and its release. The next tile's turn is looked up while a
+  // part is on its way.
   MICA_DEVICE void add_dq_in_order(i32 count, u32& parity) {
-    constexpr bool kLooksAhead = !kRowsEach;
     const bool last_first = this->adds_last_first(), stores = maps.dq_turns != nullptr;
     auto query = this->first_query_tile();
-    i32 seen = 0;  // of the tile's count
-    for (i32 step = 0; step < count; ++step, parity ^= 1) {
+    i64 block = 0;
+    i32 before = 0, seen = 0;  // seen: of the tile's count
+    const auto find = [&] {
       this->head = query.head;
       const i32 tile = this->counted(query.tile);
-      const i64 block = this->dq_tile(tile);
-      const i32 before = this->added_before(tile, last_first);
+      block = this->dq_tile(tile);
+      before = this->added_before(tile, last_first);
+    };
+    if (count > 0) find();
+    for (i32 step = 0; step < count; ++step, parity ^= 1) {
+      i32* own = p.dq_semaphores + block;
       this->await_turn(before, block, seen);
       if (before == 0 && stores)
         send_tile<true>(block, parity);
       else
         send_tile<false>(block, parity);
-      this->next(query);
-      if constexpr (kLooksAhead) {
-        this->head = query.head;
-        if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(this->counted(query.tile)));
+      if (step + 1 < count) {
+        this->next(query);
+        find();
+        seen = load_relaxed(p.dq_semaphores + block);
       }
       bulk_wait();
-      add_release(p.dq_semaphores + block, 1);
+      add_release(own, 1);
     }
   }
   // Whoever comes next to a tile is some steps behind: a part is released a step later, when it has arrived. Steps are
