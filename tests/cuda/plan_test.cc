@@ -660,6 +660,7 @@ TEST_F(PlanTest, BlocksThatWaitForOneAnotherRunAtOnce) {
   x.dq = reinterpret_cast<void*>(0x42000000);
   x.dk = reinterpret_cast<void*>(0x43000000);
   x.dv = reinterpret_cast<void*>(0x44000000);
+  x.stream = nullptr;  // where kernels run, the fake looks into streams: one may be captured
   fake.run_kernel = launch_on_some_sms;
   for (const u32 sms : {1000u, 70u}) {
     sms_of_stream = sms;
