@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 BOOTSTRAP := tools/build/bootstrap.sh
 # GPU architectures to make kernels for, as in 80,90a; empty: all.
 CUDA_ARCHS ?=
-ALL_KERNELS = -DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$(CUDA_ARCHS)
+ALL_KERNELS = -DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$(CUDA_ARCHS) -DMICA_CUDA_MATCH=
 # What runs here needs only the kernels of the GPU that is here; without one, none.
 LOCAL_KERNELS = $(if $(CUDA_ARCHS),$(ALL_KERNELS),$$(tools/build/cuda_archs.sh none))
 # CPU architectures to make wheels for.

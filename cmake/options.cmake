@@ -36,6 +36,21 @@ else()
   target_compile_definitions(mica_options INTERFACE $<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
 endif()
 
+# Headers are most of what such code takes to compile: a folder's files at once take a third of the time. But then it goes
+# unnoticed which headers each of them needs, and a change to one compiles all, so that a full run does without.
+option(MICA_UNITY "Compile code that reads files, decides and reports a folder at a time, as `make test` does" OFF)
+# mica_compile_cold(<target>)
+function(mica_compile_cold target)
+  target_compile_options(${target} PRIVATE ${MICA_COLD_OPTIMIZATION})
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    string(REGEX MATCH "^[^/]+/" folder ${source})
+    string(MAKE_C_IDENTIFIER "of_${folder}" folder)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${MICA_UNITY} UNITY_BUILD_MODE GROUP)
+endfunction()
+
 # A second build of the same files is a copy (not for zig, which ccache does not know).
 find_program(MICA_CCACHE ccache)
 mark_as_advanced(MICA_CCACHE)

@@ -7,9 +7,10 @@ archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | t
 if [ -n "$archs" ]; then
   # The architecture itself and its architecture-specific variants.
   list=$(for arch in $archs; do echo "$arch,${arch}a,${arch}f"; done | paste -sd,)
-  echo "-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$list"
+  echo "-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$list -DMICA_CUDA_MATCH="
 elif [ "${1:-none}" = none ]; then
   echo "-DMICA_CUDA=OFF"
 else
-  echo "-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$1"
+  # Without fp16's kernels, whose source is bf16's: they take as long to compile again.
+  echo "-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS=$1 -DMICA_CUDA_MATCH=^(?!.*fp16)"
 fi

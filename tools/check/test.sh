@@ -17,7 +17,7 @@ build() {
   local preset=$1 target=$2
   shift 2
   say "build: $preset"
-  cmake --preset "$preset" --log-level=WARNING -DMICA_BUILD_TESTS=ON "$@" >/dev/null &&
+  cmake --preset "$preset" --log-level=WARNING -DMICA_BUILD_TESTS=ON -DMICA_UNITY=$unity "$@" >/dev/null &&
     cmake --build --preset "$preset" --parallel "$jobs" --target "$target" && return 0
   echo "build of preset $preset failed" >"$results/$preset.failed"
   failed=1
@@ -53,12 +53,16 @@ skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
 
 labels=(-L fast)
 sanitized=OFF  # the builder and the command, too
+unity=ON
+sanitized_isas=least
 # Without a GPU here, the architecture with the least shared memory is made and checked; a full run makes them all.
 read -ra kernels <<<"$(tools/build/cuda_archs.sh 86)"
 if [ "$level" = all ]; then
   labels=()
-  kernels=(-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS= -DMICA_EMULATED_KERNELS=.)
+  kernels=(-DMICA_CUDA=AUTO -DMICA_CUDA_ARCHS= -DMICA_CUDA_MATCH= -DMICA_EMULATED_KERNELS=.)
   sanitized=ON
+  unity=OFF
+  sanitized_isas=all
 fi
 
 # PyTorch is large: it comes while the library is compiled.
@@ -80,7 +84,8 @@ if build release all "${kernels[@]}"; then
 fi
 
 if command -v clang++ >/dev/null; then
-  build asan all "${kernels[@]}" -DMICA_SANITIZE_ALL=$sanitized -DMICA_BUILD_CLI=$sanitized &&
+  build asan all "${kernels[@]}" -DMICA_SANITIZE_ALL=$sanitized -DMICA_BUILD_CLI=$sanitized \
+    -DMICA_CPU_ISAS=$sanitized_isas &&
     run address+undefined build-asan "${labels[@]}"
   if [ "$level" = all ]; then
     build tsan threads_tests -DMICA_CUDA=OFF && run thread build-tsan -L threads

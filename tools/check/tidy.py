@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -28,9 +29,18 @@ def git(*words: str) -> list[str]:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
 
 
-def compiled(build: pathlib.Path) -> list[str]:
+def commands_of_files(build: pathlib.Path) -> list[dict[str, str]]:
+    """Where several files are compiled as one (MICA_UNITY), each by the command of that one."""
+    out = []
+    for command in json.loads((build / "compile_commands.json").read_text()):
+        whole = command["file"]
+        parts = re.findall(r'^#include "(.*)"', pathlib.Path(whole).read_text(), re.M) if "/Unity/" in whole else [whole]
+        out += [{**command, "file": part, "command": command["command"].replace(whole, part)} for part in parts]
+    return out
+
+
+def compiled(commands: list[dict[str, str]]) -> list[str]:
     """Of the files for one instruction set, which say the same thing once per set, one is enough."""
-    commands = json.loads((build / "compile_commands.json").read_text())
     known = {pathlib.Path(command["directory"], command["file"]).resolve() for command in commands}
     files = git("ls-files", "src/*.cc", "cli/*.cc")
     return [file for file in files if ROOT / file in known and not re.search(r"/isa_(?!list)", file)]
@@ -63,7 +73,8 @@ def main() -> int:
     if not (arguments.build / "compile_commands.json").is_file() or not git("rev-parse", "HEAD"):
         print(f"skipped: no {arguments.build}/compile_commands.json, or no git checkout")
         return 77
-    files = compiled(arguments.build)
+    commands = commands_of_files(arguments.build)
+    files = compiled(commands)
     since = last_full_run() if arguments.since == "test-all" else arguments.since
     if arguments.since:
         new = changed(since)
@@ -74,15 +85,16 @@ def main() -> int:
         files = sorted((file for file in files if file[:-3] in order), key=lambda file: order[file[:-3]])
     end = time.monotonic() + arguments.seconds
 
-    def look(file: str) -> str | None:
+    def look(file: str, folder: str) -> str | None:
         """What it says; None: no time was left."""
         if time.monotonic() > end:
             return None
-        result = subprocess.run([tool, "-p", str(arguments.build), "--quiet", file], cwd=ROOT, capture_output=True, text=True)
+        result = subprocess.run([tool, "-p", folder, "--quiet", file], cwd=ROOT, capture_output=True, text=True)
         return result.stdout if result.returncode else ""
 
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        said = list(pool.map(look, files))
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        (pathlib.Path(folder) / "compile_commands.json").write_text(json.dumps(commands))
+        said = list(pool.map(lambda file: look(file, folder), files))
     found = [text for text in said if text]
     left = said.count(None)
     print("".join(found), end="")

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kShortSeconds = 300, kPipSeconds = 1800;
+constexpr double kShortSeconds = 300;
 
 // The line of a program's errors that tells most.
 std::string telling_line(const std::string& text) {

@@ -14,8 +14,6 @@ using namespace support;
 
 namespace {
 
-constexpr double kAnswerSeconds = 60;
-
 // "nvidia_a100-sxm4-80gb" and "rtx3090" as NVIDIA spells them.
 std::optional<doctor::ComputeCapability> capability_of_word(const std::string& word) {
   std::string name;

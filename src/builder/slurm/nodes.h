@@ -10,6 +10,8 @@
 
 namespace builder {
 
+constexpr double kAnswerSeconds = 60;  // for one of Slurm's programs
+
 struct NodeType {
   std::string gres, features;  // "gpu:a100:4", "ib,a100"
   int nodes = 0;

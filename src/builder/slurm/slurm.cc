@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "builder/slurm/nodes.h"
 #include "builder/slurm/slurm_json.h"
 #include "builder/slurm/slurm_script.h"
 #include "doctor/verdict/code.h"
@@ -22,7 +23,6 @@ using namespace support;
 
 namespace {
 
-constexpr double kAnswerSeconds = 60;     // for one of Slurm's programs
 constexpr double kPatienceSeconds = 900;  // with a controller that does not answer
 constexpr std::size_t kLogBytes = 64 << 10, kLogLines = 30;
 

@@ -24,8 +24,6 @@ constexpr const char* kNoCudaHome =
     "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.";
 constexpr uint64_t kDiskBytes = 5'000'000'000;
 
-std::string pip_of(const PythonInstall& python) { return python.program + " -m pip"; }
-
 class Builder {
  public:
   Builder(const Survey& survey, const PythonInstall& python)
@@ -61,7 +59,7 @@ class Builder {
          .cause = "setup.py imports " + joined(missing, ", ") + ", and this Python does not have " +
                   (missing.size() == 1 ? "it" : "them") +
                   "; with build isolation, it would not be seen even if it had.",
-         .fix = pip_of(python_) + " install " + joined(missing, " ") + " ninja && " + pip_of(python_) +
+         .fix = python_.pip() + " install " + joined(missing, " ") + " ninja && " + python_.pip() +
                 " install flash-attn --no-build-isolation"});
   }
 
@@ -71,7 +69,7 @@ class Builder {
            .message = std::string("OSError: ") + kNoCudaHome,
            .cause = "torch " + python_.torch->version +
                     " is a build for the CPU: it does not look for CUDA, whatever CUDA_HOME says.",
-           .fix = pip_of(python_) + " install a torch with CUDA"});
+           .fix = python_.pip() + " install a torch with CUDA"});
       return;
     }
     if (!toolkit_ || toolkit_->nvcc.empty()) {
@@ -143,7 +141,7 @@ class Builder {
            .cause = "flash-attn's newest sources always ask for compute_120, which nvcc knows from CUDA 12.8 on; "
                     "releases up to "
                     "2.8.3 do not.",
-           .fix = "FLASH_ATTN_CUDA_ARCHS=\"80;90\" " + pip_of(python_) + " install flash-attn --no-build-isolation",
+           .fix = "FLASH_ATTN_CUDA_ARCHS=\"80;90\" " + python_.pip() + " install flash-attn --no-build-isolation",
            .evidence = {toolkit_->nvcc + " is " + nvcc.text()}})
           .severity = Severity::kWarning;
     for (const FoundGpu& gpu : survey_.gpus)
@@ -225,7 +223,7 @@ class Builder {
                   ". setup.py looks at the memory of the whole machine, not at the limit of a "
                   "container or job.",
          .fix = "MAX_JOBS=" + std::to_string(fitting.jobs) + " NVCC_THREADS=" + std::to_string(fitting.threads) + " " +
-                pip_of(python_) + " install flash-attn --no-build-isolation",
+                python_.pip() + " install flash-attn --no-build-isolation",
          .evidence = evidence});
   }
 
@@ -236,7 +234,7 @@ class Builder {
     say({.code = "BUILD_NO_NINJA",
          .message = "Attempted to use ninja as the BuildExtension backend but we could not find ninja.",
          .cause = "Without ninja the 72 files are compiled one after the other, for hours.",
-         .fix = pip_of(python_) + " install ninja"});
+         .fix = python_.pip() + " install ninja"});
   }
 
   void judge_disk() {
@@ -245,7 +243,7 @@ class Builder {
     say({.code = "DISK_FULL",
          .message = "OSError: [Errno 28] No space left on device",
          .cause = "A build takes several GB in the temporary folder.",
-         .fix = "TMPDIR=/path/with/space " + pip_of(python_) + " install flash-attn --no-build-isolation",
+         .fix = "TMPDIR=/path/with/space " + python_.pip() + " install flash-attn --no-build-isolation",
          .evidence = {disk.folder + " has " + format_bytes(disk.free_bytes) + " left"}})
         .severity = Severity::kWarning;
   }
@@ -259,7 +257,7 @@ class Builder {
            .message = "setup.py of 2.8.3 looks for " + name,
            .cause = "It knows CUDA 11 and 12 only, and takes 12 for this torch's " + std::to_string(cuda) +
                     ": if that wheel exists, it will miss libcudart.so.12.",
-           .fix = "FLASH_ATTENTION_FORCE_BUILD=TRUE " + pip_of(python_) + " install flash-attn --no-build-isolation"});
+           .fix = "FLASH_ATTENTION_FORCE_BUILD=TRUE " + python_.pip() + " install flash-attn --no-build-isolation"});
       return;
     }
     for (const AttentionWheel& wheel : published_wheels())

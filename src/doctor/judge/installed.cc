@@ -28,8 +28,6 @@ namespace {
 
 constexpr std::size_t kMostBinaries = 400;
 
-std::string pip_of(const PythonInstall& python) { return python.program + " -m pip"; }
-
 struct PackageFiles {
   std::vector<std::string> binaries;  // paths in the target
   bool needs_torch = false;
@@ -116,7 +114,7 @@ void judge_missing_module(const Survey& survey, const PythonInstall& python, con
        .message = "ModuleNotFoundError: No module named 'flash_attn_2_cuda'",
        .cause = "The Python files of flash-attn are installed, its compiled module is not: it was built with "
                 "FLASH_ATTENTION_SKIP_CUDA_BUILD, or the wheel was a py3-none-any one.",
-       .fix = pip_of(python) + " uninstall -y flash-attn, then install the wheel that mica pick names",
+       .fix = python.pip() + " uninstall -y flash-attn, then install the wheel that mica pick names",
        .evidence = {package.site + "/flash_attn/flash_attn_interface.py imports it"}}));
 }
 
@@ -135,7 +133,7 @@ void judge_gone(const Survey& survey, const PythonInstall& python, const Install
                                 .cause = "RECORD lists " + printable(path) +
                                          ", and the file is not there: it was removed, or its "
                                          "copying was cut off.",
-                                .fix = pip_of(python) + " install --force-reinstall --no-deps " + package.name,
+                                .fix = python.pip() + " install --force-reinstall --no-deps " + package.name,
                                 .evidence = {printable(package.site) + "/" + printable(path) + " does not exist"}}));
     if (imports.is_known() && imports.part(module) != Part::kStops) out.back().severity = Severity::kWarning;
     if (out.size() > 20) return;
@@ -152,7 +150,7 @@ void judge_cute(const PythonInstall& python, const InstalledPackage& package, co
        .message = "AttributeError: module 'cutlass.cute' has no attribute 'ThrMma'",
        .cause = "This flash-attn brings an old flash_attn/cute, into which flash-attn-4 " + newer->version +
                 " is installed too: which files win depends on the order of installation.",
-       .fix = pip_of(python) + " uninstall -y flash-attn flash-attn-4 && " + pip_of(python) + " install flash-attn-4",
+       .fix = python.pip() + " uninstall -y flash-attn flash-attn-4 && " + python.pip() + " install flash-attn-4",
        .evidence = {"RECORD of " + package.dist_info + " lists flash_attn/cute/"}}));
 }
 
@@ -169,7 +167,7 @@ void judge_torch_and_driver(const Survey& survey, const PythonInstall& python, s
                       .message = "CUDA driver version is insufficient for CUDA runtime version",
                       .cause = "CUDA " + std::to_string(cuda.major_part()) + " needs a driver of " + least.text() +
                                " or later; here it is " + driver.text() + ".",
-                      .fix = "update the driver, or install a torch for an older CUDA: " + pip_of(python) +
+                      .fix = "update the driver, or install a torch for an older CUDA: " + python.pip() +
                              " install torch --index-url https://download.pytorch.org/whl/cu126",
                       .evidence = {survey.driver.found_in + " says " + driver.text()}}));
   if (cuda.known() && !driver.known() && survey.driver.library.empty()) {
@@ -196,7 +194,7 @@ void judge_copied_folder(const Survey& survey, const PythonInstall& python, std:
                       .message = "the package flash_attn seems to be not installed",
                       .cause = "The folder is there, but without the metadata that an installer writes, by which "
                                "transformers looks for it.",
-                      .fix = "remove the folder, and " + pip_of(python) + " install the wheel that mica pick names",
+                      .fix = "remove the folder, and " + python.pip() + " install the wheel that mica pick names",
                       .evidence = {site + "/flash_attn has no flash_attn-*.dist-info beside it"}}));
     out.push_back(std::move(judged));
     return;
@@ -217,7 +215,7 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
                                             .subject = judged.subject,
                                             .message = "ModuleNotFoundError: No module named 'torch'",
                                             .cause = "The package needs torch, and this Python has none.",
-                                            .fix = pip_of(python) + " install torch"}));
+                                            .fix = python.pip() + " install torch"}));
     return judged;
   }
   Inspection inspection;
@@ -245,7 +243,7 @@ Judged judge_package(const Survey& survey, const PythonInstall& python, const In
       judged.verdicts.push_back(std::move(verdict));
     }
   if (python.torch)
-    judge_own_check(package.name, package.version, inspection.binaries, *python.torch, pip_of(python), judged.verdicts);
+    judge_own_check(package.name, package.version, inspection.binaries, *python.torch, python.pip(), judged.verdicts);
   return judged;
 }
 

@@ -12,11 +12,11 @@ namespace {
 // What glibc has kept free since 2.3, and of that the share for data that could be elsewhere, since 2.32.
 constexpr uint64_t kSurplus = 1664, kShare = 512;
 // Far above what a program has, far below an overflow: sizes are read from files.
-constexpr uint64_t kMostBytes = uint64_t(1) << 40;
+constexpr uint64_t kMostBlockBytes = uint64_t(1) << 40;
 
 uint64_t rounded_up(uint64_t bytes, uint64_t align) { return (bytes + align - 1) / align * align; }
 
-uint64_t bounded(uint64_t bytes) { return std::min(bytes, kMostBytes); }
+uint64_t bounded(uint64_t bytes) { return std::min(bytes, kMostBlockBytes); }
 
 }  // namespace
 

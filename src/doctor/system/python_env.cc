@@ -37,12 +37,12 @@ std::string build_variable(const std::string& text, const std::string& key) {
 }
 
 // 3.12 of "python3.12" or "python3.13t"; not known for "python3".
-Version version_in_name(const std::string& name) {
+Version version_of_name(const std::string& name) {
   return name.rfind("python3.", 0) == 0 ? parse_version(name.substr(6)) : Version{};
 }
 
 bool is_python_name(const std::string& name) {
-  return name == "python" || name == "python3" || (version_in_name(name).known() && name.find('-') == name.npos);
+  return name == "python" || name == "python3" || (version_of_name(name).known() && name.find('-') == name.npos);
 }
 
 struct StandardLibrary {
@@ -56,7 +56,7 @@ std::optional<StandardLibrary> find_library(const Files& files, const std::strin
   std::optional<StandardLibrary> best;
   for (const char* lib : {"/lib", "/lib64"})
     for (const std::string& name : files.list(prefix + lib)) {
-      const Version version = version_in_name(name);
+      const Version version = version_of_name(name);
       const bool has_files = version.known() && (files.is_file(prefix + lib + "/" + name + "/os.py") ||
                                                  files.is_folder(prefix + lib + "/" + name + "/site-packages"));
       if (!has_files || (wanted.known() && version.minor_part() != wanted.minor_part())) continue;
@@ -224,7 +224,7 @@ std::optional<PythonInstall> read_python(const Outlook& outlook, const std::stri
   if (python.base_prefix == "/" || python.base_prefix == "/bin") python.base_prefix = "/usr";  // /bin is /usr/bin
   if (config.empty()) python.prefix = python.base_prefix;
 
-  Version wanted = version_in_name(base_name(*resolved));
+  Version wanted = version_of_name(base_name(*resolved));
   if (!wanted.known()) wanted = parse_version(setting(config, "version"));
   if (!wanted.known()) wanted = parse_version(setting(config, "version_info"));
   const auto library = find_library(files, python.base_prefix, wanted);

@@ -31,6 +31,7 @@ struct PythonInstall {
   std::vector<std::string> problems;
 
   const InstalledPackage* package(const std::string& name) const;
+  std::string pip() const { return program + " -m pip"; }
 };
 
 // The one program; nothing if it is no Python's.

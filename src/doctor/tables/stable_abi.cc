@@ -4,21 +4,19 @@
 #include <set>
 #include <unordered_map>
 
+#include "doctor/tables/names_of_minor.h"
+
 namespace doctor {
 namespace {
 
-struct Row {
-  int minor;
-  const char* names;
-};
-constexpr Row kStableAbi[] = {
+constexpr NamesOfMinor kStableAbi[] = {
 #include "doctor/tables/cpython_abi3.inc"
 };
 
 const std::unordered_map<std::string_view, int>& stable_abi() {
   static const auto* table = [] {
     auto* out = new std::unordered_map<std::string_view, int>;
-    for (const Row& row : kStableAbi) {
+    for (const NamesOfMinor& row : kStableAbi) {
       std::string_view rest = row.names;
       for (std::size_t space; (space = rest.find(' ')) != rest.npos; rest.remove_prefix(space + 1))
         out->emplace(rest.substr(0, space), row.minor);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "doctor/tables/names_of_minor.h"
+
 namespace doctor {
 namespace {
 
@@ -28,11 +30,7 @@ constexpr TorchSignature kSignatures[] = {
      "copy-on-write storage is materialised by name"},
 };
 
-struct Row {
-  int minor;
-  const char* names;
-};
-constexpr Row kStable[] = {
+constexpr NamesOfMinor kStable[] = {
 #include "doctor/tables/torch_stable.inc"
 };
 
@@ -77,7 +75,7 @@ std::string torch_range_text(const TorchSignature& signature) {
 
 Version stable_function_release(std::string_view name) {
   if (name.empty() || name.find(' ') != name.npos) return {};
-  for (const Row& row : kStable)
+  for (const NamesOfMinor& row : kStable)
     if (holds_word(row.names, name)) return {{2, row.minor}};
   return {};
 }

@@ -18,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kFirstCudaWithNvcc = 13;
-constexpr double kPipSeconds = 1800;
 // nvcc, its middle part, its headers, the runtime's, and Thrust and CUB.
 constexpr const char* kParts[] = {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime",
                                   "nvidia-cuda-cccl"};
