@@ -17,19 +17,31 @@
   namespace probe_##isa {                     \
     extern const mica_test::EngineProbe name; \
   }
-#if defined(__aarch64__)
 MICA_DECLARE_PROBE(neon, probe)
 MICA_DECLARE_PROBE(bfmmla, probe)
-static const mica_test::EngineProbe* const kProbes[] = {&probe_neon::probe, &probe_bfmmla::probe};
-#else
 MICA_DECLARE_PROBE(avx2, probe)
 MICA_DECLARE_PROBE(avx512, probe)
 MICA_DECLARE_PROBE(amx, probe)
 MICA_DECLARE_PROBE(amx, probe_fp16)
 MICA_DECLARE_PROBE(amx, probe_native_fp16)
-static const mica_test::EngineProbe* const kProbes[] = {&probe_avx2::probe, &probe_avx512::probe, &probe_amx::probe,
-                                                        &probe_amx::probe_fp16, &probe_amx::probe_native_fp16};
+// Of those that this build has.
+static const mica_test::EngineProbe* const kProbes[] = {
+#ifdef MICA_HAS_ISA_neon
+    &probe_neon::probe,
 #endif
+#ifdef MICA_HAS_ISA_bfmmla
+    &probe_bfmmla::probe,
+#endif
+#ifdef MICA_HAS_ISA_avx2
+    &probe_avx2::probe,
+#endif
+#ifdef MICA_HAS_ISA_avx512
+    &probe_avx512::probe,
+#endif
+#ifdef MICA_HAS_ISA_amx
+    &probe_amx::probe,    &probe_amx::probe_fp16, &probe_amx::probe_native_fp16,
+#endif
+};
 
 namespace mica {
 namespace {

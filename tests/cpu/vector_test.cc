@@ -16,17 +16,29 @@
   namespace probe_##isa {                             \
     extern const mica_test::VectorProbe vector_probe; \
   }
-#if defined(__aarch64__)
 MICA_DECLARE_PROBE(neon)
 MICA_DECLARE_PROBE(bfmmla)
-static const mica_test::VectorProbe* const kProbes[] = {&probe_neon::vector_probe, &probe_bfmmla::vector_probe};
-#else
 MICA_DECLARE_PROBE(avx2)
 MICA_DECLARE_PROBE(avx512)
 MICA_DECLARE_PROBE(amx)
-static const mica_test::VectorProbe* const kProbes[] = {&probe_avx2::vector_probe, &probe_avx512::vector_probe,
-                                                        &probe_amx::vector_probe};
+// Of those that this build has.
+static const mica_test::VectorProbe* const kProbes[] = {
+#ifdef MICA_HAS_ISA_neon
+    &probe_neon::vector_probe,
 #endif
+#ifdef MICA_HAS_ISA_bfmmla
+    &probe_bfmmla::vector_probe,
+#endif
+#ifdef MICA_HAS_ISA_avx2
+    &probe_avx2::vector_probe,
+#endif
+#ifdef MICA_HAS_ISA_avx512
+    &probe_avx512::vector_probe,
+#endif
+#ifdef MICA_HAS_ISA_amx
+    &probe_amx::vector_probe,
+#endif
+};
 
 namespace mica {
 namespace {
