@@ -54,7 +54,7 @@ skip() { echo "$2" >"$results/$1.skipped" && say "skipped: $1: $2"; }
 labels=(-L fast)
 sanitized=OFF  # the builder and the command, too
 unity=ON
-sanitized_isas=least
+sanitized_isas=least  # one takes minutes to compile with sanitizers; the others' turn is a full run
 # Without a GPU here, the architecture with the least shared memory is made and checked; a full run makes them all.
 read -ra kernels <<<"$(tools/build/cuda_archs.sh 86)"
 if [ "$level" = all ]; then
