@@ -159,12 +159,12 @@ Tools Workshop::bring_tools(const Plan& plan, const doctor::TorchFacts& torch) c
     Command without_network = install;
     without_network.words.insert(without_network.words.end(), {"--no-index", "--find-links", wheels});
     std::string ignored;
-    is_there = run_collected(without_network, kPipSeconds, &ignored, &ignored).ok();
+    is_there = run_collected(without_network, kPipFetchSeconds, &ignored, &ignored).ok();
   }
   const std::string names = support::joined(missing, ", ");
   if (!is_there)
     run_or_throw(
-        install, kPipSeconds,
+        install, kPipFetchSeconds,
         "cannot fetch " + names + ", which setup.py imports (without a network: put wheels into " + wheels + ")");
   const Tools after = look_at_tools(plan, torch);
   if (!after.missing.empty())
@@ -177,7 +177,7 @@ void Workshop::keep_tools(const Plan& plan, const doctor::TorchFacts& torch) con
   if (missing.empty()) return;
   Command keep = pip({"wheel", "--wheel-dir", wheels}, plan, torch);
   keep.words.insert(keep.words.end(), missing.begin(), missing.end());
-  run_or_throw(keep, kPipSeconds, "cannot fetch " + support::joined(missing, ", ") + ", which setup.py imports");
+  run_or_throw(keep, kPipFetchSeconds, "cannot fetch " + support::joined(missing, ", ") + ", which setup.py imports");
 }
 
 std::string fetch_package(const Source& source, const Workshop& workshop, const Plan& plan,
@@ -203,7 +203,7 @@ std::string fetch_package(const Source& source, const Workshop& workshop, const 
       {"download", "--no-build-isolation", "--no-binary", ":all:", "--dest", into, source.requirement}, plan, torch);
   if (*plan.recipe->skip) download.variables[plan.recipe->skip] = "TRUE";  // metadata needs no nvcc
   try {
-    run_or_throw(download, kPipSeconds, "cannot fetch the source of " + source.requirement);
+    run_or_throw(download, kPipFetchSeconds, "cannot fetch the source of " + source.requirement);
   } catch (const std::runtime_error&) {
     if (fetched().empty()) throw;
   }

@@ -53,7 +53,8 @@ struct Workshop {
   void keep_tools(const Plan& plan, const doctor::TorchFacts& torch) const;
 };
 
-constexpr double kPipSeconds = 1800;  // for a run of pip that fetches
+constexpr double kPipFetchSeconds = 1800;  // for pip that fetches
+
 // Its standard output. Throws std::runtime_error with `what` and the telling line of its errors.
 std::string run_or_throw(const Command& command, double limit_seconds, const std::string& what);
 

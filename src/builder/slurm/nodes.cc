@@ -62,7 +62,7 @@ std::vector<NodeType> node_types(const std::string& partition) {
   variables["LC_ALL"] = "C";
   std::string output, errors;
   try {
-    if (!run_collected({words, variables, ""}, kAnswerSeconds, &output, &errors).ok()) return {};
+    if (!run_collected({words, variables, ""}, kSlurmAnswerSeconds, &output, &errors).ok()) return {};
   } catch (const ProcessError&) {
     return {};
   }

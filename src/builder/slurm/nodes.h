@@ -10,7 +10,7 @@
 
 namespace builder {
 
-constexpr double kAnswerSeconds = 60;  // for one of Slurm's programs
+constexpr double kSlurmAnswerSeconds = 60;  // for one of Slurm's programs
 
 struct NodeType {
   std::string gres, features;  // "gpu:a100:4", "ib,a100"

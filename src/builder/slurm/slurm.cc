@@ -53,7 +53,8 @@ Said ask(std::vector<std::string> words, const std::string& folder = "",
   for (const char* name : {"SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_USERS", "SQUEUE_PARTITION",
                            "SINFO_FORMAT", "SACCT_FORMAT", "SLURM_TIME_FORMAT"})
     variables.erase(name);
-  const Ended ended = run_collected({std::move(words), variables, folder}, kAnswerSeconds, &said.output, &said.errors);
+  const Ended ended =
+      run_collected({std::move(words), variables, folder}, kSlurmAnswerSeconds, &said.output, &said.errors);
   said.exit_code = ended.exit_code;
   return said;
 }

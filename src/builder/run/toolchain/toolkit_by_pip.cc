@@ -78,7 +78,7 @@ Toolkit bring_toolkit(Toolkit toolkit, const doctor::TorchFacts& torch, const Wo
   make_folders(into);
   Command install = shop.pip({"install", "--target", into}, {}, torch);
   for (const std::string& one : requirements(toolkit.version)) install.words.push_back(one);
-  run_or_throw(install, kPipSeconds, "cannot fetch nvcc by pip");
+  run_or_throw(install, kPipFetchSeconds, "cannot fetch nvcc by pip");
   const std::string own = support::folder_name(torch.folder) + "/nvidia/" + base_name(toolkit.folder);
   link_missing(own + "/include", toolkit.folder + "/include");
   link_missing(own + "/lib", toolkit.folder + "/lib");
