@@ -59,6 +59,8 @@ constexpr KernelTraits traits_of_forward_fp8_sm90(const KernelRow& r) {
           .lengths = r.cluster > 0 ? Lengths::LONG : Lengths::ANY,
           .uses_maps = true,
           .waits = true,
+          .kept_bytes = fp8_kept_bytes(r.tile_q, r.dim_v),
+          .kept_from_tiles = kFp8KeptTiles + 1,
           .also_serves = kFeatureE4m3Queries | kFeatureFp16Output | kFeatureFp32Output};
 }
 constexpr KernelTraits traits_of_forward_wide_sm90(const KernelRow& r) {

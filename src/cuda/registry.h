@@ -66,7 +66,9 @@ struct KernelTraits {
   bool page_blocks = false;    // whole rows of pages at once (kernels/parts/page_blocks_sm90.h)
   bool cuts_boxes = false;     // packed sequences: boxes end with the last row; tiles may be numbered evenly
   i32 roomy_smem_bytes = 0;    // what a launch asks for so that one block less shares an SM; 0: it never does
-  u32 also_serves = 0;         // Feature bits that every row of the file has
+  // Forward: what a block keeps of O in the workspace where it goes through so many key tiles; 0: nothing.
+  i32 kept_bytes = 0, kept_from_tiles = 0;
+  u32 also_serves = 0;  // Feature bits that every row of the file has
 };
 
 // A row of kernels.def, which says what the fields are.

@@ -61,6 +61,13 @@ MICA_DEVICE void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(address) : "memory");
 }
 
+// 9.7.9.8 ld.relaxed: four floats as reductions left them, which pass the first-level cache by.
+MICA_DEVICE void load_4_from_l2(float (&x)[4], const float* address) {
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "l"(address)
+               : "memory");
+}
 // 9.7.13.7 red: adds four floats to global memory, in one access where the GPU can.
 MICA_DEVICE void reduce_add_4(float* address, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900

@@ -7,18 +7,21 @@
 //
 // wgmma wants both operands of 8 bits with the summed index along their rows, so V is transposed on its way through
 // shared memory. A lane holds scores of keys 2t, 2t + 1 of every eight, but as the A operand of P V wants four keys in
-// a row: V^T has its keys in the order in which the scores lie (see transpose), and P needs no exchange between lanes.
-// The rows of V^T are in another order, too: a lane then has four neighbouring columns of O.
+// a row: V^T has its keys in the order in which the scores lie (see Fp8Transposer), and P needs no exchange between
+// lanes. The rows of V^T are in another order, too: a lane then has four neighbouring columns of O.
 //
-// P is at most 2^8, which fills e4m3's range. The tensor cores sum products of 8 bits with about 14 bits: what they
-// make of one key tile is added to O in fp32, which also multiplies O by the softmax's factor.
+// P is at most 2^8, which fills e4m3's range. The tensor cores sum products of 8 bits with about 14 bits. Up to 128
+// columns what they make of one key tile is added to O in fp32, which also multiplies O by the softmax's factor. Beside
+// an O of 256 columns there are no registers for that: they add to O itself, and O goes to sums in fp32 outside of the
+// registers every kFp8KeptTiles key tiles (fp8/kept_sums_sm90.cuh).
 #pragma once
 
 #include "core/fp8.h"
-#include "device/cluster_copy_sm90.cuh"
 #include "device/panel_tile.cuh"
 #include "device/ring_sm90.cuh"
 #include "device/tma.cuh"
+#include "kernels/fp8/kept_sums_sm90.cuh"
+#include "kernels/fp8/transpose_sm90.cuh"
 #include "kernels/pairs/fp8_layout_sm90.h"
 #include "kernels/parts/consumer_sm90.cuh"
 #include "kernels/parts/forward_block.cuh"
@@ -47,15 +50,15 @@ struct ForwardFp8Sm90
   using Work::work_ring;
   static_assert(kConsumers == warps / 4 - 1 && tile_k % 128 == 0 && dim_qk % 32 == 0 && dim_v % 64 == 0);
   static constexpr int kRegisters = 65536 / blocks / (32 * warps) / 8 * 8;
-  static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 40;
+  // S of a key tile is under way beside P V of the one before it. With fewer than 240 registers the assembler would
+  // make one wait for the other (C7512).
+  static constexpr bool kOverlaps = dim_v == 256;
+  static constexpr int kProducerRegisters = kOverlaps ? 24 : kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       min_of(240, (kRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8);
-  // P V is made in slices of columns, in the registers of the scores, which are done with by then: so many consumers
-  // fit, or an O of 256 columns. Of four slices every other one is narrow, the first too: the sooner it is added, the
-  // sooner the third begins. (Each has the registers of the one before the last, and so its width.)
+  // Otherwise P V is made in slices of columns, in the registers of the scores, which are done with by then: so many
+  // consumers fit.
   static constexpr int kSlices = dim_v / 64;
-  static constexpr int columns_of(int slice) { return kSlices < 4 ? 64 : slice % 2 == 0 ? 48 : 80; }
-  static constexpr int first_column(int slice) { return slice / 2 * 128 + slice % 2 * columns_of(0); }
   static constexpr i32 kTurnBarrier = 1;  // the first of kConsumers named barriers
   // Whether all of P and its sums is made before the turn. Three consumers lose by it.
   static constexpr bool kFinishesFirst = kConsumers != 3;
@@ -76,6 +79,8 @@ struct ForwardFp8Sm90
   using Scores = float[1][tile_k / 8][4];
   using Result = typename Base::template Result<1, dim_v / 8>;
   static constexpr int kTransposers = 2;  // warps
+  using Transposer = Fp8Transposer<VTile, VtTile, dim_v / 16 / kSharers / kTransposers>;
+  using Kept = Fp8KeptSums<dim_v>;
   static constexpr float kLargestLog2 = 8.0f;
 
   const ForwardMapsParams& maps;
@@ -212,86 +217,34 @@ struct ForwardFp8Sm90
   // The first of those of V that this block transposes.
   static MICA_DEVICE i32 own_columns() { return kSharers == 2 ? i32(block_rank()) * (dim_v / 2) : 0; }
 
-  // Two warps: V to V^T, every other 32 keys each; in pairs every other half of the block's columns, which are then in
-  // one piece.
+  // Two warps: V to V^T, half of the block's columns each.
   MICA_DEVICE void transpose_values(i32 transposer) {
+    constexpr u32 kColumns = dim_v / kSharers / kTransposers;
     while (take_tile()) {
       work_ring.release();
 #pragma unroll 1
       for (i32 step = 0; step < tiles.end - tiles.begin; ++step) {
-        const i32 valid = sequence.len_k - key_begin(step);
-        const u32 from = smem_v + v_place.stage * VTile::kBytes;
-        const u32 to = smem_vt + vt_place.stage * VtTile::kBytes + own_columns() * 128;
+        const u32 first_row = own_columns() + transposer * kColumns, full = vt_ring.full(vt_place.stage);
+        const Transposer part = {smem_v + v_place.stage * VTile::kBytes,
+                                 smem_vt + vt_place.stage * VtTile::kBytes + first_row * 128,
+                                 transposer * kColumns / 16, sequence.len_k - key_begin(step)};
         v_ring.wait_full(v_place);
         vt_ring.wait_empty(vt_place);
-        if (valid >= tile_k)
-          transpose<false>(from, to, transposer, valid);
-        else
-          transpose<true>(from, to, transposer, valid);
+        if constexpr (kSharers == 2) {
+          // What is there goes to the other block while the rest is made, and as much comes from there.
+          part.template run<2>([&](u32 shared, u32 bytes) {
+            const u32 other = block_rank() ^ 1;
+            if (threadIdx.x % 32 == 0)
+              copy_to_block(shared_of_block(shared, other), shared, bytes, shared_of_block(full, other));
+          });
+          if (threadIdx.x % 32 == 0) mbarrier_arrive_expecting(full, kColumns * 128);
+        } else {
+          part.template run<kColumns / 16>([&](u32, u32) { arrive_as_warp(full); });
+        }
         v_ring.release_by_thread(v_place);
         v_place.next();
-        fence_for_wgmma();
-        __syncwarp();
-        if constexpr (kSharers == 2)
-          share(to + transposer * kSharedBytes, vt_ring.full(vt_place.stage));
-        else
-          arrive_as_warp(vt_ring.full(vt_place.stage));
         vt_place.next();
       }
-    }
-  }
-  // What a warp has transposed goes to the other block, and as much comes from there.
-  static constexpr u32 kSharedBytes = VtTile::kBytes / kSharers / kTransposers;
-  static MICA_DEVICE void share(u32 transposed, u32 full) {
-    if (threadIdx.x % 32 != 0) return;
-    const u32 other = block_rank() ^ 1;
-    copy_to_block(shared_of_block(transposed, other), transposed, kSharedBytes, shared_of_block(full, other));
-    mbarrier_arrive_expecting(full, kSharedBytes);
-  }
-  // 32 keys x 16 columns at a time. ldmatrix gives lane l, of keys 8m to 8m + 7, the bytes (2t, 2c) (2t, 2c + 1)
-  // (2t + 1, 2c) (2t + 1, 2c + 1) with t = l % 4, c = l / 4; of two such words one has column 2c of keys 2t, 2t + 1,
-  // 8 + 2t, 8 + 2t + 1, the other column 2c + 1: these four keys stand at 4t of the 16, and columns 2c (2c + 1) are row
-  // c (8 + c) of the 16. Rows past the last key may be anything, NaN too, which a probability of 0 does not make 0.
-  template <bool ends>
-  static MICA_DEVICE void transpose(u32 from, u32 to, i32 transposer, i32 valid) {
-    // Columns in 16s that are read before the first is written. At 256 columns V's transposition is what others wait
-    // for.
-    constexpr int kAhead = dim_v == 256 ? 4 : 2;
-    // A warp's: all, or some of all keys.
-    constexpr int kChunks = dim_v / 16 / (kSharers == 2 ? kSharers * kTransposers : 1);
-    constexpr int kKeysStep = kSharers == 2 ? 1 : kTransposers;
-    static_assert(kChunks % kAhead == 0 && (kSharers == 1 || 8 % kChunks == 0));
-    const i32 lane = threadIdx.x % 32;
-    const u32 first_chunk = kSharers == 2 ? u32(transposer) * kChunks : 0;
-#pragma unroll 1
-    for (i32 keys = kSharers == 2 ? 0 : transposer; keys < tile_k / 32; keys += kKeysStep) {
-      // Of chunk 0; that of chunk c differs in bits 4 to 6.
-      const u32 row = (from + (keys * 32 + lane) * 128 + (lane % 8 << 4)) ^ (first_chunk << 4);
-      const u32 transposed = to + first_chunk * 16 * 128 + keys / 4 * VtTile::kPanelBytes + lane % 16 * 128 +
-                             (((keys % 4 * 2 + lane / 16) ^ lane % 8) << 4);
-#pragma unroll
-      for (int first = 0; first < kChunks; first += kAhead) {
-        u32 r[kAhead][4];
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          const int c = first + i;
-          ldmatrix_x4_trans(r[i], (row ^ c % 8 << 4) + c / 8 * VTile::kPanelBytes);
-        }
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if constexpr (ends) clear_past_end(r[i], valid - keys * 32);
-          const u32 words[4] = {byte_perm(r[i][0], r[i][1], 0x6420), byte_perm(r[i][0], r[i][1], 0x7531),
-                                byte_perm(r[i][2], r[i][3], 0x6420), byte_perm(r[i][2], r[i][3], 0x7531)};
-          stmatrix_x4(transposed + (first + i) * 16 * 128, words);
-        }
-      }
-    }
-  }
-  static MICA_DEVICE void clear_past_end(u32 (&r)[4], i32 valid) {
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const i32 left = valid - (m * 8 + i32(threadIdx.x) % 4 * 2);
-      r[m] = left <= 0 ? 0 : left == 1 ? r[m] & 0xffffu : r[m];
     }
   }
 
@@ -338,6 +291,10 @@ struct ForwardFp8Sm90
   // Left alone they come to do the same thing at the same time.
   MICA_DEVICE void attend(float (&out)[dim_v / 8][4], SoftmaxState<FloatMath> (&state)[2], i32 group, i32 row_begin,
                           i32 first, i32 last) {
+    if constexpr (kOverlaps) {
+      attend_overlapped(out, state, group, row_begin, first, last);
+      return;
+    }
     Scores scores;
     take_turn(group);
     find_scores(scores, group);
@@ -348,9 +305,9 @@ struct ForwardFp8Sm90
       const Factors factors = softmax(probabilities, scores, state, are_positive, row_begin, step);
       vt_ring.wait_full(vt_place);
       take_turn(kFinishesFirst ? group + done(probabilities, state) : group);
-      float even[columns_of(0) / 8][4], odd[columns_of(1) / 8][4];
-      gemm_pv(even, probabilities, first_column(0));
-      if constexpr (kSlices > 1) gemm_pv(odd, probabilities, first_column(1));
+      float even[8][4], odd[8][4];
+      gemm_pv<false>(even, probabilities, 0);
+      if constexpr (kSlices > 1) gemm_pv<false>(odd, probabilities, 64);
       slices<0>(out, even, odd, probabilities, factors);
       release_v();
       if (++step == last) break;
@@ -358,6 +315,59 @@ struct ForwardFp8Sm90
     }
     pass_turn(group);
   }
+  // As above, but P V is added to O in the tensor cores, and S of a tile is before P V of the one before it: while that
+  // waits for V^T there is something to do.
+  MICA_DEVICE void attend_overlapped(float (&out)[dim_v / 8][4], SoftmaxState<FloatMath> (&state)[2], i32 group,
+                                     i32 row_begin, i32 first, i32 last) {
+    if (p.kept_o) kept().begin();
+    Scores scores;
+    u32 probabilities[tile_k / 32][4];
+    bool are_positive = false;
+    k_ring.wait_full(k_place);
+    take_turn(group);
+    gemm_qk(scores[0], group);
+    pass_turn(group);
+    wgmma_wait<0>();
+    wgmma_hold(scores[0]);
+    release_k();
+    if (first + 1 == last) release_q(group);
+    softmax_in_place(scores, state, are_positive, row_begin, first);
+    pack_scores(probabilities, scores[0]);
+#pragma unroll 1
+    for (i32 step = first + 1; step < last; ++step) {
+      k_ring.wait_full(k_place);
+      take_turn(group);
+      gemm_qk(scores[0], group);
+      vt_ring.wait_full(vt_place);
+      gemm_pv<true>(out, probabilities, 0);
+      pass_turn(group);
+      wgmma_wait<1>();
+      wgmma_hold(scores[0]);
+      release_k();
+      if (step + 1 == last) release_q(group);
+      const Factors factors = softmax_in_place(scores, state, are_positive, row_begin, step);
+      wgmma_wait<0>();
+      wgmma_hold(out);
+      release_v();
+      pack_scores(probabilities, scores[0]);
+      rescale(out, factors);
+      if (step % kFp8KeptTiles == 0 && p.kept_o) {
+        kept().add(out, state);
+        zero(out);
+      }
+    }
+    vt_ring.wait_full(vt_place);
+    take_turn(group);
+    gemm_pv<true>(out, probabilities, 0);
+    pass_turn(group);
+    wgmma_wait<0>();
+    wgmma_hold(out);
+    release_v();
+    // In two parts: behind one branch alone the assembler would spill what a query tile begins with.
+    if (p.kept_o && kept().are_there()) kept().template take_back<0>(out, state);
+    if (p.kept_o && kept().are_there()) kept().template take_back<1>(out, state);
+  }
+  MICA_DEVICE Kept kept() const { return Kept::of_block(p.kept_o, smem_q + kLayout.references, kConsumers); }
   // 0, made of the row sums and the last of P: a turn that is taken by it begins when these are there. The assembler
   // would put them between the turn's first products. (A batch is not negative, which it does not know.)
   MICA_DEVICE i32 done(const u32 (&probabilities)[tile_k / 32][4], const SoftmaxState<FloatMath> (&state)[2]) const {
@@ -388,8 +398,8 @@ struct ForwardFp8Sm90
     if constexpr (slice < kSlices) {
       wgmma_wait<(slice + 1 < kSlices ? 1 : 0)>();
       wgmma_hold(part);
-      add<first_column(slice)>(out, part, factors);
-      if constexpr (slice + 2 < kSlices) gemm_pv(part, probabilities, first_column(slice + 2));
+      add<slice * 64>(out, part, factors);
+      if constexpr (slice + 2 < kSlices) gemm_pv<false>(part, probabilities, (slice + 2) * 64);
       slices<slice + 1>(out, next, part, probabilities, factors);
     }
   }
@@ -451,6 +461,7 @@ struct ForwardFp8Sm90
 
   // Lets go of tiles of which this consumer needs nothing, in the order in which they come.
   MICA_DEVICE void skip(i32 num_tiles, i32 group) {
+#pragma unroll 1
     for (i32 i = 0; i < num_tiles; ++i) {
       take_turn(group);
       pass_turn(group);
@@ -482,8 +493,8 @@ struct ForwardFp8Sm90
     begin_scores<E4m3, QTile, KTile, dim_qk>(scores, q, k);
   }
 
-  // part = P V of one key tile, begun: 8 n columns from `column` on.
-  template <int n>
+  // part (+)= P V of one key tile, begun: 8 n columns from `column` on.
+  template <bool adds, int n>
   MICA_DEVICE void gemm_pv(float (&part)[n][4], const u32 (&probabilities)[tile_k / 32][4], int column) const {
     const u64 v = advance(matrix_descriptor(smem_vt, 16, 1024), vt_place.stage * VtTile::kBytes + column * 128);
     wgmma_hold(part);
@@ -491,7 +502,7 @@ struct ForwardFp8Sm90
 #pragma unroll
     for (int i = 0; i < tile_k / 32; ++i)
       Wgmma<E4m3, n * 8>::add_registers(part, probabilities[i], advance(v, i / 4 * VtTile::kPanelBytes + i % 4 * 32),
-                                        i > 0);
+                                        adds || i > 0);
     wgmma_commit();
   }
 
@@ -500,6 +511,42 @@ struct ForwardFp8Sm90
   // scores are, so that no vote stands between maxima and exponentials.
   MICA_DEVICE Factors softmax(u32 (&probabilities)[tile_k / 32][4], Scores& scores, SoftmaxState<FloatMath> (&state)[2],
                               bool& are_positive, i32 row_begin, i32 step) const {
+    float offset[2];
+    const Factors factors = find_factors(scores, state, offset, are_positive, row_begin, step);
+    exponentials_in_e4m3(probabilities, scores[0], state, offset);
+    if (!are_positive) are_positive = have_positive_maxima(state);
+    return factors;
+  }
+  // The same, but exponentials take the scores' place, for pack_scores: P of the tile before is in use.
+  MICA_DEVICE Factors softmax_in_place(Scores& scores, SoftmaxState<FloatMath> (&state)[2], bool& are_positive,
+                                       i32 row_begin, i32 step) const {
+    float offset[2];
+    const Factors factors = find_factors(scores, state, offset, are_positive, row_begin, step);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      state[half].sum += exponentials(scores[0], half, [&](float x) { return fmaf(x, scale_log2, offset[half]); });
+    if (!are_positive) are_positive = have_positive_maxima(state);
+    return factors;
+  }
+  static MICA_DEVICE bool have_positive_maxima(const SoftmaxState<FloatMath> (&state)[2]) {
+    return __all_sync(0xffffffffu, state[0].max >= 0.0f && state[1].max >= 0.0f);
+  }
+  // As exponentials_in_e4m3 has them.
+  static MICA_DEVICE void pack_scores(u32 (&probabilities)[tile_k / 32][4], const float (&x)[tile_k / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < tile_k / 32; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          const float(&low)[4] = x[4 * i + 2 * b], (&high)[4] = x[4 * i + 2 * b + 1];
+          probabilities[i][2 * b + half] =
+              pack_e4m3(low[2 * half], low[2 * half + 1], high[2 * half], high[2 * half + 1]);
+        }
+  }
+  // Takes a tile's maxima: by what `out` must be multiplied, and what is added to scores for their exponentials.
+  MICA_DEVICE Factors find_factors(Scores& scores, SoftmaxState<FloatMath> (&state)[2], float (&offset)[2],
+                                   bool are_positive, i32 row_begin, i32 step) const {
     const i32 tile = tiles.end - 1 - step;
     if (__builtin_expect(tile < own.full_begin || tile >= own.full_end, 0))
       this->mask(scores, row_begin, key_begin(step));
@@ -513,14 +560,11 @@ struct ForwardFp8Sm90
       for (int half = 0; half < 2; ++half) largest.of_row[half] = quad_max(lane_max(scores[0], half));
     }
     Factors factors;
-    float offset[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       factors.of_row[half] = absorb<FloatMath>(state[half], largest.of_row[half] * scale_log2);
       offset[half] = kLargestLog2 - reference_of<FloatMath>(state[half].max);
     }
-    exponentials_in_e4m3(probabilities, scores[0], state, offset);
-    if (!are_positive) are_positive = __all_sync(0xffffffffu, state[0].max >= 0.0f && state[1].max >= 0.0f);
     return factors;
   }
 

@@ -142,6 +142,7 @@ struct ForwardParams {
   float* partial_o;    // null: not split
   float* partial_lse;  // (num_splits, batch, heads_q, rows)
   i64 partial_rows;    // rows of one head: packed total, or batch slots' rows
+  float* kept_o;       // forward_fp8_sm90: Fp8KeptSums, (blocks, tile_q, dim_v); null: none, as keys are few
   i32 o_dtype;
   Descale q_descale, k_descale, v_descale;  // of e4m3
 };

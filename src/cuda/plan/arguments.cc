@@ -78,6 +78,7 @@ void bind(ForwardParams& a, const Problem& p, const mica_bindings& x, const Work
     a.partial_o = in_workspace(x, layout.partial_o);
     a.partial_lse = in_workspace(x, layout.partial_lse);
   }
+  if (layout.keeps_o) a.kept_o = in_workspace(x, layout.kept_o);
   if (a.work_epoch != 0) {
     a.work_counter = reinterpret_cast<u64*>(in_workspace(x, layout.work_counter));
     a.work_epoch = next_work_epoch();

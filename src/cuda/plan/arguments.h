@@ -16,6 +16,8 @@ struct WorkspaceLayout {
   bool has_parts;              // partial_o and partial_lse are there
   bool moves_lse;              // partial_lse alone: forward writes the LSE there
   u64 partial_o, partial_lse;  // split forward
+  bool keeps_o;                // kept_o is there
+  u64 kept_o;                  // forward of e4m3: what blocks keep of O
   Parts parts;                 // join
   u64 q_rotated;               // rotary
   u64 work_counter;            // persistent kernels that draw; splits that a last block joins, a word a tile

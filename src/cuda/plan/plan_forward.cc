@@ -174,6 +174,10 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
     params.work_epoch = 1;
     layout.work_counter = layout.reserve(u64(p.heads_q) * params.partial_rows * sizeof(u64));
   }
+  // Blocks that do not draw may be too many for it.
+  layout.keeps_o =
+      row.traits.kept_bytes > 0 && takers <= at_once && p.max_len_k > (row.traits.kept_from_tiles - 1) * row.tile_k;
+  if (layout.keeps_o) layout.kept_o = layout.reserve(u64(grid) * row.traits.kept_bytes);
   mica_status status = MICA_OK;
   if (row.traits.uses_maps) {
     ForwardMapsParams mapped = {};

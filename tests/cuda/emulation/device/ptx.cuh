@@ -49,6 +49,9 @@ inline u64 compare_and_swap(u64* address, u64 expected, u64 x) {
   if (before == expected) *address = x;
   return before;
 }
+inline void load_4_from_l2(float (&x)[4], const float* address) {
+  for (int e = 0; e < 4; ++e) x[e] = address[e];
+}
 inline u64 load_relaxed(const u64* address) { return *address; }
 // What the kernel before this one has not written yet: every other block reads something else than is there after it.
 inline i32 load_relaxed(const i32* address) { return blockIdx.x % 2 ? *address / 2 : *address; }
