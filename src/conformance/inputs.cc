@@ -103,7 +103,9 @@ void make_query_side(Inputs& x, Random& random) {
   for (const SequenceView& s : x.sequences)
     for (int64_t i = 0; i < s.len_q; ++i)
       for (int64_t h = 0; h < o.heads_q; ++h) {
-        for (int64_t d = 0; d < o.dim; ++d) x.q.set(s.q_slot, s.q_first + i, h, d, o.amplitude * random.normal());
+        const double of_row = std::ldexp(1.0, int(-i % 3));
+        for (int64_t d = 0; d < o.dim; ++d)
+          x.q.set(s.q_slot, s.q_first + i, h, d, o.amplitude * (o.rising_scores ? of_row : random.normal()));
         for (int64_t d = 0; d < (o.has_qv ? o.value_dim() : 0); ++d)
           x.qv.set(s.q_slot, s.q_first + i, h, d, o.amplitude * random.normal());
         if (!o.is_backward()) continue;
@@ -136,7 +138,9 @@ void make_key_side(Inputs& x, Random& random) {
       for (int64_t h = 0; h < o.heads_k; ++h) {
         int64_t slot, row;
         x.locate_key(b, s.leftpad + j, slot, row);
-        for (int64_t d = 0; d < o.dim; ++d) x.k.set(slot, row, h, d, o.amplitude * random.normal());
+        const double of_key = 1 - double(j) / double(s.new_from);
+        for (int64_t d = 0; d < o.dim; ++d)
+          x.k.set(slot, row, h, d, o.amplitude * (o.rising_scores ? of_key : random.normal()));
         if (o.place_of_v == PlaceOfV::kInK) continue;
         for (int64_t d = 0; d < o.value_dim(); ++d) x.v.set(slot, row, h, d, o.amplitude * random.normal());
       }

@@ -67,6 +67,9 @@ struct Options {
   Layout layout_rows = Layout::kRowsFirst;   // lse, probs, d_lse, d_bias, d_sinks
   int32_t alignment = 0;   // of every tensor; 0: the element's size, and the addresses are no better aligned than that
   double amplitude = 1.0;  // of q, k and v
+  // A row of q and k is the same in all columns: keys are the larger the nearer they are to the first, rows of q differ
+  // by factors of 2. So e4m3's products are summed exactly, however large the scores.
+  bool rising_scores = false;
 
   int32_t causal = MICA_CAUSAL_NONE;
   int32_t diagonal = MICA_DIAGONAL_FROM_CAUSAL;
