@@ -163,6 +163,49 @@ BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& 
   return share;
 }
 
+// Until when key tiles take in a fixed order, in steps, if those of `side_by_side` heads are numbered together, all
+// first ones before the second ones: each of a head begins a step or more after the one before it. SMs become free in
+// the order in which key tiles begin. 0: they are too many to count. There are SMs for a key tile of each head.
+static i64 steps_in_chains(i64 heads, i64 tiles_k, i64 parts, i64 steps_of_tile, i64 sms, i64 side_by_side) {
+  constexpr i64 kMostLevels = 256;  // of one key tile of all heads that are side by side
+  const i64 sections = ceil_div(heads, side_by_side), full = side_by_side * parts;
+  const i64 last = (heads - (sections - 1) * side_by_side) * parts;
+  if (sections * tiles_k > kMostLevels) return 0;
+  const auto blocks_of = [&](i64 level) { return level / tiles_k + 1 == sections ? last : full; };
+  i64 ends[kMostLevels], blocks = 0, begin = 0;
+  i64 ended = 0, ended_blocks = 0;  // levels whose SMs others need
+  for (i64 level = 0; level < sections * tiles_k; ++level) {
+    blocks += blocks_of(level);
+    while (blocks - ended_blocks > sms) ended_blocks += blocks_of(ended++);
+    const i64 after_last = level % tiles_k > 0 ? begin + 1 : 0;
+    begin = max_of(after_last, ended > 0 ? ends[ended - 1] : 0);
+    ends[level] = begin + steps_of_tile;
+  }
+  return ends[sections * tiles_k - 1];
+}
+
+// Wide heads side by side in a fixed order: as many as SMs have room for, `in_room`. More of them shorten the chains,
+// most of all where a section of few heads comes last; long calls run a sixteenth slower with them.
+static i32 wide_section_heads(const KernelRow& row, const Problem& p, const Device& device, i32 parts, i32 in_room) {
+  const i64 heads = i64(p.batch) * p.heads_k, tiles_k = ceil_div(p.hint_len_k, row.tile_k);
+  const i64 steps = i64(ceil_div(p.group, parts)) * ceil_div(p.hint_len_q, row.tile_q) + kStepsOfTile;
+  const i64 bytes = max_of<i64>(parts * i64(p.hint_len_q) * bytes_of_query_row(row, p), 1);
+  const auto time_of = [&](i64 side_by_side) {
+    return steps_in_chains(heads, tiles_k, parts, steps, device.num_sms, side_by_side);
+  };
+  i64 best = in_room, least = heads > in_room && in_room * parts <= device.num_sms ? time_of(in_room) : 0;
+  // Fewer sections than there would be have no more levels, so that all of them can be counted.
+  for (i64 sections = 1; least > 0 && ceil_div(heads, sections) > in_room; ++sections) {
+    const i64 side_by_side = ceil_div(heads, sections);
+    if (side_by_side * parts > device.num_sms || side_by_side * bytes > device.l2_bytes / 5 * 4) continue;
+    const i64 time = time_of(side_by_side), slower = time + time / 16;
+    if (slower >= least) continue;
+    least = slower;
+    best = side_by_side;
+  }
+  return i32(best);
+}
+
 i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, i32 parts) {
   // In a fixed order, blocks that follow one another in a sequence should not begin together. Under a causal mask they
   // work at different query tiles anyway.
@@ -170,13 +213,17 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, 
   if (!p.deterministic || p.window_right < kUnlimited || p.max_len_k == 0) return 1;
   if (takes_parts_apart(row, p)) parts = 1;
   const i32 in_room = ceil_div(device.num_sms, ceil_div(max_of(p.hint_len_k, 1), row.tile_k));
-  if (row.dim_qk >= kWideHeads) return in_room;
+  if (row.dim_qk >= kWideHeads)
+    return row.course == Course::ORDERED && !is_packed_k(p) ? wide_section_heads(row, p, device, parts, in_room)
+                                                            : in_room;
   // The fewer blocks of a head begin together, the sooner the last of them has its turn. As many heads as half of L2
   // keeps, one of the group in each part; or all of them, where they fit.
   const i64 heads = i64(p.batch) * p.heads_k;
   const i64 bytes = max_of<i64>(parts * i64(p.hint_len_q) * bytes_of_query_row(row, p), 1);
   if (heads * bytes <= device.l2_bytes / 5 * 4) return i32(heads);
-  return i32(max_of<i64>(in_room, device.l2_bytes / 2 / bytes));
+  const i64 most = max_of<i64>(in_room, device.l2_bytes / 2 / bytes);
+  // Of one size: few heads that come last would be a chain of their own.
+  return i32(is_packed_k(p) ? most : max_of<i64>(in_room, ceil_div(heads, ceil_div(heads, most))));
 }
 
 i32 round_tiles(const KernelRow& row, const Problem& p, const Device& device) {

@@ -693,6 +693,47 @@ TEST_F(PlanTest, BlocksThatWaitForOneAnotherRunAtOnce) {
   EXPECT_NE(std::string(mica_last_error()).find("720"), std::string::npos) << mica_last_error();
 }
 
+int32_t heads_side_by_side;
+int note_heads_side_by_side(const char* name, const test::FakeLaunch&, const void* params) {
+  if (std::strstr(name, "_ordered"))
+    heads_side_by_side = static_cast<const BackwardMapsParams*>(params)->backward.section_heads;
+  return 0;
+}
+
+// 256 columns in a fixed order: four heads of 26 key tiles fill 100 SMs. Two heads after others would be a chain of
+// their own. L2 keeps ten heads; of 14, sections of seven end together.
+TEST_F(PlanTest, NoSectionOfFewHeadsComesLastInAFixedOrder) {
+  const struct {
+    int64_t heads;  // of each of two sequences
+    int32_t section;
+  } cases[] = {{2, 4}, {3, 6}, {4, 4}, {5, 10}, {7, 7}, {24, 4}};
+  for (const auto& [heads, section] : cases) {
+    mica_attention a = describe(heads, 2048, 2048);
+    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o})
+      *t = {MICA_BF16, 16, {2, 2048, heads, 256}, {2048 * heads * 256, heads * 256, 256, 1}};
+    a.lse = {MICA_FP32, 4, {2, heads, 2048, 1}, {heads * 2048, 2048, 1, 0}};
+    a.gradients.d_o = a.o;
+    a.gradients.dq = a.q;
+    a.gradients.dk = a.gradients.dv = a.k;
+    a.control.deterministic = 1;
+    Plan plan(describe(4, 300));
+    mica_plan_destroy(plan.plan);
+    ASSERT_EQ(mica_plan_create(&a, MICA_BACKWARD, &plan.plan), MICA_OK) << mica_last_error();
+    if (std::string(mica_plan_kernel(plan.plan)).find("_ordered") == std::string::npos)
+      GTEST_SKIP() << "not for Hopper";
+    mica_bindings x = bind(plan);
+    x.d_o = x.o;
+    x.lse = reinterpret_cast<float*>(0x70000000);
+    x.dq = reinterpret_cast<void*>(0x80000000);
+    x.dk = reinterpret_cast<void*>(0x90000000);
+    x.dv = reinterpret_cast<void*>(0xa0000000);
+    x.stream = nullptr;  // as above
+    fake.run_kernel = note_heads_side_by_side;
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(heads_side_by_side, section) << heads;
+  }
+}
+
 TEST_F(PlanTest, LaunchErrorsCarryTheDriversWords) {
   const Plan plan(describe(4, 300));
   ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
