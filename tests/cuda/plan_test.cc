@@ -43,7 +43,9 @@ class PlanTest : public ::testing::Test {
   }
 
   struct Plan {
-    explicit Plan(const mica_attention& a) { status = mica_plan_create(&a, MICA_FORWARD, &plan); }
+    explicit Plan(const mica_attention& a, mica_pass pass = MICA_FORWARD) {
+      status = mica_plan_create(&a, pass, &plan);
+    }
     ~Plan() { mica_plan_destroy(plan); }
     mica_status status;
     mica_plan* plan = nullptr;
@@ -59,6 +61,26 @@ class PlanTest : public ::testing::Test {
     x.workspace = reinterpret_cast<void*>(0x50000);
     x.workspace_bytes = mica_plan_workspace(plan.plan);
     x.stream = reinterpret_cast<void*>(0x60000);
+    return x;
+  }
+
+  // All gradients in a fixed order; as many keys as rows.
+  static void want_gradients(mica_attention& a) {
+    const int64_t batch = a.q.shape[0], rows = a.q.shape[1], heads = a.q.shape[2];
+    a.lse = {MICA_FP32, 4, {batch, heads, rows, 1}, {heads * rows, rows, 1, 0}};
+    a.gradients.d_o = a.o;
+    a.gradients.dq = a.q;
+    a.gradients.dk = a.gradients.dv = a.k;
+    a.control.deterministic = 1;
+  }
+  static mica_bindings bind_gradients(const Plan& plan) {
+    mica_bindings x = bind(plan);
+    x.d_o = x.o;
+    x.lse = reinterpret_cast<float*>(0x70000000);
+    x.dq = reinterpret_cast<void*>(0x80000000);
+    x.dk = reinterpret_cast<void*>(0x90000000);
+    x.dv = reinterpret_cast<void*>(0xa0000000);
+    x.stream = nullptr;  // where kernels run, the fake looks into streams: one may be captured
     return x;
   }
 
@@ -664,24 +686,13 @@ int launch_on_some_sms(const char*, const test::FakeLaunch& launch, const void*)
 // Few heads without a mask in a fixed order: key tiles wait for one another, so all blocks run at once, as many as can.
 TEST_F(PlanTest, BlocksThatWaitForOneAnotherRunAtOnce) {
   mica_attention a = describe(4, 4096, 4096);
-  a.lse = {MICA_FP32, 4, {2, 4, 4096, 1}, {16384, 4096, 1, 0}};
-  a.gradients.d_o = a.o;
-  a.gradients.dq = a.q;
-  a.gradients.dk = a.gradients.dv = a.k;
-  a.control.deterministic = 1;
-  Plan plan(describe(4, 300));
-  mica_plan_destroy(plan.plan);
-  ASSERT_EQ(mica_plan_create(&a, MICA_BACKWARD, &plan.plan), MICA_OK) << mica_last_error();
+  want_gradients(a);
+  const Plan plan(a, MICA_BACKWARD);
+  ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
   const std::string kernel = mica_plan_kernel(plan.plan);
   if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
   EXPECT_NE(kernel.find("_round"), std::string::npos) << kernel;
-  mica_bindings x = bind(plan);
-  x.d_o = x.o;
-  x.lse = reinterpret_cast<float*>(0x41000000);
-  x.dq = reinterpret_cast<void*>(0x42000000);
-  x.dk = reinterpret_cast<void*>(0x43000000);
-  x.dv = reinterpret_cast<void*>(0x44000000);
-  x.stream = nullptr;  // where kernels run, the fake looks into streams: one may be captured
+  const mica_bindings x = bind_gradients(plan);
   fake.run_kernel = launch_on_some_sms;
   for (const u32 sms : {1000u, 70u}) {
     sms_of_stream = sms;
@@ -711,23 +722,12 @@ TEST_F(PlanTest, NoSectionOfFewHeadsComesLastInAFixedOrder) {
     mica_attention a = describe(heads, 2048, 2048);
     for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o})
       *t = {MICA_BF16, 16, {2, 2048, heads, 256}, {2048 * heads * 256, heads * 256, 256, 1}};
-    a.lse = {MICA_FP32, 4, {2, heads, 2048, 1}, {heads * 2048, 2048, 1, 0}};
-    a.gradients.d_o = a.o;
-    a.gradients.dq = a.q;
-    a.gradients.dk = a.gradients.dv = a.k;
-    a.control.deterministic = 1;
-    Plan plan(describe(4, 300));
-    mica_plan_destroy(plan.plan);
-    ASSERT_EQ(mica_plan_create(&a, MICA_BACKWARD, &plan.plan), MICA_OK) << mica_last_error();
+    want_gradients(a);
+    const Plan plan(a, MICA_BACKWARD);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     if (std::string(mica_plan_kernel(plan.plan)).find("_ordered") == std::string::npos)
       GTEST_SKIP() << "not for Hopper";
-    mica_bindings x = bind(plan);
-    x.d_o = x.o;
-    x.lse = reinterpret_cast<float*>(0x70000000);
-    x.dq = reinterpret_cast<void*>(0x80000000);
-    x.dk = reinterpret_cast<void*>(0x90000000);
-    x.dv = reinterpret_cast<void*>(0xa0000000);
-    x.stream = nullptr;  // as above
+    const mica_bindings x = bind_gradients(plan);
     fake.run_kernel = note_heads_side_by_side;
     ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
     EXPECT_EQ(heads_side_by_side, section) << heads;
