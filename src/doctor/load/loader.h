@@ -72,7 +72,8 @@ class Process {
   };
   Search search(const std::string& name, const LoadedObject& loader);
   std::vector<std::string> subfolders() const;
-  std::vector<std::string> expand(std::string_view list, const LoadedObject& object) const;
+  std::string lib_folder();
+  std::vector<std::string> expand(std::string_view list, const LoadedObject& object);
   LoadedObject* already_loaded(const std::string& name);
   LoadedObject* loaded_as(const std::string& path);
   const char* layout_refusal(const ElfFile& elf) const;

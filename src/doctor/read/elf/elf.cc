@@ -170,6 +170,7 @@ void ElfReader::read_dynamic() {
   constexpr uint64_t kPie = 0x08000000;  // DF_1_PIE, which older elf.h have not
   elf_.is_program = (dynamic(DT_FLAGS_1) & kPie) != 0;
   elf_.refuses_dlopen = (dynamic(DT_FLAGS_1) & DF_1_NOOPEN) != 0;
+  elf_.shuns_defaults = (dynamic(DT_FLAGS_1) & DF_1_NODEFLIB) != 0;
   constexpr int64_t kRelr = 36, kRelrBytes = 35;  // DT_RELR and DT_RELRSZ, which older elf.h have not
   if (dynamic_.count(kRelr)) elf_.packed_relocations = dynamic(kRelrBytes);
   elf_.text_relocations = dynamic_.count(DT_TEXTREL) || (dynamic(DT_FLAGS) & DF_TEXTREL);
@@ -222,6 +223,7 @@ void ElfReader::name_libraries() {
   if (dynamic_.count(DT_SONAME)) elf_.soname = name(dynamic(DT_SONAME), "the library itself");
   if (dynamic_.count(DT_RPATH)) elf_.rpath = name(dynamic(DT_RPATH), "the run path");
   if (dynamic_.count(DT_RUNPATH)) elf_.runpath = name(dynamic(DT_RUNPATH), "the run path");
+  elf_.has_empty_runpath = dynamic_.count(DT_RUNPATH) && elf_.runpath.empty();
 }
 
 void ElfReader::read_notes() {

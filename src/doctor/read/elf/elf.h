@@ -72,7 +72,9 @@ struct ElfFile {
   bool is_program = false;      // position-independent, and meant to be started (DF_1_PIE)
   bool has_segments = true;     // something that would be loaded (PT_LOAD)
   bool refuses_dlopen = false;  // linked to be loaded with a program, not later (DF_1_NOOPEN)
+  bool shuns_defaults = false;  // the system's folders do not count for what it needs (DF_1_NODEFLIB)
   std::string_view interpreter, soname, rpath, runpath;
+  bool has_empty_runpath = false;          // DT_RUNPATH without a folder, which still stands before any DT_RPATH
   std::vector<std::string_view> needed;    // in order
   std::vector<VersionNeed> version_needs;  // in the order the loader checks them
   std::vector<std::string_view> version_definitions;
