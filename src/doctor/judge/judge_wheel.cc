@@ -7,6 +7,7 @@
 
 #include "doctor/facts/facts.h"
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/release.h"
 #include "doctor/facts/tags.h"
 #include "doctor/judge/attention_wheel.h"
 #include "doctor/read/python/outline.h"
@@ -88,9 +89,9 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
          .evidence = evidence});
     verdict.severity = Severity::kError;
     out.push_back(std::move(verdict));
-  } else if (normal_version(file_version) != normal_version(version)) {
-    const bool only_local =
-        normal_version(file_version).substr(0, normal_version(file_version).find('+')) == normal_version(version);
+  } else if (!is_same_release(file_version, version)) {
+    const std::string normal = normal_version(file_version);
+    const bool only_local = is_same_release(normal.substr(0, normal.find('+')), version);
     out.push_back(make_verdict(
         {.code = "WHEEL_VERSION_MISMATCH",
          .subject = wheel.file_name,
@@ -103,13 +104,10 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
          .evidence = evidence}));
   }
   const std::string folder = printable(wheel.dist_info);
-  const std::string expected = normal_name(name) + "-" + normal_version(version);
   const std::size_t dash = folder.rfind('-', folder.size() - std::string(".dist-info").size() - 1);
-  const std::string found = dash == folder.npos
-                                ? folder
-                                : normal_name(folder.substr(0, dash)) + "-" +
-                                      normal_version(folder.substr(dash + 1, folder.size() - 10 - dash - 1));
-  if (found != expected)
+  const bool is_its_own = dash != folder.npos && normal_name(folder.substr(0, dash)) == normal_name(name) &&
+                          is_same_release(folder.substr(dash + 1, folder.size() - 10 - dash - 1), version);
+  if (!is_its_own)
     out.push_back(make_verdict(
         {.code = "WHEEL_METADATA",
          .subject = wheel.file_name,

@@ -4,6 +4,7 @@
 
 #include "doctor/facts/cpython_abi.h"
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/release.h"
 #include "doctor/facts/tags.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/python/imports.h"
@@ -198,6 +199,39 @@ TEST(Requirement, TakenApart) {
   EXPECT_EQ(parsed.marker, "python_version > '3.9'");
   EXPECT_FALSE(parsed.is_pinned());
   EXPECT_TRUE(doctor::parse_requirement("torch==2.8.0").is_pinned());
+// As packaging.version.Version orders them.
+TEST(Tags, ReleasesInOrder) {
+  const char* ordered[] = {"1.0.dev0",  "1.0a1",  "1.0b2.dev1", "1.0b2",    "1.0rc1",
+                           "1.0",       "1.0+cu", "1.0+cu.1",   "1.0+1",    "1.0.post1.dev2",
+                           "1.0.post1", "1.1",    "1.10",       "2024.1.5", "1!0.5"};
+  for (std::size_t i = 0; i + 1 < std::size(ordered); ++i)
+    EXPECT_LT(*doctor::parse_release(ordered[i]), *doctor::parse_release(ordered[i + 1])) << ordered[i];
+  const std::pair<const char*, const char*> same[] = {{"1.0", "1.0.0"},          {"2024.01.05", "2024.1.5"},
+                                                      {"1.0-rc.1", "1.0rc1"},    {"1.0-1", "1.0.post1"},
+                                                      {"1.0_1", "1.0-1"},        {"v1.0", "1"},
+                                                      {"0!1.0", "1.0"},          {"1.0.dev", "1.0.dev0"},
+                                                      {"1.0alpha", "1.0a0"},     {"1.0+CU-12_a", "1.0+cu.12.a"},
+                                                      {"1.0.PREVIEW2", "1.0c2"}, {"odd_one", "odd+one"}};
+  for (const auto& [a, b] : same) EXPECT_TRUE(doctor::is_same_release(a, b)) << a << " " << b;
+  for (const char* odd :
+       {"", "v", "1.0x", "1.0+", "1.0a1b2", "1..0", "1.0-", "1.0.post1.post2", "1.0+a..b", "1.0-1-1", "!1"})
+    EXPECT_FALSE(doctor::parse_release(odd)) << odd;
+  EXPECT_FALSE(doctor::is_same_release("1.0", "1.0.post1"));
+}
+
+TEST(Tags, SpecifiersOfBuildsBeforeARelease) {
+  const char* nightly = "2.9.0.dev20250901+cu128";
+  for (const char* yes :
+       {">=2.9.0.dev20250801", ">=2.9.0.dev0,<3", "~=2.9.0.dev0", "<2.9.0a1", "===2.9.0.dev20250901+cu128"})
+    EXPECT_TRUE(doctor::satisfies(nightly, yes)) << yes;
+  for (const char* no : {">=2.9.0.dev20251001", ">=2.9.0a0", "<2.9.0.dev1", "===2.9.0", ">2.9.0.dev20250901"})
+    EXPECT_FALSE(doctor::satisfies(nightly, no)) << no;
+  EXPECT_TRUE(doctor::satisfies("2.9.0a0+50eac811a6.nv25.09", ">=2.9.0a0"));
+  EXPECT_FALSE(doctor::satisfies("2.8.0.post1", "<=2.8"));
+  EXPECT_FALSE(doctor::satisfies("2.8.0.post1", ">2.8"));
+  EXPECT_TRUE(doctor::satisfies("3.12.1", ">3.13 please"));  // pip warns, and goes on
+}
+
   EXPECT_TRUE(doctor::parse_requirement("torch; extra==\"gpu\"").is_optional());
   EXPECT_FALSE(doctor::parse_requirement("torch; python_version > '3.9'").is_optional());
   const auto url = doctor::parse_requirement("torch @ https://host/a;b.whl ; extra == 'x'");

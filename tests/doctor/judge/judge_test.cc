@@ -145,6 +145,10 @@ std::vector<Case> wheel_cases() {
   };
   const auto required = [=](const char* requirement) {
     return [=] {
+  out.push_back({"WHEEL_VERSION_MISMATCH", "METADATA says 1.0.1",
+                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "1.0.1"; }))); },
+                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "v1.0.0"; }))); },
+                 Severity::kWarning});
       fixtures::WheelParts p = pure();
       p.more_metadata = std::string("Requires-Dist: ") + requirement + "\n";
       return on_node(wheel(p));
