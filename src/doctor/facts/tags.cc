@@ -52,7 +52,7 @@ PlatformTag parse_platform(std::string_view tag) {
 bool python_accepts(const WheelTag& tag, const PythonFacts& python) {
   const int minor = python.version.minor_part();
   const std::string cpython = "cp3" + std::to_string(minor);
-  const std::string own_abi = cpython + (python.free_threaded ? "t" : "");
+  const std::string own_abi = cpython + (python.free_threaded ? "t" : minor < 8 ? "m" : "");
   if (tag.abi == "none") {
     if (tag.python == "py3" || tag.python == cpython) return true;
     if (!tag.python.starts_with("py3")) return false;

@@ -131,8 +131,9 @@ TEST(Tags, WheelNames) {
   EXPECT_EQ(name->tags.at(0).text(), "cp312-cp312-linux_x86_64");
   EXPECT_EQ(doctor::parse_wheel_name("a-1-py2.py3-none-any.whl")->tags.size(), 2u);
   EXPECT_EQ(doctor::parse_wheel_name("a-1-2b-py3-none-any.whl")->build, "2b");
-  for (const char* bad :
-       {"a-1-py3-none.whl", "a-1-py3-none-any.zip", "a-1-x-py3-none-any.whl", "a--py3-none-any.whl", ".whl", ""})
+  EXPECT_EQ(doctor::parse_wheel_name("A-1-CP312-abi3-Linux_x86_64.whl")->tags.at(0).text(), "cp312-abi3-linux_x86_64");
+  for (const char* bad : {"a-1-py3-none.whl", "a-1-py3-none-any.zip", "a-1-x-py3-none-any.whl", "a--py3-none-any.whl",
+                          ".whl", "", "a-1-py3-none-any (1).whl"})
     EXPECT_FALSE(doctor::parse_wheel_name(bad)) << bad;
 }
 
@@ -164,6 +165,13 @@ TEST(Tags, WhoAcceptsWhat) {
   EXPECT_TRUE(accepts("py3-none-manylinux2014_aarch64"));
   EXPECT_TRUE(accepts("py3-none-manylinux_2_17_aarch64"));
   target.machine = "x86_64";
+  // Up to 3.7 the ABI's name has an m.
+  target.python->version = parse_version("3.7.16");
+  EXPECT_TRUE(accepts("cp37-cp37m-linux_x86_64"));
+  EXPECT_FALSE(accepts("cp37-cp37-linux_x86_64"));
+  EXPECT_FALSE(accepts("cp36-cp36m-linux_x86_64"));
+  target.python->version = parse_version("3.12.4");
+  EXPECT_FALSE(accepts("cp312-cp312m-linux_x86_64"));
   target.python->free_threaded = true;
   EXPECT_FALSE(accepts("cp38-abi3-linux_x86_64"));
   EXPECT_TRUE(accepts("cp38-abi3t-linux_x86_64"));
@@ -191,14 +199,6 @@ TEST(Tags, ANightlyComesBeforeItsRelease) {
     EXPECT_TRUE(doctor::satisfies(release, ">=2.9")) << release;
 }
 
-TEST(Requirement, TakenApart) {
-  const auto parsed = doctor::parse_requirement("torch[opt] (>=2.4, <3) ; python_version > '3.9'");
-  EXPECT_EQ(parsed.name, "torch");
-  EXPECT_EQ(parsed.extras, "opt");
-  EXPECT_EQ(parsed.version, "<3,>=2.4");
-  EXPECT_EQ(parsed.marker, "python_version > '3.9'");
-  EXPECT_FALSE(parsed.is_pinned());
-  EXPECT_TRUE(doctor::parse_requirement("torch==2.8.0").is_pinned());
 // As packaging.version.Version orders them.
 TEST(Tags, ReleasesInOrder) {
   const char* ordered[] = {"1.0.dev0",  "1.0a1",  "1.0b2.dev1", "1.0b2",    "1.0rc1",
@@ -232,6 +232,14 @@ TEST(Tags, SpecifiersOfBuildsBeforeARelease) {
   EXPECT_TRUE(doctor::satisfies("3.12.1", ">3.13 please"));  // pip warns, and goes on
 }
 
+TEST(Requirement, TakenApart) {
+  const auto parsed = doctor::parse_requirement("torch[opt] (>=2.4, <3) ; python_version > '3.9'");
+  EXPECT_EQ(parsed.name, "torch");
+  EXPECT_EQ(parsed.extras, "opt");
+  EXPECT_EQ(parsed.version, "<3,>=2.4");
+  EXPECT_EQ(parsed.marker, "python_version > '3.9'");
+  EXPECT_FALSE(parsed.is_pinned());
+  EXPECT_TRUE(doctor::parse_requirement("torch==2.8.0").is_pinned());
   EXPECT_TRUE(doctor::parse_requirement("torch; extra==\"gpu\"").is_optional());
   EXPECT_FALSE(doctor::parse_requirement("torch; python_version > '3.9'").is_optional());
   const auto url = doctor::parse_requirement("torch @ https://host/a;b.whl ; extra == 'x'");

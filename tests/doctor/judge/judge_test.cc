@@ -65,6 +65,16 @@ std::vector<Case> wheel_cases() {
   out.push_back({"WHEEL_METADATA", "METADATA is missing",
                  [] { return alone(wheel(pure(), [](auto& f) { f.erase(f.begin() + 1); })); },
                  [] { return alone(wheel(pure())); }});
+  out.push_back({"WHEEL_METADATA", "there is no .dist-info folder",
+                 [] { return alone(wheel(pure(), [](auto& f) { f.clear(); })); }, [] { return alone(wheel(pure())); }});
+  const auto made_by = [](const char* version) {
+    return alone(wheel(pure(), [=](auto& files) {
+      for (auto& file : files)
+        if (file.name.ends_with("/WHEEL")) file.bytes.replace(file.bytes.find("1.0"), 3, version);
+    }));
+  };
+  out.push_back(
+      {"WHEEL_METADATA", "its format is 2.0", [=] { return made_by("2.0"); }, [=] { return made_by("1.9"); }});
   out.push_back({"WHEEL_NO_EXTENSION", "No module named 'pkg_2_cuda'",
                  [=] {
                    return alone(wheel(parts([](auto& p) { p.files = {{"pkg/a.py", "import pkg_2_cuda\n"}}; })));
@@ -135,6 +145,10 @@ std::vector<Case> wheel_cases() {
        [=] { return alone(wheel(parts([](auto& p) { p.version = "1.0+cu12torch2.8", p.metadata_version = "1.0"; }))); },
        [=] { return alone(wheel(parts([](auto& p) { p.version = "1.0+CU12", p.metadata_version = "1.0+cu12"; }))); },
        Severity::kWarning});
+  out.push_back({"WHEEL_VERSION_MISMATCH", "METADATA says 1.0.1",
+                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "1.0.1"; }))); },
+                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "v1.0.0"; }))); },
+                 Severity::kWarning});
   out.push_back({"WHEEL_REQUIRES_PYTHON", "3.12.4 not in '<3.12'",
                  [=] { return on_node(wheel(parts([](auto& p) { p.more_metadata = "Requires-Python: <3.12\n"; }))); },
                  [=] { return on_node(wheel(parts([](auto& p) { p.more_metadata = "Requires-Python: >=3.9\n"; }))); }});
@@ -145,10 +159,6 @@ std::vector<Case> wheel_cases() {
   };
   const auto required = [=](const char* requirement) {
     return [=] {
-  out.push_back({"WHEEL_VERSION_MISMATCH", "METADATA says 1.0.1",
-                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "1.0.1"; }))); },
-                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "v1.0.0"; }))); },
-                 Severity::kWarning});
       fixtures::WheelParts p = pure();
       p.more_metadata = std::string("Requires-Dist: ") + requirement + "\n";
       return on_node(wheel(p));
@@ -171,6 +181,15 @@ std::vector<Case> wheel_cases() {
   out.push_back({"RECORD_BAD", "another sha256",
                  [] { return alone(wheel(pure(), [](auto& f) { f[0].bytes = "x = 2\n"; })); },
                  [] { return alone(wheel(pure())); }});
+  // With the padding of base64, which the format does without.
+  out.push_back({"RECORD_BAD", "another sha256",
+                 [] { return alone(wheel(pure(), [](auto& f) { f[0].bytes = "x = 2\n"; })); },
+                 [] {
+                   return alone(wheel(pure(), [](auto& f) {
+                     std::string& record = f.back().bytes;
+                     record.insert(record.find(',', record.find(',') + 1), "=");
+                   }));
+                 }});
   out.push_back({"RECORD_BAD", "is listed and not there",
                  [] { return alone(wheel(pure(), [](auto& f) { f.erase(f.begin()); })); },
                  [] { return alone(wheel(pure())); }});
