@@ -52,11 +52,29 @@ std::span<const KnownFailure> known_run_failures() {
       {"DRIVER_TOO_OLD",
        Role::kCause,
        {"CUDA driver version is insufficient for CUDA runtime version", "cudaErrorInsufficientDriver",
-        "The NVIDIA driver on your system is too old (found version {version})"},
+        "The NVIDIA driver on your system is too old (found version {version})",
+        "requirement error: unsatisfied condition: cuda{least}, please update your driver"},
        {},
        "PyTorch's CUDA runtime needs a newer driver: CUDA 12 needs 525 or later, CUDA 13 needs 580 or later.",
        "update the driver, or install a PyTorch for an older CUDA: {pip} install torch --index-url "
        "https://download.pytorch.org/whl/cu126"},
+      {"DRIVER_MISSING",
+       Role::kCause,
+       {"Driver/library version mismatch", "system has unsupported display driver / cuda driver combination"},
+       {},
+       "The driver's libraries and the part of it that runs in the kernel are of different releases: it was updated, "
+       "and "
+       "the old part still runs. No program sees a GPU until then.",
+       "sudo reboot (cat /proc/driver/nvidia/version and ls /usr/lib/*/libcuda.so.* show the two); in a container: the "
+       "driver's libraries must be the host's, not those of the image"},
+      {"DRIVER_MISSING",
+       Role::kCause,
+       {"could not select device driver...with capabilities: [[gpu"},
+       {},
+       "Docker does not know how to hand GPUs to a container: NVIDIA's container toolkit is not installed there, or "
+       "Docker was not told of it.",
+       "sudo apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker && sudo "
+       "systemctl restart docker"},
       {"DRIVER_MISSING",
        Role::kCause,
        {"Found no NVIDIA driver on your system", "no CUDA-capable device is detected", "No CUDA GPUs are available"},
