@@ -244,6 +244,15 @@ class Pick(unittest.TestCase):
         self.assertIn("such as 2.8.0", run("pick", *self.TARGET, "new").stderr)
         self.assertEqual(run("pick", "--python", "many").returncode, 2)
 
+    def test_flags_in_other_words(self):
+        for name, wanted in {"amd64": "x86_64", "arm64": "aarch64", "x86-64": "x86_64"}.items():
+            code, report = run_json("pick", "--python", "3.12", "--torch", "2.8.0+cu126", "--machine", name)
+            self.assertEqual((code, report["target"]["machine"]), (0, wanted))
+        for flags in (["--python", "312"], ["--python", "/usr/bin/python3"], ["--python", "3.12", "--cuda", "128"]):
+            result = run("pick", "--machine", "x86_64", "--torch", "2.8.0+cu128", *flags)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("want a version such as", result.stderr)
+
 
 class Pages(unittest.TestCase):
     def test_every_verdict_has_its_section(self):
