@@ -8,6 +8,8 @@ import json
 import os
 import pathlib
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tarfile
@@ -252,6 +254,21 @@ class Pick(unittest.TestCase):
             result = run("pick", "--machine", "x86_64", "--torch", "2.8.0+cu128", *flags)
             self.assertEqual(result.returncode, 2)
             self.assertIn("want a version such as", result.stderr)
+
+
+class FullDisk(unittest.TestCase):
+    def test_no_half_of_a_file_stays(self):
+        def allow_little():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+        with tempfile.TemporaryDirectory() as folder:
+            for flag in ("--export", "--html"):
+                result = subprocess.run([MICA, "doctor", LIBRARY, flag, f"{folder}/x"], capture_output=True, text=True,
+                                        preexec_fn=allow_little)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn("cannot be written: File too large", result.stderr)
+                self.assertEqual(os.listdir(folder), [])
 
 
 class Pages(unittest.TestCase):
