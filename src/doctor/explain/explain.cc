@@ -43,6 +43,17 @@ bool in_context(const LogText& log, const KnownFailure& failure) {
          std::none_of(without.begin(), without.end(), stands);
 }
 
+bool ends_well(const LogText& log, std::size_t after) {
+  for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
+    if (find_pattern(log, words, after)) return true;
+  return false;
+}
+
+// A connection that was lost and tried again counts for nothing where the text ends well.
+bool was_tried_again(const LogText& log, const Match& match) {
+  return log.raw[log.line_of(match.begin)].find("Retrying (Retry(") != std::string::npos && ends_well(log, match.begin);
+}
+
 // Every place where a row matches; where two overlap, the one of the earlier row.
 std::vector<Finding> find_failures(const LogText& log) {
   std::vector<Finding> findings;
@@ -60,7 +71,7 @@ std::vector<Finding> find_failures(const LogText& log) {
           auto match = find_pattern(log, pattern, from);
           if (!match) break;
           from = match->begin + 1;
-          if (overlaps(*match)) continue;
+          if (overlaps(*match) || was_tried_again(log, *match)) continue;
           findings.push_back({&row, std::move(*match)});
           break;
         }
@@ -227,12 +238,6 @@ void point_at_the_cause(const LogText& log, const std::vector<Finding>& findings
       return;
     }
   verdict.cause += ", and that is not in this text.";
-}
-
-bool ends_well(const LogText& log, std::size_t after) {
-  for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
-    if (const auto match = find_pattern(log, words); match && match->begin >= after) return true;
-  return false;
 }
 
 }  // namespace

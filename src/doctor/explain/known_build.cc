@@ -18,20 +18,29 @@ const std::vector<const char*> kBuild = {"setup.py",
                                          "metadata-generation-failed",
                                          "get_requires_for_build",
                                          "declare it as a build dependency",
+                                         "This error originates from the build backend",
+                                         "ChefBuildError",
                                          "bdist_wheel"};
+
+constexpr const char* kIsolationCause =
+    "setup.py imports {module}, but the installer builds in an empty environment of its own, which does not have it. "
+    "What setup.py says it needs is read too late.";
+constexpr const char* kIsolationFix =
+    "{pip} install packaging wheel setuptools psutil ninja, then {pip} install {project} --no-build-isolation (uv: uv "
+    "pip install --no-build-isolation {project})";
 
 }  // namespace
 
 std::span<const KnownFailure> known_build_failures() {
   static const std::vector<KnownFailure> rows = {
+      {"BUILD_ISOLATION", Role::kCause, {"No module named '{module}'"}, kBuild, kIsolationCause, kIsolationFix},
+      // The last line of what pip shows of a build, where no more was pasted.
       {"BUILD_ISOLATION",
        Role::kCause,
-       {"No module named '{module}'"},
-       kBuild,
-       "setup.py imports {module}, but the installer builds in an empty environment of its own, which does not have "
-       "it. What setup.py says it needs is read too late.",
-       "{pip} install packaging wheel setuptools psutil ninja, then {pip} install {project} --no-build-isolation "
-       "(uv: uv pip install --no-build-isolation {project})"},
+       {"No module named '{module}' [end of output]"},
+       {},
+       kIsolationCause,
+       kIsolationFix},
       // Without any line around it: these are the modules that a setup.py of this world imports first.
       {"BUILD_ISOLATION",
        Role::kCause,
@@ -60,10 +69,26 @@ std::span<const KnownFailure> known_build_failures() {
        "CUDA_HOME=$CUDA_HOME:{path}"},
       {"BUILD_NVCC_MISSING",
        Role::kCause,
-       {"CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile CUDA op",
-        "MissingCUDAException", "nvcc was not found", "name 'bare_metal_version' is not defined",
-        "[Errno 2] No such file or directory: '{path*}/bin/nvcc'", "nvcc: command not found", "nvcc: not found",
-        "nvcc not found at", "No CMAKE_CUDA_COMPILER could be found"},
+       {"CUDA_HOME environment variable is not set",
+        "CUDA_HOME does not exist, unable to compile CUDA op",
+        "MissingCUDAException",
+        "nvcc was not found",
+        "name 'bare_metal_version' is not defined",
+        "[Errno 2] No such file or directory: '{path*}/bin/nvcc'",
+        "nvcc: command not found",
+        "nvcc: not found",
+        "nvcc not found at",
+        "No CMAKE_CUDA_COMPILER could be found",
+        "Failed to find nvcc",
+        "Unable to find nvcc",
+        "CUDA_TOOLKIT_ROOT_DIR not found or specified",
+        "command not found: nvcc",
+        "'nvcc' is not recognized as a",
+        "nvcc: Kommando nicht gefunden",
+        "nvcc: commande introuvable",
+        "nvcc: orden no encontrada",
+        "nvcc: 未找到命令",
+        "nvcc：未找到命令"},
        {},
        "The source is compiled with nvcc, and none was found: PyTorch's own CUDA libraries do not bring it.",
        "mica doctor lists the toolkits here: export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH; none? "
@@ -156,7 +181,14 @@ std::span<const KnownFailure> known_build_failures() {
         "LLVM ERROR: out of memory",
         "oom_kill event",
         "task {number}: Out Of Memory",
-        "tasks {numbers}: Out Of Memory"},
+        "tasks {numbers}: Out Of Memory",
+        "OOMKilled",
+        "out of memory: Killed process",
+        "died with <Signals.SIGKILL",
+        "returned a non-zero code: 137",
+        "*** [...] Killed",
+        "terminated with signal 9 [Killed]",
+        "final link failed: memory exhausted"},
        {},
        "The system ended the compiler because memory ran out. Each nvcc thread takes about 5 GB, and setup.py counts "
        "the memory of the whole machine, not the limit of the container or the job.",

@@ -307,6 +307,25 @@ inline const std::vector<Case>& all() {
       {"oom_slurm", "BUILD_OOM",
        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.batch. Some of your processes may have been "
        "killed"},
+      {"oom_kubernetes", "BUILD_OOM", "Last State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137"},
+      {"oom_cgroup", "BUILD_OOM", "Memory cgroup out of memory: Killed process 1234 (cc1plus) total-vm:8123456kB"},
+      {"oom_make", "BUILD_OOM", "make[2]: *** [CMakeFiles/x.dir/build.make:76: x.o] Killed"},
+      {"oom_docker", "BUILD_OOM", "The command '/bin/sh -c pip install flash-attn' returned a non-zero code: 137"},
+      {"oom_python", "BUILD_OOM",
+       "subprocess.CalledProcessError: Command '['ninja', '-v']' died with <Signals.SIGKILL: 9>."},
+      {"oom_link", "BUILD_OOM", "collect2: fatal error: ld terminated with signal 9 [Killed]"},
+      {"isolation_tail", "BUILD_ISOLATION",
+       "      ModuleNotFoundError: No module named 'torch'\n      [end of output]\n\n"
+       "  note: This error originates from a subprocess, and is likely not a problem with pip.",
+       "--no-build-isolation"},
+      {"isolation_poetry", "BUILD_ISOLATION",
+       "  ChefBuildError\n\n  Backend operation failed: HookMissing('build_editable')\n"
+       "  ModuleNotFoundError: No module named 'torch'"},
+      {"nvcc_of_zsh", "BUILD_NVCC_MISSING", "zsh: command not found: nvcc"},
+      {"nvcc_in_german", "BUILD_NVCC_MISSING", "bash: nvcc: Kommando nicht gefunden."},
+      {"nvcc_in_chinese", "BUILD_NVCC_MISSING", "bash: nvcc：未找到命令"},
+      {"nvcc_of_cmake", "BUILD_NVCC_MISSING",
+       "  Failed to find nvcc.\n\n  Compiler requires the CUDA toolkit.  Please set the CUDAToolkit_ROOT\n  variable."},
       {"oom_slurm_later", "BUILD_OOM",
        "slurmstepd: error: Detected 1 oom_kill event in StepId=123.batch. Some of the step tasks have been OOM Killed.",
        "--mem"},
@@ -365,6 +384,25 @@ inline const std::vector<Case>& all() {
       {"driver", "DRIVER_TOO_OLD",
        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
        "driver"},
+      {"compat_on_a_small_gpu", "DRIVER_TOO_OLD",
+       "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on "
+       "non "
+       "supported HW",
+       "cuda/compat"},
+      {"no_fabric_manager", "DRIVER_MISSING",
+       "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+       "fabricmanager"},
+      {"driver_that_slept", "DRIVER_MISSING",
+       "UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment, "
+       "e.g. changing env variable CUDA_VISIBLE_DEVICES after program start.",
+       "nvidia_uvm"},
+      {"driver_not_loaded", "DRIVER_MISSING",
+       "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+       "driver is installed and running.",
+       "modprobe"},
+      {"docker_without_runtime", "DRIVER_MISSING",
+       "docker: Error response from daemon: Unknown runtime specified nvidia.", "nvidia-ctk"},
+      {"gpu_memory_of_cuda", "GPU_OUT_OF_MEMORY", "RuntimeError: CUDA error: out of memory"},
       {"two_drivers", "DRIVER_MISSING",
        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.54", "reboot"},
       {"docker_without_toolkit", "DRIVER_MISSING",

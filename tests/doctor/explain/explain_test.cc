@@ -367,6 +367,23 @@ TEST(Explain, AHintIsNoCause) {
   EXPECT_EQ(symptom.verdicts[0].severity, Severity::kWarning);
 }
 
+TEST(Explain, AConnectionThatWasTriedAgain) {
+  const std::string retry =
+      "WARNING: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError(\"Read timed out.\")': /x/\n";
+  const std::string done = "Successfully installed torch-2.8.0\n";
+  const Explanation well = explain(retry + retry + done);
+  EXPECT_FALSE(well.cause_found);
+  EXPECT_TRUE(well.success_seen);
+  for (const std::string& text :
+       {retry, done + retry, retry + done + "ERROR: HTTPSConnectionPool: Read timed out.\n"}) {
+    const Explanation broken = explain(text);
+    ASSERT_TRUE(broken.cause_found) << text;
+    EXPECT_EQ(broken.verdicts[0].code, "NETWORK");
+  }
+  // Of two that succeed, the later one counts too.
+  EXPECT_TRUE(explain(done + "flash-attn\nPrecompiled wheel not found. Building from source...\n" + done).success_seen);
+}
+
 TEST(Explain, TheTargetDecidesWhichAbi) {
   const char* text =
       "ImportError: x.so: undefined symbol: "
