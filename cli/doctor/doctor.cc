@@ -93,6 +93,7 @@ doctor::Judged judge_one(const std::string& given, const doctor::Environment& ta
     const auto package = doctor::package_at(outlook.files, support::join_path(outlook.folder, given));
     if (package) return judge_package(*survey, *python, *package, target);
   }
+  if (survey && may_be_package(given) && !is_source_package(given)) throw no_such_package(given, python);
   doctor::Judged judged{given, target_name, {}};
   if (!survey) {
     // As if it were moved to the target.

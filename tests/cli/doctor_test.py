@@ -129,8 +129,10 @@ class Doctor(unittest.TestCase):
             target.write_text(json.dumps({**json.loads(target.read_text()), "machine": machine}))
             code, report = run_json("doctor", site / "demo", "--target", target)
             self.assertEqual((code, [verdict["code"] for verdict in report["verdicts"]]), expected)
-        result = run("inspect", "no-such-package", *python)
-        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+        for verb in ("inspect", "doctor"):
+            result = run(verb, "no-such-package", *python)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+            self.assertIn("no-such-package is no file, and no package of ", result.stderr)
         (site / "demo/__init__.py").unlink()
         self.assertEqual(run_json("inspect", "demo", *python)[0], 1, "a recorded file is gone")
 
