@@ -82,6 +82,7 @@ class Process {
   bool check_versions(const LoadedObject& object, Resolution& failure);
   bool check_packed(const LoadedObject& object, Resolution& failure);
   bool knows_packed();
+  bool check_cpu(const LoadedObject& object, Resolution& failure) const;
   bool place_thread_data(LoadedObject& object, const std::vector<LoadedObject*>& scope, Resolution& failure);
   bool defines(const LoadedObject& object, const ElfSymbol& symbol);
   LoadedObject* definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);

@@ -332,6 +332,21 @@ std::vector<Case> loader_cases() {
                  packed("2.31", 0, false)});
   out.push_back({"PACKED_RELOCATIONS", "stay as they are", packed("2.34", 8, false),
                  packed("2.34", 8, false, "GLIBC_ABI_DT_RELR")});
+  // As qemu with a Nehalem and a Haswell shows it.
+  const auto leveled = [](std::vector<std::string> hwcaps, const char* glibc) {
+    return [=] {
+      Inspection i = module({});
+      i.binaries[0].elf.cpu_level = 3;
+      return on_node(i, [&](Node& node) {
+        node.target.loader.hwcaps = hwcaps;
+        node.target.libc_version = parse_version(glibc);
+      });
+    };
+  };
+  out.push_back({"ELF_MACHINE", "gnu.so: CPU ISA level is lower than required", leveled({"x86-64-v2"}, "2.36"),
+                 leveled({"x86-64-v3", "x86-64-v2"}, "2.36")});
+  out.push_back({"ELF_MACHINE", "compiled for processors of x86-64-v3", leveled({"x86-64-v2"}, "2.33"),
+                 leveled({"x86-64-v2"}, "2.32")});
   out.push_back({"NO_DLOPEN", "ImportError: libodd.so.1: shared object cannot be dlopen()ed", not_later(""),
                  not_later("/lib/libodd.so.1")});
   // Linked for pages of 4 KiB, on kernels with 64 KiB and with 4 KiB, by the words of newer and of older loaders.

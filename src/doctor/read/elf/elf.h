@@ -87,6 +87,7 @@ struct ElfFile {
   std::vector<ThreadUse> thread_uses;  // each once
   bool bind_now = false, text_relocations = false, executable_stack = false;
   bool says_nothing_of_stack = false;  // no PT_GNU_STACK
+  int cpu_level = 0;                   // 3: it asks for a processor of x86-64-v3; 0: for none
   std::vector<ElfSection> sections;    // empty if the headers were stripped
   std::string build_id;                // hex
   std::vector<std::string> problems;   // what was cut off, inconsistent or over a limit; the rest still stands
