@@ -82,7 +82,7 @@ std::span<const KnownFailure> known_install_failures() {
        {"ERROR: No matching distribution found for {package}",
         "Could not install requirement {package} because of HTTP error 404", "has no wheels with a matching",
         "have no wheels with a matching", "no wheels are available with a matching", "there is no version of {package}",
-        "{package} was not found in the package registry", "which doesn't match any versions, version solving failed",
+        "was not found in the package registry", "which doesn't match any versions, version solving failed",
         "Unable to find installation candidates for {package}",
         "The following packages are not available from current channels", "nothing provides requested {package}"},
        {},

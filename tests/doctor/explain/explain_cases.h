@@ -214,6 +214,10 @@ inline const std::vector<Case>& all() {
        "  `-> Because there is no version of flash-attn==2.9.0 and you require flash-attn==2.9.0, we can conclude that "
        "your requirements are unsatisfiable.",
        "mica pick"},
+      {"uv_no_package", "WHEEL_NONE_PUBLISHED",
+       "  `-> Because flash-attn-9 was not found in the package registry and you require flash-attn-9, we can conclude "
+       "that your requirements are unsatisfiable."},
+      {"poetry_no_file", "WHEEL_NONE_PUBLISHED", "Unable to find installation candidates for flash-attn (2.8.3)"},
       {"uv_path", "WHEEL_TAG_PLATFORM",
        "error: Failed to determine installation plan\n"
        "  Caused by: A path dependency is incompatible with the current platform: "
@@ -321,6 +325,14 @@ inline const std::vector<Case>& all() {
       {"isolation_poetry", "BUILD_ISOLATION",
        "  ChefBuildError\n\n  Backend operation failed: HookMissing('build_editable')\n"
        "  ModuleNotFoundError: No module named 'torch'"},
+      {"nvcc_on_windows", "BUILD_NVCC_MISSING",
+       "'nvcc' is not recognized as an internal or external command,\noperable program or batch file."},
+      {"cl_on_windows", "BUILD_HOST_COMPILER",
+       "'cl' is not recognized as an internal or external command,\noperable program or batch file.", "Visual Studio"},
+      {"bitsandbytes_without_its_library", "VARIANT_MISSING",
+       "AttributeError: 'NoneType' object has no attribute 'cquantize_blockwise_fp16_nf4'"},
+      {"apex_softmax", "MODULE_MISSING",
+       "ModuleNotFoundError: No module named 'scaled_upper_triang_masked_softmax_cuda'"},
       {"nvcc_of_zsh", "BUILD_NVCC_MISSING", "zsh: command not found: nvcc"},
       {"nvcc_in_german", "BUILD_NVCC_MISSING", "bash: nvcc: Kommando nicht gefunden."},
       {"nvcc_in_chinese", "BUILD_NVCC_MISSING", "bash: nvcc：未找到命令"},

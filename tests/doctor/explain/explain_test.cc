@@ -416,6 +416,27 @@ TEST(Explain, EveryRowIsInTheCatalogueAndHasACase) {
     }
 }
 
+// A pattern that begins with a quotation mark or a blank has nothing that a search could look for.
+TEST(Explain, EveryPatternMatchesItsOwnWords) {
+  for (const auto rows : all_known_failures())
+    for (const KnownFailure& row : rows)
+      for (const std::string pattern : row.patterns) {
+        std::string words;
+        for (std::size_t i = 0; i < pattern.size(); ++i) {
+          if (pattern.compare(i, 3, "...") == 0) {
+            words += " and more ";
+            i += 2;
+          } else if (pattern[i] == '{' && pattern.find('}', i) != pattern.npos) {
+            i = pattern.find('}', i);
+            words += "word";
+          } else if (pattern[i] != '^' && pattern[i] != '$') {
+            words += pattern[i];
+          }
+        }
+        EXPECT_TRUE(find_pattern(read_log(words), pattern)) << row.code.text() << " " << pattern;
+      }
+}
+
 TEST(Explain, NothingThatATerminalObeysComesBack) {
   const Explanation explanation = explain(
       "ImportError: /x/\x9b"
