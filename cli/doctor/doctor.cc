@@ -2,7 +2,10 @@
 // `mica doctor`: this environment, and what the loader will say of a file or an installed package in it.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -34,10 +37,18 @@ struct Options {
 };
 
 void write_file(const char* flag, const std::string& path, const std::string& text) {
+  namespace fs = std::filesystem;
+  errno = 0;
   std::ofstream file(path, std::ios::binary);
+  const bool is_open = file.is_open();
   file << text;
   file.close();
-  if (!file) throw std::runtime_error(std::string(flag) + " " + path + " cannot be written");
+  if (file) return;
+  const std::string reason = errno ? std::string(": ") + std::strerror(errno) : "";
+  // Half of it would be taken for the whole.
+  std::error_code ignored;
+  if (is_open && fs::is_regular_file(path, ignored)) fs::remove(path, ignored);
+  throw std::runtime_error(std::string(flag) + " " + path + " cannot be written" + reason);
 }
 
 bool is_source_package(const std::string& path) { return path.ends_with(".tar.gz") || path.ends_with(".tgz"); }
@@ -82,6 +93,7 @@ doctor::Judged judge_one(const std::string& given, const doctor::Environment& ta
     const auto package = doctor::package_at(outlook.files, support::join_path(outlook.folder, given));
     if (package) return judge_package(*survey, *python, *package, target);
   }
+  if (survey && may_be_package(given) && !is_source_package(given)) throw no_such_package(given, python);
   doctor::Judged judged{given, target_name, {}};
   if (!survey) {
     // As if it were moved to the target.

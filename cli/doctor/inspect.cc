@@ -46,13 +46,11 @@ class Inspector {
   std::optional<doctor::InstalledPackage> package_of(const std::string& given) {
     const std::string path = support::join_path(outlook_.folder, given);
     if (access(given.c_str(), F_OK) == 0) return doctor::package_at(outlook_.files, path);
-    if (given.find('/') != given.npos || given.ends_with(".whl") || given.ends_with(".so")) return std::nullopt;
+    if (!may_be_package(given)) return std::nullopt;
     if (!survey_) survey_ = doctor::survey(outlook_);
     const doctor::PythonInstall* python = wanted_python(*survey_, options_.python);
     const auto* package = python ? python->package(support::normalised_package(given)) : nullptr;
-    if (!package)
-      throw support::ReadError(given + " is no file, and no package " +
-                               (python ? "of " + python->program : std::string("(there is no Python here)")));
+    if (!package) throw no_such_package(given, python);
     return *package;
   }
 

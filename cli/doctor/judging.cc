@@ -34,6 +34,16 @@ const doctor::PythonInstall* wanted_python(doctor::Survey& survey, const std::st
   return python;
 }
 
+bool may_be_package(const std::string& given) {
+  return given.find('/') == given.npos && !given.ends_with(".whl") && !given.ends_with(".so") &&
+         access(given.c_str(), F_OK) != 0;
+}
+
+support::ReadError no_such_package(const std::string& given, const doctor::PythonInstall* python) {
+  return support::ReadError(given + " is no file, and no package " +
+                            (python ? "of " + python->program : std::string("(there is no Python here)")));
+}
+
 ProgressLine::ProgressLine() : begun_(support::monotonic_seconds()) {}
 
 doctor::Progress ProgressLine::callback() {

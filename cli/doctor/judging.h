@@ -21,6 +21,11 @@ doctor::Verdict unreadable(const std::string& given, const std::exception& error
 // The Python that was named, else the one to judge for; nullptr if there is none. Throws if what was named is none.
 const doctor::PythonInstall* wanted_python(doctor::Survey& survey, const std::string& named);
 
+// What is no file can be the name of a package.
+bool may_be_package(const std::string& given);
+// Where it is not: what is said of it. nullptr: there is no Python.
+support::ReadError no_such_package(const std::string& given, const doctor::PythonInstall* python);
+
 // A line on the terminal that is written over, for what takes longer than a blink.
 class ProgressLine {
  public:

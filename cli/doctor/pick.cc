@@ -140,6 +140,9 @@ doctor::PickTarget start_target(const Options& options, std::optional<doctor::En
   }
   doctor::PickTarget target;
   const bool is_described = !options.torch.empty() || is_version(options.python) || !options.machine.empty();
+  if (is_described && !options.python.empty() && !is_version(options.python))
+    throw std::runtime_error("--python is " + support::printable(options.python) +
+                             ", want a version such as 3.12 beside --torch or --machine");
   if (!is_described) {
     doctor::Survey survey = doctor::survey(doctor::outlook_here());
     const doctor::PythonInstall* python =
@@ -156,8 +159,14 @@ doctor::PickTarget start_target(const Options& options, std::optional<doctor::En
   return target;
 }
 
+// As wheels have it, where another name of it was given.
+std::string machine_of(const std::string& given) {
+  const std::string name = support::lower(given);
+  return name == "amd64" || name == "x86-64" ? "x86_64" : name == "arm64" ? "aarch64" : name;
+}
+
 void describe_by_flags(const Options& options, doctor::PickTarget& target) {
-  if (!options.machine.empty()) target.machine = options.machine;
+  if (!options.machine.empty()) target.machine = machine_of(options.machine);
   if (is_version(options.python)) {
     target.free_threaded = options.python.back() == 't';
     target.python = version_of("--python", options.python, "3.12");
@@ -173,6 +182,8 @@ void describe_by_flags(const Options& options, doctor::PickTarget& target) {
   if (!options.cuda.empty()) {
     target.torch_for_cpu = options.cuda == "none";
     target.cuda = target.torch_for_cpu ? support::Version{} : version_of("--cuda", options.cuda, "12.8");
+    if (target.cuda.major_part() >= 100)
+      throw std::runtime_error("--cuda is " + support::printable(options.cuda) + ", want a version such as 12.8");
   }
   if (!options.glibc.empty()) target.glibc = version_of("--glibc", options.glibc, "2.35");
   if (options.abi == "TRUE" || options.abi == "1") target.cxx_abi = doctor::CxxAbi::kNew;

@@ -8,6 +8,8 @@ import json
 import os
 import pathlib
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tarfile
@@ -127,8 +129,10 @@ class Doctor(unittest.TestCase):
             target.write_text(json.dumps({**json.loads(target.read_text()), "machine": machine}))
             code, report = run_json("doctor", site / "demo", "--target", target)
             self.assertEqual((code, [verdict["code"] for verdict in report["verdicts"]]), expected)
-        result = run("inspect", "no-such-package", *python)
-        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+        for verb in ("inspect", "doctor"):
+            result = run(verb, "no-such-package", *python)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+            self.assertIn("no-such-package is no file, and no package of ", result.stderr)
         (site / "demo/__init__.py").unlink()
         self.assertEqual(run_json("inspect", "demo", *python)[0], 1, "a recorded file is gone")
 
@@ -243,6 +247,30 @@ class Pick(unittest.TestCase):
             self.assertEqual(run("pick", unreadable, *self.TARGET, "2.9.0").returncode, 2)
         self.assertIn("such as 2.8.0", run("pick", *self.TARGET, "new").stderr)
         self.assertEqual(run("pick", "--python", "many").returncode, 2)
+
+    def test_flags_in_other_words(self):
+        for name, wanted in {"amd64": "x86_64", "arm64": "aarch64", "x86-64": "x86_64"}.items():
+            code, report = run_json("pick", "--python", "3.12", "--torch", "2.8.0+cu126", "--machine", name)
+            self.assertEqual((code, report["target"]["machine"]), (0, wanted))
+        for flags in (["--python", "312"], ["--python", "/usr/bin/python3"], ["--python", "3.12", "--cuda", "128"]):
+            result = run("pick", "--machine", "x86_64", "--torch", "2.8.0+cu128", *flags)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("want a version such as", result.stderr)
+
+
+class FullDisk(unittest.TestCase):
+    def test_no_half_of_a_file_stays(self):
+        def allow_little():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+        with tempfile.TemporaryDirectory() as folder:
+            for flag in ("--export", "--html"):
+                result = subprocess.run([MICA, "doctor", LIBRARY, flag, f"{folder}/x"], capture_output=True, text=True,
+                                        preexec_fn=allow_little)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn("cannot be written: File too large", result.stderr)
+                self.assertEqual(os.listdir(folder), [])
 
 
 class Pages(unittest.TestCase):

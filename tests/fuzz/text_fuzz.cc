@@ -4,6 +4,7 @@
 
 #include "doctor/facts/cpython_abi.h"
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/release.h"
 #include "doctor/facts/tags.h"
 #include "doctor/judge/attention_wheel.h"
 #include "doctor/judge/pick.h"

@@ -2,6 +2,7 @@
 #include "doctor/explain/explain.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "doctor/explain/explain_symbol.h"
@@ -43,9 +44,24 @@ bool in_context(const LogText& log, const KnownFailure& failure) {
          std::none_of(without.begin(), without.end(), stands);
 }
 
+// Where the last success stands in the text.
+std::optional<std::size_t> last_success(const LogText& log) {
+  std::optional<std::size_t> out;
+  for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
+    for (auto match = find_pattern(log, words); match; match = find_pattern(log, words, match->begin + 1))
+      out = std::max(out.value_or(0), match->begin);
+  return out;
+}
+
 // Every place where a row matches; where two overlap, the one of the earlier row.
 std::vector<Finding> find_failures(const LogText& log) {
   std::vector<Finding> findings;
+  const std::optional<std::size_t> success = last_success(log);
+  // A connection that was lost and tried again counts for nothing where the text ends well.
+  const auto was_tried_again = [&](const Match& m) {
+    return success && *success >= m.begin &&
+           log.raw[log.line_of(m.begin)].find("Retrying (Retry(") != std::string::npos;
+  };
   const auto overlaps = [&](const Match& m) {
     return std::any_of(findings.begin(), findings.end(),
                        [&](const Finding& f) { return m.begin < f.match.end && f.match.begin < m.end; });
@@ -60,7 +76,7 @@ std::vector<Finding> find_failures(const LogText& log) {
           auto match = find_pattern(log, pattern, from);
           if (!match) break;
           from = match->begin + 1;
-          if (overlaps(*match)) continue;
+          if (overlaps(*match) || was_tried_again(*match)) continue;
           findings.push_back({&row, std::move(*match)});
           break;
         }
@@ -229,12 +245,6 @@ void point_at_the_cause(const LogText& log, const std::vector<Finding>& findings
   verdict.cause += ", and that is not in this text.";
 }
 
-bool ends_well(const LogText& log, std::size_t after) {
-  for (const char* words : {"Successfully installed", "Successfully built", "Requirement already satisfied"})
-    if (const auto match = find_pattern(log, words); match && match->begin >= after) return true;
-  return false;
-}
-
 }  // namespace
 
 Explanation explain(std::string_view text, const Environment* target) {
@@ -272,7 +282,8 @@ Explanation explain(std::string_view text, const Environment* target) {
     if (follows || std::any_of(out.verdicts.begin(), out.verdicts.end(), is_same)) continue;
     out.verdicts.push_back(std::move(verdict));
   }
-  out.success_seen = ends_well(*used, last);
+  const std::optional<std::size_t> success = last_success(*used);
+  out.success_seen = success && *success >= last;
   return out;
 }
 

@@ -18,20 +18,29 @@ const std::vector<const char*> kBuild = {"setup.py",
                                          "metadata-generation-failed",
                                          "get_requires_for_build",
                                          "declare it as a build dependency",
+                                         "This error originates from the build backend",
+                                         "ChefBuildError",
                                          "bdist_wheel"};
+
+constexpr const char* kIsolationCause =
+    "setup.py imports {module}, but the installer builds in an empty environment of its own, which does not have it. "
+    "What setup.py says it needs is read too late.";
+constexpr const char* kIsolationFix =
+    "{pip} install packaging wheel setuptools psutil ninja, then {pip} install {project} --no-build-isolation (uv: uv "
+    "pip install --no-build-isolation {project})";
 
 }  // namespace
 
 std::span<const KnownFailure> known_build_failures() {
   static const std::vector<KnownFailure> rows = {
+      {"BUILD_ISOLATION", Role::kCause, {"No module named '{module}'"}, kBuild, kIsolationCause, kIsolationFix},
+      // The last line of what pip shows of a build, where no more was pasted.
       {"BUILD_ISOLATION",
        Role::kCause,
-       {"No module named '{module}'"},
-       kBuild,
-       "setup.py imports {module}, but the installer builds in an empty environment of its own, which does not have "
-       "it. What setup.py says it needs is read too late.",
-       "{pip} install packaging wheel setuptools psutil ninja, then {pip} install {project} --no-build-isolation "
-       "(uv: uv pip install --no-build-isolation {project})"},
+       {"No module named '{module}' [end of output]"},
+       {},
+       kIsolationCause,
+       kIsolationFix},
       // Without any line around it: these are the modules that a setup.py of this world imports first.
       {"BUILD_ISOLATION",
        Role::kCause,
@@ -60,10 +69,26 @@ std::span<const KnownFailure> known_build_failures() {
        "CUDA_HOME=$CUDA_HOME:{path}"},
       {"BUILD_NVCC_MISSING",
        Role::kCause,
-       {"CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile CUDA op",
-        "MissingCUDAException", "nvcc was not found", "name 'bare_metal_version' is not defined",
-        "[Errno 2] No such file or directory: '{path*}/bin/nvcc'", "nvcc: command not found", "nvcc: not found",
-        "nvcc not found at"},
+       {"CUDA_HOME environment variable is not set",
+        "CUDA_HOME does not exist, unable to compile CUDA op",
+        "MissingCUDAException",
+        "nvcc was not found",
+        "name 'bare_metal_version' is not defined",
+        "[Errno 2] No such file or directory: '{path*}/bin/nvcc'",
+        "nvcc: command not found",
+        "nvcc: not found",
+        "nvcc not found at",
+        "No CMAKE_CUDA_COMPILER could be found",
+        "Failed to find nvcc",
+        "Unable to find nvcc",
+        "CUDA_TOOLKIT_ROOT_DIR not found or specified",
+        "command not found: nvcc",
+        "nvcc' is not recognized as a",
+        "nvcc: Kommando nicht gefunden",
+        "nvcc: commande introuvable",
+        "nvcc: orden no encontrada",
+        "nvcc: 未找到命令",
+        "nvcc：未找到命令"},
        {},
        "The source is compiled with nvcc, and none was found: PyTorch's own CUDA libraries do not bring it.",
        "mica doctor lists the toolkits here: export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH; none? "
@@ -111,6 +136,16 @@ std::span<const KnownFailure> known_build_failures() {
        "mica doctor lists the toolkits here: export CUDA_HOME to a newer one; or leave the architecture out: export "
        "TORCH_CUDA_ARCH_LIST=\"8.0;8.6\" (flash-attn: FLASH_ATTN_CUDA_ARCHS=\"80;90\") and {pip} install {project} "
        "--no-build-isolation"},
+      {"BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+       Role::kCause,
+       {"Value '{arch}' is not defined for option 'gpu-name'"},
+       {},
+       "ptxas does not know {arch}: it is older than the GPU. Triton brings a ptxas of its own, and takes another "
+       "where "
+       "it is told to.",
+       "{pip} install -U triton (with the torch that goes with it); or export "
+       "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas "
+       "of a newer toolkit (mica doctor lists the toolkits here)"},
       {"BUILD_CUDA_MAJOR_MISMATCH",
        Role::kCause,
        // The second as later releases print it, with the numbers behind the words.
@@ -125,17 +160,54 @@ std::span<const KnownFailure> known_build_failures() {
        "here; any of that major serves), or install the PyTorch of nvcc's CUDA"},
       {"BUILD_OOM",
        Role::kCause,
-       {"died due to signal 9", "^Killed$", "line {number}: {pid} Killed", "Killed signal terminated program",
-        "internal compiler error: Killed (program", "oom-kill", "Out of memory: Killed process",
-        "exceeded memory limit", "virtual memory exhausted", "Exceeded job memory limit", "cc1plus: out of memory",
-        "returned non-zero exit status 137", "exit code: 137", "exit code: -9", "failed with exit code 137",
-        "ptxas fatal : Memory allocation failure", "c++: fatal error: Killed", "g++: fatal error: Killed",
-        "LLVM ERROR: out of memory"},
+       {"died due to signal 9",
+        "^Killed$",
+        "line {number}: {pid} Killed",
+        "Killed signal terminated program",
+        "internal compiler error: Killed (program",
+        "oom-kill",
+        "Out of memory: Killed process",
+        "exceeded memory limit",
+        "virtual memory exhausted",
+        "Exceeded job memory limit",
+        "cc1plus: out of memory",
+        "returned non-zero exit status 137",
+        "exit code: 137",
+        "exit code: -9",
+        "failed with exit code 137",
+        "ptxas fatal : Memory allocation failure",
+        "c++: fatal error: Killed",
+        "g++: fatal error: Killed",
+        "LLVM ERROR: out of memory",
+        "oom_kill event",
+        "task {number}: Out Of Memory",
+        "tasks {numbers}: Out Of Memory",
+        "OOMKilled",
+        "out of memory: Killed process",
+        "died with <Signals.SIGKILL",
+        "returned a non-zero code: 137",
+        "*** [...] Killed",
+        "terminated with signal 9 [Killed]",
+        "final link failed: memory exhausted"},
        {},
        "The system ended the compiler because memory ran out. Each nvcc thread takes about 5 GB, and setup.py counts "
        "the memory of the whole machine, not the limit of the container or the job.",
        "MAX_JOBS=1 NVCC_THREADS=1 {pip} install {project} --no-build-isolation, or more memory (docker -m, sbatch "
        "--mem)"},
+      {"JOB_OUT_OF_TIME",
+       Role::kCause,
+       {"CANCELLED AT {when} DUE TO TIME LIMIT"},
+       {},
+       "Slurm ended the job at its time limit.",
+       "sbatch --time=8:00:00 (sinfo -o '%P %l' shows what each partition allows); a build: mica build {project} "
+       "--slurm "
+       "--time 8:00:00 goes on where it was ended"},
+      {"JOB_NODE_FAILED",
+       Role::kCause,
+       {"CANCELLED AT {when} DUE TO NODE FAILURE"},
+       {},
+       "The node of the job failed: nothing in the text before it is the reason.",
+       "submit it again (sbatch --requeue does so by itself); sinfo -R says what is known of the node"},
       {"DISK_FULL",
        Role::kCause,
        {"No space left on device", "[Errno 28]", "Disk quota exceeded"},
@@ -145,8 +217,8 @@ std::span<const KnownFailure> known_build_failures() {
       {"BUILD_HOST_COMPILER",
        Role::kCause,
        {"unsupported GNU version! gcc versions later than {most} are not supported",
-        "The current installed version ({version}) of {compiler} is greater than the maximum required version",
-        "The current installed version ({version}) of {compiler} is less than the minimum required version",
+        "The current installed version of {compiler} ({version}) is greater than the maximum required version",
+        "The current installed version of {compiler} ({version}) is less than the minimum required version",
         "unsupported clang version", "You need GCC {least} or later", "#error C++17 or later compatible compiler",
         "#error -- unsupported GNU version"},
        {},
@@ -154,7 +226,15 @@ std::span<const KnownFailure> known_build_failures() {
        "install a g++ inside the range and export CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12'"},
       {"BUILD_HOST_COMPILER",
        Role::kCause,
-       {"parameter packs not expanded with '...'", "parameter packs not expanded with"},
+       {"unrecognized command line option '-std={standard}'", "unrecognized command-line option '-std={standard}'"},
+       {},
+       "The g++ that compiles is too old to know {standard}: C++17 came with g++ 8, C++20 with 11.",
+       "g++ --version, then a newer one: apt-get install -y g++-12 (or: conda install -c conda-forge gxx_linux-64=12) "
+       "and "
+       "export CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12'"},
+      {"BUILD_HOST_COMPILER",
+       Role::kCause,
+       {"parameter packs not expanded with"},
        {},
        "nvcc 11.5 (Ubuntu 22.04's nvidia-cuda-toolkit, /usr/bin/nvcc) cannot read the headers of g++ 11. Often a newer "
        "toolkit is there, and this one is found first.",
@@ -188,7 +268,7 @@ std::span<const KnownFailure> known_build_failures() {
        Role::kCause,
        {"Cannot open include file: 'corecrt.h'", "Cannot open include file: 'stddef.h'",
         "Cannot open include file: 'io.h'", "Error checking compiler version for cl: {words*}",
-        "Cannot find compiler 'cl.exe' in PATH", "'cl' is not recognized as an internal or external command",
+        "Cannot find compiler 'cl.exe' in PATH", "cl' is not recognized as an internal or external command",
         "unsupported Microsoft Visual Studio version"},
        {},
        "On Windows the compiler is Visual Studio's cl.exe, with the Windows SDK; it is not found, or its release is "
@@ -213,7 +293,7 @@ std::span<const KnownFailure> known_build_failures() {
        "apt-get install -y g++ (or: conda install -c conda-forge gxx_linux-64)"},
       {"BUILD_HEADERS_MISSING",
        Role::kCause,
-       {"Python.h: No such file or directory"},
+       {"Python.h: No such file or directory", "cannot find -lpython{version}"},
        {},
        "Python's header files are missing: distributions ship them in a package of their own.",
        "apt-get install -y python3-dev (of the same version as {python})"},
@@ -321,6 +401,14 @@ std::span<const KnownFailure> known_build_failures() {
        {},
        "The source comes without CUTLASS: it is a submodule, and archives of the repository leave it out.",
        "git submodule update --init csrc/cutlass in a git checkout, or {pip} download --no-binary :all: flash-attn"},
+      {"BUILD_SOURCES_MISSING",
+       Role::kCause,
+       {"ninja: error: '{file}', needed by '{object}', missing and no known rule to make it"},
+       {},
+       "The build wants to compile {file}, which is not there: the checkout lacks a submodule, the archive leaves the "
+       "file out, or the build folder is of another place or release of the source.",
+       "git submodule update --init --recursive in the checkout, rm -rf build, and {pip} install {project} "
+       "--no-build-isolation --no-cache-dir"},
       {"BUILD_NO_NINJA",
        Role::kHint,
        {"could not find ninja", "Ninja is required to load C++ extensions", "ninja: command not found",

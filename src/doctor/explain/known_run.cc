@@ -52,11 +52,62 @@ std::span<const KnownFailure> known_run_failures() {
       {"DRIVER_TOO_OLD",
        Role::kCause,
        {"CUDA driver version is insufficient for CUDA runtime version", "cudaErrorInsufficientDriver",
-        "The NVIDIA driver on your system is too old (found version {version})"},
+        "The NVIDIA driver on your system is too old (found version {version})",
+        "requirement error: unsatisfied condition: cuda{least}, please update your driver"},
        {},
        "PyTorch's CUDA runtime needs a newer driver: CUDA 12 needs 525 or later, CUDA 13 needs 580 or later.",
        "update the driver, or install a PyTorch for an older CUDA: {pip} install torch --index-url "
        "https://download.pytorch.org/whl/cu126"},
+      {"DRIVER_MISSING",
+       Role::kCause,
+       {"Driver/library version mismatch", "system has unsupported display driver / cuda driver combination"},
+       {},
+       "The driver's libraries and the part of it that runs in the kernel are of different releases: it was updated, "
+       "and "
+       "the old part still runs. No program sees a GPU until then.",
+       "sudo reboot (cat /proc/driver/nvidia/version and ls /usr/lib/*/libcuda.so.* show the two); in a container: the "
+       "driver's libraries must be the host's, not those of the image"},
+      {"DRIVER_MISSING",
+       Role::kCause,
+       {"could not select device driver...with capabilities: [[gpu", "Unknown runtime specified nvidia"},
+       {},
+       "Docker does not know how to hand GPUs to a container: NVIDIA's container toolkit is not installed there, or "
+       "Docker was not told of it.",
+       "sudo apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker && sudo "
+       "systemctl restart docker"},
+      {"DRIVER_TOO_OLD",
+       Role::kCause,
+       {"forward compatibility was attempted on non supported HW"},
+       {},
+       "The driver is older than this CUDA, and the libraries that are to bridge that (cuda-compat, which NVIDIA's "
+       "images "
+       "bring) work on data centre GPUs only.",
+       "update the driver of the host; or an image or PyTorch for an older CUDA: {pip} install torch --index-url "
+       "https://download.pytorch.org/whl/cu126, with the folder cuda/compat taken out of LD_LIBRARY_PATH"},
+      {"DRIVER_MISSING",
+       Role::kCause,
+       {"system not yet initialized"},
+       {"CUDA", "cuda"},
+       "The GPUs are joined by NVSwitch, and the service that sets it up is not running, or of another release than "
+       "the "
+       "driver.",
+       "sudo systemctl start nvidia-fabricmanager (its release must be the driver's: nvidia-smi names that one)"},
+      {"DRIVER_MISSING",
+       Role::kCause,
+       {"CUDA unknown error - this may be due to an incorrectly set up environment"},
+       {},
+       "The driver is there and could not be set up: the part of it for memory (nvidia_uvm) is not loaded or lost its "
+       "state, often after the machine slept, or a container was not given it; or CUDA_VISIBLE_DEVICES was changed too "
+       "late.",
+       "sudo rmmod nvidia_uvm; sudo modprobe nvidia_uvm, or a reboot; in a container: docker run --gpus all ..."},
+      {"DRIVER_MISSING",
+       Role::kCause,
+       {"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+        "nvml error: driver not loaded"},
+       {},
+       "NVIDIA's programs are there, the driver is not loaded into the kernel: it was not built for this kernel (after "
+       "an update of it), Secure Boot refuses it, or the machine has no GPU.",
+       "sudo modprobe nvidia says why; sudo dkms autoinstall (or install the driver again), then a reboot"},
       {"DRIVER_MISSING",
        Role::kCause,
        {"Found no NVIDIA driver on your system", "no CUDA-capable device is detected", "No CUDA GPUs are available"},
@@ -95,7 +146,8 @@ std::span<const KnownFailure> known_run_failures() {
        "torch.autocast(\"cuda\", torch.bfloat16)"},
       {"GPU_OUT_OF_MEMORY",
        Role::kCause,
-       {"CUDA out of memory. Tried to allocate {amount*}."},
+       {"CUDA out of memory. Tried to allocate {amount*}.", "CUDA error: out of memory", "cudaErrorMemoryAllocation",
+        "CUDA_ERROR_OUT_OF_MEMORY"},
        {},
        "The GPU's memory is full; nothing is wrong with the installation.",
        "a smaller batch or sequence; nvidia-smi shows who else uses the GPU"},

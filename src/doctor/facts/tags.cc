@@ -52,7 +52,7 @@ PlatformTag parse_platform(std::string_view tag) {
 bool python_accepts(const WheelTag& tag, const PythonFacts& python) {
   const int minor = python.version.minor_part();
   const std::string cpython = "cp3" + std::to_string(minor);
-  const std::string own_abi = cpython + (python.free_threaded ? "t" : "");
+  const std::string own_abi = cpython + (python.free_threaded ? "t" : minor < 8 ? "m" : "");
   if (tag.abi == "none") {
     if (tag.python == "py3" || tag.python == cpython) return true;
     if (!tag.python.starts_with("py3")) return false;
@@ -77,45 +77,6 @@ bool platform_accepts(const WheelTag& tag, const Environment& target) {
   const bool is_x86 = target.machine == "x86_64" || target.machine == "i686";
   if (!musl && platform.libc < (is_x86 ? Version{{2, 5}} : Version{{2, 17}})) return false;
   return !target.libc_version.known() || platform.libc <= target.libc_version;
-}
-
-bool is_prerelease(std::string_view release) {
-  const std::string text = lower(release.substr(0, release.find('+')));
-  // A post-release ("2.8.0.post1") has letters too, and is none.
-  const std::size_t letters = text.find_first_of("abcdr");
-  return letters != text.npos && text.find("post") == text.npos;
-}
-
-bool satisfies(std::string_view release, std::string_view specifiers) {
-  const Version here = parse_version(release);
-  const bool is_before = is_prerelease(release);  // the release whose number it has
-  for (const std::string& clause : split(specifiers, ',')) {
-    const std::string_view text = trimmed(clause);
-    const std::size_t digits = std::min(text.find_first_of("0123456789"), text.size());
-    const std::string_view operation = trimmed(text.substr(0, digits));
-    const std::string_view number = trimmed(text.substr(digits));
-    const Version version = parse_version(number);
-    if (!version.known()) continue;
-    const bool any_tail = number.ends_with(".*");
-    bool same_head = true;
-    for (std::size_t i = 0; i < version.parts.size(); ++i) same_head = same_head && here.part(i) == version.parts[i];
-    const bool is_that_one = here == version;
-    const bool is_least = here > version || (is_that_one && !is_before);
-    if (operation == ">=" && !is_least) return false;
-    if (operation == "<=" && !(here <= version)) return false;
-    if (operation == ">" && !(here > version)) return false;
-    if (operation == "<" && !(here < version)) return false;
-    if (operation == "==" && !(any_tail ? same_head : is_that_one && !is_before)) return false;
-    if (operation == "!=" && (any_tail ? same_head : is_that_one && !is_before)) return false;
-    if (operation == "~=") {
-      // At least this, and all parts but the last the same.
-      bool compatible = is_least;
-      for (std::size_t i = 0; i + 1 < version.parts.size(); ++i)
-        compatible = compatible && here.part(i) == version.parts[i];
-      if (!compatible) return false;
-    }
-  }
-  return true;
 }
 
 std::string normal_name(std::string_view name) {

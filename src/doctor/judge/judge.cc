@@ -30,7 +30,7 @@ std::vector<Verdict> judge(const Inspection& inspection) {
     // Of an archive that could not be opened, nothing else is known.
     if (inspection.kind == FileKind::kPackage)
       judge_recorded(wheel, out);
-    else if (!wheel.entries.empty())
+    else if (!wheel.entries.empty() || out.empty())
       judge_wheel(wheel, out);
   }
   for (const Binary& binary : binaries_of(inspection)) judge_binary(binary, facts_of(binary), out);

@@ -45,6 +45,7 @@ class LoadJudge {
       case LoadFailure::kVersionMissing: return version();
       case LoadFailure::kPackedUnmarked:
       case LoadFailure::kNotRelocated: return packed_relocations();
+      case LoadFailure::kCpuLevel: return cpu_level();
       case LoadFailure::kLoaderStops: return loader_stops();
       case LoadFailure::kStaticBlock: return static_block();
       case LoadFailure::kUndefinedSymbol: return symbol();
@@ -168,6 +169,15 @@ class LoadJudge {
                 (is_itself ? std::string("It") : library + ", which it needs,") +
                     " is marked as made for another operating system; the loader looks no further.",
                 "install the build for Linux", std::move(evidence));
+  }
+
+  Verdict cpu_level() const {
+    const std::string object = printable(base_name(result_.object));
+    return make("ELF_MACHINE",
+                object + " was compiled for processors of " + result_.version +
+                    " and says so in its header; here is one of " + target_.loader.hwcaps.front() + ".",
+                "take a build for older processors, or one that is compiled here; on a cluster: a node with newer ones",
+                {object + " asks for " + result_.version});
   }
 
   Verdict packed_relocations() const {

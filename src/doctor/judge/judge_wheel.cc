@@ -7,6 +7,7 @@
 
 #include "doctor/facts/facts.h"
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/release.h"
 #include "doctor/facts/tags.h"
 #include "doctor/judge/attention_wheel.h"
 #include "doctor/read/python/outline.h"
@@ -74,6 +75,14 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
                                 .fix = "build the wheel again with a build backend"}));
     return;
   }
+  const std::string format = wheel.wheel.first("Wheel-Version");
+  if (parse_version(format).major_part() > 1)
+    out.push_back(make_verdict({.code = "WHEEL_METADATA",
+                                .subject = wheel.file_name,
+                                .message = "its format is " + printable(format) + ", installers know 1.0",
+                                .cause = "An installer refuses a Wheel-Version of another major than its own.",
+                                .fix = "build the wheel again with a build backend",
+                                .evidence = {"Wheel-Version: " + printable(format)}}));
   const std::string file_version = wheel.name->version, version = wheel.metadata.first("Version");
   const std::string file_name = wheel.name->distribution, name = wheel.metadata.first("Name");
   const std::vector<std::string> evidence = {"file name: " + printable(file_name) + " " + printable(file_version),
@@ -88,9 +97,9 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
          .evidence = evidence});
     verdict.severity = Severity::kError;
     out.push_back(std::move(verdict));
-  } else if (normal_version(file_version) != normal_version(version)) {
-    const bool only_local =
-        normal_version(file_version).substr(0, normal_version(file_version).find('+')) == normal_version(version);
+  } else if (!is_same_release(file_version, version)) {
+    const std::string normal = normal_version(file_version);
+    const bool only_local = is_same_release(normal.substr(0, normal.find('+')), version);
     out.push_back(make_verdict(
         {.code = "WHEEL_VERSION_MISMATCH",
          .subject = wheel.file_name,
@@ -103,13 +112,10 @@ void judge_name(const Wheel& wheel, std::vector<Verdict>& out) {
          .evidence = evidence}));
   }
   const std::string folder = printable(wheel.dist_info);
-  const std::string expected = normal_name(name) + "-" + normal_version(version);
   const std::size_t dash = folder.rfind('-', folder.size() - std::string(".dist-info").size() - 1);
-  const std::string found = dash == folder.npos
-                                ? folder
-                                : normal_name(folder.substr(0, dash)) + "-" +
-                                      normal_version(folder.substr(dash + 1, folder.size() - 10 - dash - 1));
-  if (found != expected)
+  const bool is_its_own = dash != folder.npos && normal_name(folder.substr(0, dash)) == normal_name(name) &&
+                          is_same_release(folder.substr(dash + 1, folder.size() - 10 - dash - 1), version);
+  if (!is_its_own)
     out.push_back(make_verdict(
         {.code = "WHEEL_METADATA",
          .subject = wheel.file_name,
@@ -281,13 +287,13 @@ void judge_record(const Wheel& wheel, std::vector<Verdict>& out) {
   for (const RecordRow& row : wheel.record) {
     listed.insert(row.path);
     const auto found = entries.find(row.path);
+    const std::string_view hash = std::string_view(row.hash).substr(0, row.hash.find_last_not_of('=') + 1);
     if (found == entries.end())
       bad.push_back(printable(row.path) + " is listed and not there");
     else if (row.size && *row.size != found->second->size)
       bad.push_back(printable(row.path) + " has " + std::to_string(found->second->size) + " bytes, RECORD says " +
                     std::to_string(*row.size));
-    else if (row.hash.starts_with("sha256=") && !found->second->sha256.empty() &&
-             row.hash.substr(7) != found->second->sha256)
+    else if (hash.starts_with("sha256=") && !found->second->sha256.empty() && hash.substr(7) != found->second->sha256)
       bad.push_back(printable(row.path) + " has another sha256 than RECORD says");
   }
   for (const WheelEntry& entry : wheel.entries)

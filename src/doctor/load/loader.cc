@@ -52,6 +52,8 @@ std::string not_for_here(const std::string& name, bool is_other_class, const Env
 
 std::string folder_of_hwcap(const std::string& name) { return name.empty() ? "" : "glibc-hwcaps/" + name + "/"; }
 
+bool has_runpath(const LoadedObject& object) { return object.elf->has_empty_runpath || !object.elf->runpath.empty(); }
+
 bool goes_by(const LoadedObject& object, std::string_view name) {
   return std::find(object.names.begin(), object.names.end(), name) != object.names.end() || object.elf->soname == name;
 }
@@ -89,18 +91,31 @@ std::string Process::refusal(const std::string& path) {
   return target_.libraries ? target_.libraries->refusal(path) : "";
 }
 
+// "lib64", "lib/x86_64-linux-gnu": where the C library lies below / or /usr; empty: not known.
+std::string Process::lib_folder() {
+  const LoadedObject* libc = already_loaded("libc.so.6");
+  std::string out = libc ? folder_name(libc->path) : "";
+  for (const std::string_view above : {"/usr", "/"})
+    if (out.starts_with(above)) out.erase(0, above.size());
+  return out.starts_with("lib") && out.find('$') == out.npos ? out : "";
+}
+
 // Folders of RPATH, RUNPATH: separated by colons. $ORIGIN is the folder of the path by which a library was opened, also
-// where that is a link to a file elsewhere; of the program, the folder of the file itself.
-std::vector<std::string> Process::expand(std::string_view list, const LoadedObject& object) const {
+// where that is a link to a file elsewhere; of the program, the folder of the file itself. $LIB is what a distribution
+// calls the folder of its C library.
+std::vector<std::string> Process::expand(std::string_view list, const LoadedObject& object) {
   std::vector<std::string> out;
   if (list.empty()) return out;
   const bool is_program = !objects_.empty() && &object == &objects_.front() && target_.libraries;
   const std::string origin = folder_name(is_program ? target_.libraries->canonical(object.path) : object.path);
+  const std::string lib = list.find("LIB") != list.npos ? lib_folder() : "";
+  const std::pair<std::string, std::string> names[] = {
+      {"$ORIGIN", origin}, {"${ORIGIN}", origin}, {"$LIB", lib}, {"${LIB}", lib}};
   for (std::string folder : split(list, ':')) {
-    for (const std::string name : {"$ORIGIN", "${ORIGIN}"})
-      for (std::size_t at; (at = folder.find(name)) != folder.npos && folder.size() < 65536;)
-        folder.replace(at, name.size(), origin);
-    // $LIB and $PLATFORM differ between distributions; nobody ships wheels with them.
+    for (const auto& [name, value] : names)
+      for (std::size_t at; !value.empty() && (at = folder.find(name)) != folder.npos && folder.size() < 65536;)
+        folder.replace(at, name.size(), value);
+    // $PLATFORM differs between processors; nobody ships wheels with it.
     if (folder.find('$') != folder.npos) continue;
     while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
     if (!folder.empty()) out.push_back(folder);
@@ -157,23 +172,31 @@ Process::Search Process::search(const std::string& name, const LoadedObject& loa
     return out;
   }
   // RPATH of the object and of those that loaded it, unless the object has a RUNPATH.
-  if (loader.elf->runpath.empty()) {
+  if (!has_runpath(loader)) {
     const LoadedObject* last = nullptr;
     for (const LoadedObject* l = &loader; l; last = l, l = l->loader)
-      if (l->elf->runpath.empty() && try_folders(expand(l->elf->rpath, *l))) return out;
+      if (!has_runpath(*l) && try_folders(expand(l->elf->rpath, *l))) return out;
     // The program's own counts for everyone.
-    if (!objects_.empty() && last != &objects_.front() && objects_.front().elf->runpath.empty() &&
+    if (!objects_.empty() && last != &objects_.front() && !has_runpath(objects_.front()) &&
         try_folders(expand(objects_.front().elf->rpath, objects_.front())))
       return out;
   }
   if (try_folders(target_.loader.library_path)) return out;
   if (try_folders(expand(loader.elf->runpath, loader))) return out;
+  const auto& defaults = target_.loader.default_folders;
+  const auto is_shunned = [&](const std::string& path) {
+    return loader.elf->shuns_defaults && std::any_of(defaults.begin(), defaults.end(), [&](const std::string& folder) {
+             return path.starts_with(folder + "/");
+           });
+  };
   for (const std::string& below : subfolders())
     for (const auto& [soname, path] : target_.loader.cache)
-      if (soname == name && folder_of_hwcap(hwcap_of_path(path)) == below && try_path(path)) return out;
+      if (soname == name && folder_of_hwcap(hwcap_of_path(path)) == below && !is_shunned(path) && try_path(path))
+        return out;
+  if (loader.elf->shuns_defaults) return out;
   // Which of these the loader has built in differs: what lies there for other machines says nothing.
   const bool was_other_class = out.is_other_class;
-  try_folders(target_.loader.default_folders);
+  try_folders(defaults);
   out.is_other_class = was_other_class;
   return out;
 }
@@ -278,6 +301,21 @@ bool Process::check_packed(const LoadedObject& object, Resolution& failure) {
   return false;
 }
 
+// glibc from 2.33 on refuses what asks for newer processors in its header. Of one before x86-64-v2 nothing is known.
+bool Process::check_cpu(const LoadedObject& object, Resolution& failure) const {
+  const bool is_old = target_.libc_version.known() && target_.libc_version < Version{{2, 33}};
+  if (target_.libc != "glibc" || is_old || target_.loader.hwcaps.empty() || object.elf->cpu_level < 2) return true;
+  const std::string wanted = "x86-64-v" + std::to_string(object.elf->cpu_level);
+  const auto& here = target_.loader.hwcaps;
+  if (std::find(here.begin(), here.end(), wanted) != here.end()) return true;
+  failure.failure = LoadFailure::kCpuLevel;
+  failure.object = object.path;
+  failure.object_elf = object.elf;
+  failure.version = wanted;
+  failure.message = object.path + ": CPU ISA level is lower than required";
+  return false;
+}
+
 Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
   Opened out;
   Resolution& failure = out.failure;
@@ -330,6 +368,9 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
           failure.library = name;
           failure.searched = where.folders;
           failure.message = not_for_here(printable(name), where.is_other_class, target_);
+          // Where no folder counts, nothing was tried that could have failed for a reason.
+          if (object.elf->shuns_defaults && where.folders.empty())
+            failure.message = printable(name) + ": cannot open shared object file";
           return out;
         }
         found = loaded_as(where.path);
@@ -350,6 +391,8 @@ Process::Opened Process::open(const std::string& path, const ElfFile* elf) {
   }
   for (LoadedObject* object : out.fresh)
     if (!check_versions(*object, failure) || !check_packed(*object, failure)) return out;
+  for (LoadedObject* object : out.fresh)
+    if (!check_cpu(*object, failure)) return out;
   return out;
 }
 
@@ -417,11 +460,13 @@ const std::unordered_multimap<std::string_view, const ElfSymbol*>& Process::expo
 
 bool Process::defines(const LoadedObject& object, const ElfSymbol& wanted) {
   const auto [begin, end] = exports(object.elf).equal_range(wanted.name);
+  const auto& versions = object.elf->version_definitions;
+  const std::string_view first_version = versions.empty() ? std::string_view() : versions.front();
   for (auto it = begin; it != end; ++it) {
     const ElfSymbol& found = *it->second;
     if (wanted.version.empty()) {
-      // Without a version, the default one serves.
-      if (!found.hidden_version || found.version.empty()) return true;
+      // Without a version the default one serves, and so does the library's first.
+      if (!found.hidden_version || found.version.empty() || found.version == first_version) return true;
     } else if (found.version.empty() || found.version == wanted.version) {
       return true;
     }

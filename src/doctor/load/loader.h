@@ -72,7 +72,8 @@ class Process {
   };
   Search search(const std::string& name, const LoadedObject& loader);
   std::vector<std::string> subfolders() const;
-  std::vector<std::string> expand(std::string_view list, const LoadedObject& object) const;
+  std::string lib_folder();
+  std::vector<std::string> expand(std::string_view list, const LoadedObject& object);
   LoadedObject* already_loaded(const std::string& name);
   LoadedObject* loaded_as(const std::string& path);
   const char* layout_refusal(const ElfFile& elf) const;
@@ -81,6 +82,7 @@ class Process {
   bool check_versions(const LoadedObject& object, Resolution& failure);
   bool check_packed(const LoadedObject& object, Resolution& failure);
   bool knows_packed();
+  bool check_cpu(const LoadedObject& object, Resolution& failure) const;
   bool place_thread_data(LoadedObject& object, const std::vector<LoadedObject*>& scope, Resolution& failure);
   bool defines(const LoadedObject& object, const ElfSymbol& symbol);
   LoadedObject* definer(const ElfSymbol& symbol, const std::vector<LoadedObject*>& scope);

@@ -23,6 +23,7 @@ enum class LoadFailure {
   kVersionMissing,
   kPackedUnmarked,
   kNotRelocated,
+  kCpuLevel,
   kLoaderStops,
   kStaticBlock,
   kUndefinedSymbol

@@ -100,8 +100,10 @@ Inspection inspect(const std::string& path, const Progress& progress, const Read
     return out;
   }
   auto binary = read_binary(source, path, out.problems);
-  if (!binary && out.problems.empty())
-    throw ReadError(path + ": neither a wheel nor a shared library, cubin or fatbin");
+  if (!binary && out.problems.empty()) {
+    if (!is_extension_name(path)) throw ReadError(path + ": neither a wheel nor a shared library, cubin or fatbin");
+    out.problems.push_back(no_library(path, source.size()));
+  }
   if (binary) {
     out.kind = binary->cubin ? FileKind::kCubin : binary->bare_fatbin ? FileKind::kFatbin : FileKind::kElf;
     out.binaries.push_back(std::move(*binary));

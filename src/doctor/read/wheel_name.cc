@@ -11,7 +11,9 @@ using namespace support;
 
 std::optional<WheelName> parse_wheel_name(std::string_view file_name) {
   const std::string name = base_name(file_name);
-  if (!name.ends_with(".whl") || name.size() > 1024) return std::nullopt;
+  // A second download of the same file gets " (1)" into its name, which installers refuse.
+  const bool has_blank = name.find_first_of(" \t\n") != name.npos;
+  if (!name.ends_with(".whl") || name.size() > 1024 || has_blank) return std::nullopt;
   const std::vector<std::string> parts = split(std::string_view(name).substr(0, name.size() - 4), '-');
   if (parts.size() != 5 && parts.size() != 6) return std::nullopt;
   if (std::any_of(parts.begin(), parts.end(), [](const std::string& part) { return part.empty(); }))
@@ -22,9 +24,9 @@ std::optional<WheelName> parse_wheel_name(std::string_view file_name) {
   out.distribution = parts[0];
   out.version = parts[1];
   if (parts.size() == 6) out.build = parts[2];
-  out.python = parts[parts.size() - 3];
-  out.abi = parts[parts.size() - 2];
-  out.platform = parts[parts.size() - 1];
+  out.python = lower(parts[parts.size() - 3]);
+  out.abi = lower(parts[parts.size() - 2]);
+  out.platform = lower(parts[parts.size() - 1]);
   for (const std::string& python : split(out.python, '.'))
     for (const std::string& abi : split(out.abi, '.'))
       for (const std::string& platform : split(out.platform, '.'))

@@ -49,6 +49,18 @@ inline const std::vector<Case>& all() {
        "a "
        "circular import) (/home/u/project/tokenizers.py)",
        "called as the package is"},
+      {"cpu_level", "ELF_MACHINE", "ImportError: /opt/x/libfast.so: CPU ISA level is lower than required", "x86-64-v3"},
+      {"mac_of_the_other_kind", "ELF_MACHINE",
+       "ImportError: dlopen(/Users/u/x.so, 0x0002): tried: '/Users/u/x.so' (mach-o file, but is an incompatible "
+       "architecture (have 'x86_64', need 'arm64'))"},
+      {"link_time_cxx", "GLIBCXX_TOO_OLD",
+       "ImportError: /opt/x/y.so: symbol _ZSt28__throw_bad_array_new_lengthv, version GLIBCXX_3.4.29 not defined in "
+       "file libstdc++.so.6 with link time reference",
+       "libstdcxx-ng"},
+      {"link_time_private", "VERSION_MISSING",
+       "python: /lib/x86_64-linux-gnu/libpthread.so.0: symbol __libc_vfork, version GLIBC_PRIVATE not defined in file "
+       "libc.so.6 with link time reference",
+       "GLIBC_PRIVATE"},
       {"old_abi_reference", "TORCH_CXX11_ABI",
        "ImportError: /opt/x/flash_attn_2_cuda.so: undefined symbol: _ZN3c106detail14torchCheckFailEPKcS2_jRKSs",
        "old C++ ABI"},
@@ -187,6 +199,44 @@ inline const std::vector<Case>& all() {
        "flash_attn-2.8.3+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_x86_64.whl\n"
        "Precompiled wheel not found. Building from source...",
        "mica pick"},
+      {"uv_offline", "NETWORK",
+       "error: Request failed after 3 retries\n"
+       "  Caused by: Failed to fetch: `https://index.example/simple/flash-attn/`\n"
+       "  Caused by: error sending request for url (https://index.example/simple/flash-attn/)\n"
+       "  Caused by: client error (Connect)\n"
+       "  Caused by: dns error: failed to lookup address information: Name or service not known"},
+      {"uv_tags", "WHEEL_NONE_PUBLISHED",
+       "  x No solution found when resolving dependencies:\n"
+       "  `-> Because torch==2.1.0 has no wheels with a matching Python ABI tag (e.g., `cp313`) and you require "
+       "torch==2.1.0, we can conclude that your requirements are unsatisfiable."},
+      {"uv_no_version", "WHEEL_NONE_PUBLISHED",
+       "  x No solution found when resolving dependencies:\n"
+       "  `-> Because there is no version of flash-attn==2.9.0 and you require flash-attn==2.9.0, we can conclude that "
+       "your requirements are unsatisfiable.",
+       "mica pick"},
+      {"uv_no_package", "WHEEL_NONE_PUBLISHED",
+       "  `-> Because flash-attn-9 was not found in the package registry and you require flash-attn-9, we can conclude "
+       "that your requirements are unsatisfiable."},
+      {"poetry_no_file", "WHEEL_NONE_PUBLISHED", "Unable to find installation candidates for flash-attn (2.8.3)"},
+      {"uv_path", "WHEEL_TAG_PLATFORM",
+       "error: Failed to determine installation plan\n"
+       "  Caused by: A path dependency is incompatible with the current platform: "
+       "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl"},
+      {"uv_python", "WHEEL_REQUIRES_PYTHON",
+       "  x No solution found when resolving dependencies:\n"
+       "  `-> Because the current Python version (3.8.10) does not satisfy Python>=3.9 and flash-attn==2.8.3 depends "
+       "on "
+       "Python>=3.9, we can conclude that flash-attn==2.8.3 cannot be used.",
+       "3.8.10"},
+      {"pip_python", "WHEEL_REQUIRES_PYTHON",
+       "ERROR: Package 'networkx' requires a different Python: 3.9.2 not in '>=3.10'", "3.9.2"},
+      {"poetry_no_version", "WHEEL_NONE_PUBLISHED",
+       "Because project depends on flash-attn (^2.9) which doesn't match any versions, version solving failed."},
+      {"conda_no_package", "WHEEL_NONE_PUBLISHED",
+       "PackagesNotFoundError: The following packages are not available from current channels:\n\n  - flash-attn=2.9"},
+      {"other_hash", "WHEEL_ARCHIVE",
+       "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package "
+       "versions, please update the hashes."},
       {"no_distribution", "WHEEL_NONE_PUBLISHED",
        "ERROR: No matching distribution found for flash-attn==2.6.3+cu123torch2.4cxx11abifalse"},
       {"torch_replaced", "WHEEL_REQUIRES_TORCH_UNPINNED",
@@ -261,6 +311,57 @@ inline const std::vector<Case>& all() {
       {"oom_slurm", "BUILD_OOM",
        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.batch. Some of your processes may have been "
        "killed"},
+      {"oom_kubernetes", "BUILD_OOM", "Last State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137"},
+      {"oom_cgroup", "BUILD_OOM", "Memory cgroup out of memory: Killed process 1234 (cc1plus) total-vm:8123456kB"},
+      {"oom_make", "BUILD_OOM", "make[2]: *** [CMakeFiles/x.dir/build.make:76: x.o] Killed"},
+      {"oom_docker", "BUILD_OOM", "The command '/bin/sh -c pip install flash-attn' returned a non-zero code: 137"},
+      {"oom_python", "BUILD_OOM",
+       "subprocess.CalledProcessError: Command '['ninja', '-v']' died with <Signals.SIGKILL: 9>."},
+      {"oom_link", "BUILD_OOM", "collect2: fatal error: ld terminated with signal 9 [Killed]"},
+      {"isolation_tail", "BUILD_ISOLATION",
+       "      ModuleNotFoundError: No module named 'torch'\n      [end of output]\n\n"
+       "  note: This error originates from a subprocess, and is likely not a problem with pip.",
+       "--no-build-isolation"},
+      {"isolation_poetry", "BUILD_ISOLATION",
+       "  ChefBuildError\n\n  Backend operation failed: HookMissing('build_editable')\n"
+       "  ModuleNotFoundError: No module named 'torch'"},
+      {"nvcc_on_windows", "BUILD_NVCC_MISSING",
+       "'nvcc' is not recognized as an internal or external command,\noperable program or batch file."},
+      {"cl_on_windows", "BUILD_HOST_COMPILER",
+       "'cl' is not recognized as an internal or external command,\noperable program or batch file.", "Visual Studio"},
+      {"bitsandbytes_without_its_library", "VARIANT_MISSING",
+       "AttributeError: 'NoneType' object has no attribute 'cquantize_blockwise_fp16_nf4'"},
+      {"apex_softmax", "MODULE_MISSING",
+       "ModuleNotFoundError: No module named 'scaled_upper_triang_masked_softmax_cuda'"},
+      {"nvcc_of_zsh", "BUILD_NVCC_MISSING", "zsh: command not found: nvcc"},
+      {"nvcc_in_german", "BUILD_NVCC_MISSING", "bash: nvcc: Kommando nicht gefunden."},
+      {"nvcc_in_chinese", "BUILD_NVCC_MISSING", "bash: nvcc：未找到命令"},
+      {"nvcc_of_cmake", "BUILD_NVCC_MISSING",
+       "  Failed to find nvcc.\n\n  Compiler requires the CUDA toolkit.  Please set the CUDAToolkit_ROOT\n  variable."},
+      {"oom_slurm_later", "BUILD_OOM",
+       "slurmstepd: error: Detected 1 oom_kill event in StepId=123.batch. Some of the step tasks have been OOM Killed.",
+       "--mem"},
+      {"oom_srun", "BUILD_OOM", "srun: error: nid001277: tasks 1-3: Out Of Memory"},
+      {"time_slurm", "JOB_OUT_OF_TIME",
+       "slurmstepd: error: *** JOB 123 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***", "--time"},
+      {"node_slurm", "JOB_NODE_FAILED",
+       "slurmstepd: error: *** JOB 123 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG "
+       "FOR DETAILS ***"},
+      {"old_gcc", "BUILD_HOST_COMPILER",
+       "RuntimeError: The current installed version of g++ (4.8.5) is less than the minimum required version by CUDA "
+       "12.1 (6.0.0). Please make sure to use an adequate version of g++ (>=6.0.0, <13.0)."},
+      {"new_gcc", "BUILD_HOST_COMPILER",
+       "RuntimeError: The current installed version of x86_64-linux-gnu-g++ (13.2.0) is greater than the maximum "
+       "required version by CUDA 11.8. Please make sure to use an adequate version of x86_64-linux-gnu-g++."},
+      {"no_cxx17", "BUILD_HOST_COMPILER", "g++: error: unrecognized command line option '-std=c++17'", "c++17"},
+      {"cmake_without_nvcc", "BUILD_NVCC_MISSING",
+       "CMake Error at CMakeLists.txt:12 (project):\n  No CMAKE_CUDA_COMPILER could be found."},
+      {"old_ptxas", "BUILD_ARCH_UNSUPPORTED_BY_NVCC",
+       "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "TRITON_PTXAS_PATH"},
+      {"no_libpython", "BUILD_HEADERS_MISSING", "/usr/bin/ld: cannot find -lpython3.10: No such file or directory",
+       "python3-dev"},
+      {"ninja_without_source", "BUILD_SOURCES_MISSING",
+       "ninja: error: '/x/csrc/flash_fwd.cu', needed by '/x/build/flash_fwd.o', missing and no known rule to make it"},
       {"disk", "DISK_FULL", "OSError: [Errno 28] No space left on device"},
       {"gnu", "BUILD_HOST_COMPILER",
        "/usr/local/cuda/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc versions later "
@@ -295,6 +396,34 @@ inline const std::vector<Case>& all() {
       {"driver", "DRIVER_TOO_OLD",
        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
        "driver"},
+      {"compat_on_a_small_gpu", "DRIVER_TOO_OLD",
+       "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on "
+       "non "
+       "supported HW",
+       "cuda/compat"},
+      {"no_fabric_manager", "DRIVER_MISSING",
+       "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+       "fabricmanager"},
+      {"driver_that_slept", "DRIVER_MISSING",
+       "UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment, "
+       "e.g. changing env variable CUDA_VISIBLE_DEVICES after program start.",
+       "nvidia_uvm"},
+      {"driver_not_loaded", "DRIVER_MISSING",
+       "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+       "driver is installed and running.",
+       "modprobe"},
+      {"docker_without_runtime", "DRIVER_MISSING",
+       "docker: Error response from daemon: Unknown runtime specified nvidia.", "nvidia-ctk"},
+      {"gpu_memory_of_cuda", "GPU_OUT_OF_MEMORY", "RuntimeError: CUDA error: out of memory"},
+      {"two_drivers", "DRIVER_MISSING",
+       "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.54", "reboot"},
+      {"docker_without_toolkit", "DRIVER_MISSING",
+       "docker: Error response from daemon: could not select device driver \"\" with capabilities: [[gpu]].",
+       "nvidia-ctk"},
+      {"driver_of_a_container", "DRIVER_TOO_OLD",
+       "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver to a "
+       "newer "
+       "version, or use an earlier cuda container"},
       {"no_gpu", "DRIVER_MISSING", "RuntimeError: Found no NVIDIA driver on your system. Please check"},
       {"ampere", "GPU_TOO_OLD", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."},
       {"dtype", "FLASH_ATTN_DTYPE", "RuntimeError: FlashAttention only support fp16 and bf16 data type", "bfloat16"},
@@ -369,6 +498,10 @@ inline const std::vector<NearMiss>& near_misses() {
       {"EXECUTABLE_STACK", "ld: warning: x.o: missing .note.GNU-stack section implies executable stack"},
       {"NUMPY_ABI", "this NumPy 2.0.1 was compiled using gcc 12"},
       {"WHEEL_VERSION_MISMATCH", "Requested flash-attn from file:///w/a.whl has a version of 2.6.3"},
+      {"WHEEL_REQUIRES_PYTHON", "Package 'networkx' requires another package: numpy not in the environment"},
+      {"JOB_OUT_OF_TIME", "slurmstepd: error: *** JOB 123 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***"},
+      {"JOB_NODE_FAILED",
+       "slurmstepd: error: *** JOB 123 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***"},
       {"WHEEL_TAG_PLATFORM", "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl is a supported wheel on this platform."},
       {"WHEEL_ARCHIVE", "Wheel 'flash-attn' located at /tmp/flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl is valid."},
       {"BUILD_CROSS_DEVICE_LINK", "OSError: [Errno 17] File exists: 'a.whl' -> '/tmp/b.whl'"},

@@ -367,6 +367,23 @@ TEST(Explain, AHintIsNoCause) {
   EXPECT_EQ(symptom.verdicts[0].severity, Severity::kWarning);
 }
 
+TEST(Explain, AConnectionThatWasTriedAgain) {
+  const std::string retry =
+      "WARNING: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError(\"Read timed out.\")': /x/\n";
+  const std::string done = "Successfully installed torch-2.8.0\n";
+  const Explanation well = explain(retry + retry + done);
+  EXPECT_FALSE(well.cause_found);
+  EXPECT_TRUE(well.success_seen);
+  for (const std::string& text :
+       {retry, done + retry, retry + done + "ERROR: HTTPSConnectionPool: Read timed out.\n"}) {
+    const Explanation broken = explain(text);
+    ASSERT_TRUE(broken.cause_found) << text;
+    EXPECT_EQ(broken.verdicts[0].code, "NETWORK");
+  }
+  // Of two that succeed, the later one counts too.
+  EXPECT_TRUE(explain(done + "flash-attn\nPrecompiled wheel not found. Building from source...\n" + done).success_seen);
+}
+
 TEST(Explain, TheTargetDecidesWhichAbi) {
   const char* text =
       "ImportError: x.so: undefined symbol: "
@@ -397,6 +414,27 @@ TEST(Explain, EveryRowIsInTheCatalogueAndHasACase) {
         for (const char* pattern : row.patterns) has_case |= find_pattern(text, pattern).has_value();
       EXPECT_TRUE(has_case) << row.code << " " << row.patterns[0];
     }
+}
+
+// A pattern that begins with a quotation mark or a blank has nothing that a search could look for.
+TEST(Explain, EveryPatternMatchesItsOwnWords) {
+  for (const auto rows : all_known_failures())
+    for (const KnownFailure& row : rows)
+      for (const std::string pattern : row.patterns) {
+        std::string words;
+        for (std::size_t i = 0; i < pattern.size(); ++i) {
+          if (pattern.compare(i, 3, "...") == 0) {
+            words += " and more ";
+            i += 2;
+          } else if (pattern[i] == '{' && pattern.find('}', i) != pattern.npos) {
+            i = pattern.find('}', i);
+            words += "word";
+          } else if (pattern[i] != '^' && pattern[i] != '$') {
+            words += pattern[i];
+          }
+        }
+        EXPECT_TRUE(find_pattern(read_log(words), pattern)) << row.code.text() << " " << pattern;
+      }
 }
 
 TEST(Explain, NothingThatATerminalObeysComesBack) {

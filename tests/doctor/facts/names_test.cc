@@ -4,6 +4,7 @@
 
 #include "doctor/facts/cpython_abi.h"
 #include "doctor/facts/mangled.h"
+#include "doctor/facts/release.h"
 #include "doctor/facts/tags.h"
 #include "doctor/read/metadata.h"
 #include "doctor/read/python/imports.h"
@@ -130,8 +131,9 @@ TEST(Tags, WheelNames) {
   EXPECT_EQ(name->tags.at(0).text(), "cp312-cp312-linux_x86_64");
   EXPECT_EQ(doctor::parse_wheel_name("a-1-py2.py3-none-any.whl")->tags.size(), 2u);
   EXPECT_EQ(doctor::parse_wheel_name("a-1-2b-py3-none-any.whl")->build, "2b");
-  for (const char* bad :
-       {"a-1-py3-none.whl", "a-1-py3-none-any.zip", "a-1-x-py3-none-any.whl", "a--py3-none-any.whl", ".whl", ""})
+  EXPECT_EQ(doctor::parse_wheel_name("A-1-CP312-abi3-Linux_x86_64.whl")->tags.at(0).text(), "cp312-abi3-linux_x86_64");
+  for (const char* bad : {"a-1-py3-none.whl", "a-1-py3-none-any.zip", "a-1-x-py3-none-any.whl", "a--py3-none-any.whl",
+                          ".whl", "", "a-1-py3-none-any (1).whl"})
     EXPECT_FALSE(doctor::parse_wheel_name(bad)) << bad;
 }
 
@@ -163,6 +165,13 @@ TEST(Tags, WhoAcceptsWhat) {
   EXPECT_TRUE(accepts("py3-none-manylinux2014_aarch64"));
   EXPECT_TRUE(accepts("py3-none-manylinux_2_17_aarch64"));
   target.machine = "x86_64";
+  // Up to 3.7 the ABI's name has an m.
+  target.python->version = parse_version("3.7.16");
+  EXPECT_TRUE(accepts("cp37-cp37m-linux_x86_64"));
+  EXPECT_FALSE(accepts("cp37-cp37-linux_x86_64"));
+  EXPECT_FALSE(accepts("cp36-cp36m-linux_x86_64"));
+  target.python->version = parse_version("3.12.4");
+  EXPECT_FALSE(accepts("cp312-cp312m-linux_x86_64"));
   target.python->free_threaded = true;
   EXPECT_FALSE(accepts("cp38-abi3-linux_x86_64"));
   EXPECT_TRUE(accepts("cp38-abi3t-linux_x86_64"));
@@ -188,6 +197,39 @@ TEST(Tags, ANightlyComesBeforeItsRelease) {
   }
   for (const char* release : {"2.9.0", "2.9.0+cu128", "2.9.0.post1", "2.9.0+cpu.cxx11.abi"})
     EXPECT_TRUE(doctor::satisfies(release, ">=2.9")) << release;
+}
+
+// As packaging.version.Version orders them.
+TEST(Tags, ReleasesInOrder) {
+  const char* ordered[] = {"1.0.dev0",  "1.0a1",  "1.0b2.dev1", "1.0b2",    "1.0rc1",
+                           "1.0",       "1.0+cu", "1.0+cu.1",   "1.0+1",    "1.0.post1.dev2",
+                           "1.0.post1", "1.1",    "1.10",       "2024.1.5", "1!0.5"};
+  for (std::size_t i = 0; i + 1 < std::size(ordered); ++i)
+    EXPECT_LT(*doctor::parse_release(ordered[i]), *doctor::parse_release(ordered[i + 1])) << ordered[i];
+  const std::pair<const char*, const char*> same[] = {{"1.0", "1.0.0"},          {"2024.01.05", "2024.1.5"},
+                                                      {"1.0-rc.1", "1.0rc1"},    {"1.0-1", "1.0.post1"},
+                                                      {"1.0_1", "1.0-1"},        {"v1.0", "1"},
+                                                      {"0!1.0", "1.0"},          {"1.0.dev", "1.0.dev0"},
+                                                      {"1.0alpha", "1.0a0"},     {"1.0+CU-12_a", "1.0+cu.12.a"},
+                                                      {"1.0.PREVIEW2", "1.0c2"}, {"odd_one", "odd+one"}};
+  for (const auto& [a, b] : same) EXPECT_TRUE(doctor::is_same_release(a, b)) << a << " " << b;
+  for (const char* odd :
+       {"", "v", "1.0x", "1.0+", "1.0a1b2", "1..0", "1.0-", "1.0.post1.post2", "1.0+a..b", "1.0-1-1", "!1"})
+    EXPECT_FALSE(doctor::parse_release(odd)) << odd;
+  EXPECT_FALSE(doctor::is_same_release("1.0", "1.0.post1"));
+}
+
+TEST(Tags, SpecifiersOfBuildsBeforeARelease) {
+  const char* nightly = "2.9.0.dev20250901+cu128";
+  for (const char* yes :
+       {">=2.9.0.dev20250801", ">=2.9.0.dev0,<3", "~=2.9.0.dev0", "<2.9.0a1", "===2.9.0.dev20250901+cu128"})
+    EXPECT_TRUE(doctor::satisfies(nightly, yes)) << yes;
+  for (const char* no : {">=2.9.0.dev20251001", ">=2.9.0a0", "<2.9.0.dev1", "===2.9.0", ">2.9.0.dev20250901"})
+    EXPECT_FALSE(doctor::satisfies(nightly, no)) << no;
+  EXPECT_TRUE(doctor::satisfies("2.9.0a0+50eac811a6.nv25.09", ">=2.9.0a0"));
+  EXPECT_FALSE(doctor::satisfies("2.8.0.post1", "<=2.8"));
+  EXPECT_FALSE(doctor::satisfies("2.8.0.post1", ">2.8"));
+  EXPECT_TRUE(doctor::satisfies("3.12.1", ">3.13 please"));  // pip warns, and goes on
 }
 
 TEST(Requirement, TakenApart) {

@@ -65,6 +65,16 @@ std::vector<Case> wheel_cases() {
   out.push_back({"WHEEL_METADATA", "METADATA is missing",
                  [] { return alone(wheel(pure(), [](auto& f) { f.erase(f.begin() + 1); })); },
                  [] { return alone(wheel(pure())); }});
+  out.push_back({"WHEEL_METADATA", "there is no .dist-info folder",
+                 [] { return alone(wheel(pure(), [](auto& f) { f.clear(); })); }, [] { return alone(wheel(pure())); }});
+  const auto made_by = [](const char* version) {
+    return alone(wheel(pure(), [=](auto& files) {
+      for (auto& file : files)
+        if (file.name.ends_with("/WHEEL")) file.bytes.replace(file.bytes.find("1.0"), 3, version);
+    }));
+  };
+  out.push_back(
+      {"WHEEL_METADATA", "its format is 2.0", [=] { return made_by("2.0"); }, [=] { return made_by("1.9"); }});
   out.push_back({"WHEEL_NO_EXTENSION", "No module named 'pkg_2_cuda'",
                  [=] {
                    return alone(wheel(parts([](auto& p) { p.files = {{"pkg/a.py", "import pkg_2_cuda\n"}}; })));
@@ -135,6 +145,10 @@ std::vector<Case> wheel_cases() {
        [=] { return alone(wheel(parts([](auto& p) { p.version = "1.0+cu12torch2.8", p.metadata_version = "1.0"; }))); },
        [=] { return alone(wheel(parts([](auto& p) { p.version = "1.0+CU12", p.metadata_version = "1.0+cu12"; }))); },
        Severity::kWarning});
+  out.push_back({"WHEEL_VERSION_MISMATCH", "METADATA says 1.0.1",
+                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "1.0.1"; }))); },
+                 [=] { return alone(wheel(parts([](auto& p) { p.metadata_version = "v1.0.0"; }))); },
+                 Severity::kWarning});
   out.push_back({"WHEEL_REQUIRES_PYTHON", "3.12.4 not in '<3.12'",
                  [=] { return on_node(wheel(parts([](auto& p) { p.more_metadata = "Requires-Python: <3.12\n"; }))); },
                  [=] { return on_node(wheel(parts([](auto& p) { p.more_metadata = "Requires-Python: >=3.9\n"; }))); }});
@@ -167,6 +181,15 @@ std::vector<Case> wheel_cases() {
   out.push_back({"RECORD_BAD", "another sha256",
                  [] { return alone(wheel(pure(), [](auto& f) { f[0].bytes = "x = 2\n"; })); },
                  [] { return alone(wheel(pure())); }});
+  // With the padding of base64, which the format does without.
+  out.push_back({"RECORD_BAD", "another sha256",
+                 [] { return alone(wheel(pure(), [](auto& f) { f[0].bytes = "x = 2\n"; })); },
+                 [] {
+                   return alone(wheel(pure(), [](auto& f) {
+                     std::string& record = f.back().bytes;
+                     record.insert(record.find(',', record.find(',') + 1), "=");
+                   }));
+                 }});
   out.push_back({"RECORD_BAD", "is listed and not there",
                  [] { return alone(wheel(pure(), [](auto& f) { f.erase(f.begin()); })); },
                  [] { return alone(wheel(pure())); }});
@@ -192,6 +215,16 @@ std::vector<Case> loader_cases() {
                                                                                           std::string(20, '\0'))));
                  },
                  [] { return alone(module({})); }});
+  for (const auto& [bytes, words] :
+       {std::pair{"", ": file too short"},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0123456789\nsize 12\n", ": invalid ELF header"}})
+    out.push_back({"ELF_DAMAGED", words,
+                   [=] {
+                     fixtures::TempFolder folder;
+                     const std::string path = folder / "m.cpython-312-x86_64-linux-gnu.so";
+                     return alone(doctor::inspect(fixtures::write_file(path, bytes)));
+                   },
+                   [] { return alone(module({})); }});
   out.push_back({"ELF_MACHINE", "for aarch64", [] { return on_node(module({}, "m.so", "aarch64")); },
                  [] { return on_node(module({}, "m.so")); }});
   const auto of_32_bits = [](const char* folder) {
@@ -299,6 +332,21 @@ std::vector<Case> loader_cases() {
                  packed("2.31", 0, false)});
   out.push_back({"PACKED_RELOCATIONS", "stay as they are", packed("2.34", 8, false),
                  packed("2.34", 8, false, "GLIBC_ABI_DT_RELR")});
+  // As qemu with a Nehalem and a Haswell shows it.
+  const auto leveled = [](std::vector<std::string> hwcaps, const char* glibc) {
+    return [=] {
+      Inspection i = module({});
+      i.binaries[0].elf.cpu_level = 3;
+      return on_node(i, [&](Node& node) {
+        node.target.loader.hwcaps = hwcaps;
+        node.target.libc_version = parse_version(glibc);
+      });
+    };
+  };
+  out.push_back({"ELF_MACHINE", "gnu.so: CPU ISA level is lower than required", leveled({"x86-64-v2"}, "2.36"),
+                 leveled({"x86-64-v3", "x86-64-v2"}, "2.36")});
+  out.push_back({"ELF_MACHINE", "compiled for processors of x86-64-v3", leveled({"x86-64-v2"}, "2.33"),
+                 leveled({"x86-64-v2"}, "2.32")});
   out.push_back({"NO_DLOPEN", "ImportError: libodd.so.1: shared object cannot be dlopen()ed", not_later(""),
                  not_later("/lib/libodd.so.1")});
   // Linked for pages of 4 KiB, on kernels with 64 KiB and with 4 KiB, by the words of newer and of older loaders.

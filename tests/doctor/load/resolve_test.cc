@@ -186,6 +186,43 @@ TEST(Resolve, RunpathIsNotInherited) {
   world().expect_truth(at + "/runpath.so", "libinner.so: cannot open");
   compile(at + "/rpath.so", source, flags + "-Wl,--disable-new-dtags");
   world().expect_truth(at + "/rpath.so", "");
+  // A RUNPATH without a folder, as `patchelf --set-rpath ''` leaves it, is one all the same.
+  compile(at + "/deep/libouter.so", "int inner(void); int outer(void) { return inner(); }",
+          std::string(kLibrary) + "libinner.so -Wl,-soname,libouter.so -Wl,--enable-new-dtags,-rpath,/nowhere");
+  std::string emptied = fixtures::read_file(at + "/deep/libouter.so");
+  emptied.replace(emptied.find("/nowhere"), 8, 8, '\0');
+  fixtures::write_file(at + "/deep/libouter.so", emptied);
+  world().target.libraries = doctor::disk_libraries();
+  world().expect_truth(at + "/rpath.so", "libinner.so: cannot open");
+}
+
+// $LIB is a name that differs between distributions: both folders are there, the loader looks into one.
+TEST(Resolve, LibInTheSearchPath) {
+  const std::string at = world().folder / "lib_token", dep = "int dep(void) { return 1; }";
+  const std::string soname = std::string(kLibrary) + "-Wl,-soname,libdep.so.1",
+                    uses = "int dep(void); int f(void) { return dep(); }";
+  const std::string own = fixtures::output_of("ldd " + world().program +
+                                              " | sed -n 's/.*=> \\(\\/usr\\)*\\/\\(.*\\)\\/libc.so.6 .*/\\2/p'");
+  compile(at + "/" + own + "/libdep.so.1", dep, soname);
+  compile(at + "/a.so", uses, std::string(kLibrary) + own + "/libdep.so.1 -Wl,-rpath,'$ORIGIN/$LIB'");
+  compile(at + "/b.so", uses, std::string(kLibrary) + own + "/libdep.so.1 -Wl,-rpath,'$ORIGIN/${LIB}x'");
+  world().expect_truth(at + "/a.so", "");
+  world().expect_truth(at + "/b.so", "libdep.so.1: cannot open");
+}
+
+// Linked with -z nodefaultlib: the folders of the system count for nothing, but for what is loaded already.
+TEST(Resolve, SystemFoldersThatDoNotCount) {
+  World& world = ::world();
+  const std::string at = world.folder / "nodefaultlib";
+  const std::string flags = "-shared -fPIC -nostdlib -Wl,--no-as-needed -lc ";
+  const std::string folder = world.target.loader.default_folders[0];
+  compile(at + "/a.so", "void f(void) {}", flags + folder + "/libutil.so.1");
+  compile(at + "/b.so", "void f(void) {}", flags + folder + "/libutil.so.1 -Wl,-z,nodefaultlib");
+  world.expect_truth(at + "/a.so", "");
+  world.expect_truth(at + "/b.so", "libutil.so.1: cannot open");
+  world.target.loader.cache = {{"libutil.so.1", folder + "/libutil.so.1"}};
+  world.expect_truth(at + "/b.so", "libutil.so.1: cannot open");
+  world.target.loader.cache.clear();
 }
 
 TEST(Resolve, VersionsMissing) {
@@ -207,6 +244,25 @@ TEST(Resolve, VersionsMissing) {
   versioned(at + "/libcudart.so.12", "libcudart.so.12 { global: one; local: *; };", "libcudart.so.12");
   world().target.libraries = doctor::disk_libraries();
   world().expect_truth(at + "/cuda.so", "undefined symbol: two, version libcudart.so.12");
+}
+
+// Who asks for no version gets the default one, or else the first of the library, even where that is kept for old
+// programs.
+TEST(Resolve, VersionsThatNobodyAskedFor) {
+  const std::string at = world().folder / "unversioned";
+  compile(at + "/libdep.so.1", "int old(void) { return 1; }", std::string(kLibrary) + "-Wl,-soname,libdep.so.1");
+  compile(at + "/a.so", "int old(void); int f(void) { return old(); }",
+          std::string(kLibrary) + "libdep.so.1 -Wl,-rpath,'$ORIGIN'");
+  for (const std::string version : {"ODD_1", "ODD_2"}) {
+    fixtures::write_file(at + "/s.map", "ODD_1 { global: one; }; ODD_2 { global: two; } ODD_1;");
+    compile(at + "/libdep.so.1",
+            "int one(void) { return 1; } int two(void) { return 2; } int inner(void) { return 3; }\n"
+            "__asm__(\".symver inner,old@" +
+                version + "\");",
+            std::string(kLibrary) + "-Wl,-soname,libdep.so.1 -Wl,--version-script=" + at + "/s.map");
+    world().target.libraries = doctor::disk_libraries();
+    world().expect_truth(at + "/a.so", version == "ODD_1" ? "" : "undefined symbol: old");
+  }
 }
 
 // A library that lost its versions serves if it has a table of them, for those that it asks of others. Without that

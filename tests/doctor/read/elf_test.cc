@@ -91,6 +91,24 @@ TEST(Elf, ReadsWhatTheLoaderReads) {
   EXPECT_EQ(doctor::machine_name(library), fixtures::output_of("uname -m"));
 }
 
+// What `-z x86-64-v3` leaves in the header.
+TEST(Elf, LevelOfTheProcessor) {
+#if defined(__x86_64__)
+  TempFolder folder;
+  const std::string flags = "-shared -fPIC -nostdlib ";
+  fixtures::compile(folder / "plain.so", "void f(void) {}", flags);
+  EXPECT_EQ(parse(fixtures::read_file(folder / "plain.so")).cpu_level, 0);
+  if (fixtures::output_of("ld --help").find("-z x86-64-") == std::string::npos)
+    GTEST_SKIP() << "the linker here knows no levels";
+  for (const int level : {2, 3, 4}) {
+    fixtures::compile(folder / "level.so", "void f(void) {}", flags + "-Wl,-z,x86-64-v" + std::to_string(level));
+    EXPECT_EQ(parse(fixtures::read_file(folder / "level.so")).cpu_level, level);
+  }
+#else
+  GTEST_SKIP() << "levels are of x86-64";
+#endif
+}
+
 TEST(Elf, NeedsNoSectionHeaders) {
   std::string bytes = compiled().bytes;
   std::memset(bytes.data() + offsetof(Elf64_Ehdr, e_shoff), 0, 8);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "doctor/read/elf/elf_reader.h"
@@ -170,6 +171,7 @@ void ElfReader::read_dynamic() {
   constexpr uint64_t kPie = 0x08000000;  // DF_1_PIE, which older elf.h have not
   elf_.is_program = (dynamic(DT_FLAGS_1) & kPie) != 0;
   elf_.refuses_dlopen = (dynamic(DT_FLAGS_1) & DF_1_NOOPEN) != 0;
+  elf_.shuns_defaults = (dynamic(DT_FLAGS_1) & DF_1_NODEFLIB) != 0;
   constexpr int64_t kRelr = 36, kRelrBytes = 35;  // DT_RELR and DT_RELRSZ, which older elf.h have not
   if (dynamic_.count(kRelr)) elf_.packed_relocations = dynamic(kRelrBytes);
   elf_.text_relocations = dynamic_.count(DT_TEXTREL) || (dynamic(DT_FLAGS) & DF_TEXTREL);
@@ -222,6 +224,21 @@ void ElfReader::name_libraries() {
   if (dynamic_.count(DT_SONAME)) elf_.soname = name(dynamic(DT_SONAME), "the library itself");
   if (dynamic_.count(DT_RPATH)) elf_.rpath = name(dynamic(DT_RPATH), "the run path");
   if (dynamic_.count(DT_RUNPATH)) elf_.runpath = name(dynamic(DT_RUNPATH), "the run path");
+  elf_.has_empty_runpath = dynamic_.count(DT_RUNPATH) && elf_.runpath.empty();
+}
+
+// Pairs of a kind and its data: among them the levels of x86-64 that the file asks for, each a bit.
+void ElfReader::read_properties(std::span<const uint8_t> properties) {
+  constexpr uint64_t kLevelsNeeded = 0xc0008002;  // GNU_PROPERTY_X86_ISA_1_NEEDED, which older elf.h have not
+  const std::size_t align = format_.is_64 ? 8 : 4;
+  for (std::size_t at = 0; at + 8 <= properties.size();) {
+    const ElfFields f(properties.subspan(at), format_);
+    const uint64_t kind = f.read(0, 4), bytes = f.read(4, 4);
+    if (bytes > properties.size() - at - 8) return;
+    if (kind == kLevelsNeeded && bytes == 4 && elf_.machine == EM_X86_64)
+      elf_.cpu_level = std::bit_width(uint32_t(f.read(8, 4) & 0xf));
+    at += 8 + (bytes + align - 1) / align * align;
+  }
 }
 
 void ElfReader::read_notes() {
@@ -236,6 +253,8 @@ void ElfReader::read_notes() {
       if (type == NT_GNU_BUILD_ID && name_bytes == 4 && std::memcmp(raw.data() + at + 12, "GNU", 4) == 0 && bytes <= 64)
         for (uint64_t i = 0; i < bytes; ++i)
           for (const int shift : {4, 0}) elf_.build_id += "0123456789abcdef"[raw[data + i] >> shift & 15];
+      if (type == NT_GNU_PROPERTY_TYPE_0 && name_bytes == 4 && std::memcmp(raw.data() + at + 12, "GNU", 4) == 0)
+        read_properties(std::span(raw).subspan(data, bytes));
       at = data + (bytes + 3) / 4 * 4;
     }
   }

@@ -72,7 +72,9 @@ struct ElfFile {
   bool is_program = false;      // position-independent, and meant to be started (DF_1_PIE)
   bool has_segments = true;     // something that would be loaded (PT_LOAD)
   bool refuses_dlopen = false;  // linked to be loaded with a program, not later (DF_1_NOOPEN)
+  bool shuns_defaults = false;  // the system's folders do not count for what it needs (DF_1_NODEFLIB)
   std::string_view interpreter, soname, rpath, runpath;
+  bool has_empty_runpath = false;          // DT_RUNPATH without a folder, which still stands before any DT_RPATH
   std::vector<std::string_view> needed;    // in order
   std::vector<VersionNeed> version_needs;  // in the order the loader checks them
   std::vector<std::string_view> version_definitions;
@@ -85,6 +87,7 @@ struct ElfFile {
   std::vector<ThreadUse> thread_uses;  // each once
   bool bind_now = false, text_relocations = false, executable_stack = false;
   bool says_nothing_of_stack = false;  // no PT_GNU_STACK
+  int cpu_level = 0;                   // 3: it asks for a processor of x86-64-v3; 0: for none
   std::vector<ElfSection> sections;    // empty if the headers were stripped
   std::string build_id;                // hex
   std::vector<std::string> problems;   // what was cut off, inconsistent or over a limit; the rest still stands

@@ -55,6 +55,7 @@ class ElfReader {
   void own_strings();
   void name_libraries();
   void read_notes();
+  void read_properties(std::span<const uint8_t> properties);
 
   void read_needed_versions();
   void read_defined_versions();
