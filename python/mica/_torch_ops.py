@@ -14,6 +14,7 @@ from . import _tensors
 from ._caller import lse_shape, output_dtype
 from ._describe import options
 from ._flops import register_flops
+from ._inductor import know_where_views_begin
 from ._pairs import capacity, check_pairs_of
 from ._shapes import check_by_shapes
 from .errors import Unsupported
@@ -111,6 +112,7 @@ def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any) -> Tup
 
 
 def _append_fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+    know_where_views_begin()
     check_by_shapes(q, k_cache, v_cache, _named((*APPEND_TENSORS, *TENSORS), rest))
     return _outputs(q, v_cache, rest[-1])
 
