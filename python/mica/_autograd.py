@@ -82,7 +82,8 @@ def final(gradient: Tensor, *sources: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return gradient
     if _torch_ops.stand_for_several(gradient):
-        raise Unsupported("attention has no second derivative, want create_graph=False for gradients that come several at a time")
+        raise Unsupported("attention has no second derivative, want create_graph=False for gradients that come several "
+                          "at a time")
     made: Tensor = Final.apply(gradient, *sources)
     return made
 

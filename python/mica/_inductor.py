@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a view begins that an operator writes, under Inductor with shapes that vary.
 
-PyTorch asks the graph for it (aten.sym_storage_offset), and Inductor up to 2.15 at least has no rule for that: it asks a tensor
-of its own, which begins at 0. Then new keys for cache[layer] went to the first layer (pytorch#198068). What is missing is
-registered here, as Inductor has it for sizes and strides; one that has the rule keeps its own.
+PyTorch asks the graph for it (aten.sym_storage_offset), and Inductor up to 2.15 at least has no rule for that: it asks
+a tensor of its own, which begins at 0. Then new keys for cache[layer] went to the first layer (pytorch#198068). What is
+missing is registered here, as Inductor has it for sizes and strides; one that has the rule keeps its own.
 """
 
 import sys

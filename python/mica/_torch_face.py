@@ -441,8 +441,8 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
             if not isinstance(cache, Tensor):
                 refuse_unwritable(name, cache)
                 if is_numpy(cache) and not has_strides_of_torch(cache):
-                    raise InvalidArgument(f"{name}.strides is {cache.strides}, want multiples of {cache.dtype.itemsize} bytes, none "
-                                          "below 0: a copy would be written")
+                    raise InvalidArgument(f"{name}.strides is {cache.strides}, want multiples of "
+                                          f"{cache.dtype.itemsize} bytes, none below 0: a copy would be written")
     beside: Tuple[Any, ...] = () if qv is None else (qv,)  # of the cache, or of q
     if qv is not None and (k_prefix is not None or v_prefix is not None):
         raise InvalidArgument("k_prefix is given with qv, want None")

@@ -141,7 +141,7 @@ def _backward(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Ten
 
 
 def stand_for_several(*gradients: Optional[Tensor]) -> bool:
-    """Whether gradients come several at a time (is_grads_batched, jacobian(vectorize=True), vmap): they have no memory then."""
+    """Whether gradients come several at a time (is_grads_batched, jacobian(vectorize=True), vmap), without memory."""
     if not AVAILABLE or torch.compiler.is_compiling():
         return False
     return bool(_transforms()) or any(map(_is_batched, gradients))
@@ -149,10 +149,11 @@ def stand_for_several(*gradients: Optional[Tensor]) -> bool:
 
 def backward_by_op(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
                    needs: Sequence[bool], **named: Any) -> Tuple[Tensor, ...]:
-    """_tensors.backward as the op, which torch.func calls for one gradient after the other. Empty where there is no need."""
+    """_tensors.backward as the op, which torch calls for one gradient after the other. Empty where there is no need."""
     tensors = [named.get(name) for name in BACKWARD_TENSORS]
     numbers = [named.get(name, getattr(options(), name)) for name in NUMBER_NAMES]
-    made: Tuple[Tensor, ...] = torch.ops.mica.attention_backward(d_o, d_lse, q, k, v, o, lse, *tensors, *numbers, list(needs))
+    backward = torch.ops.mica.attention_backward
+    made: Tuple[Tensor, ...] = backward(d_o, d_lse, q, k, v, o, lse, *tensors, *numbers, list(needs))
     return made
 
 

@@ -100,8 +100,9 @@ def _gradients(ctx, dout):
     q, k, v = _unpack(a, b, c)
     if stand_for_several(dout):
         dq, dk, dv, *_ = backward_by_op(
-            dout, None, q, k, v, out, lse, (True, True, True, False, False), dropout=p, deterministic=deterministic, alibi=alibi,
-            cu_seqlens_q=_native.vector(cu_q), cu_seqlens_k=_native.vector(cu_k), rng_state=rng_state if p > 0.0 else None,
+            dout, None, q, k, v, out, lse, (True, True, True, False, False), dropout=p, deterministic=deterministic,
+            alibi=alibi, cu_seqlens_q=_native.vector(cu_q), cu_seqlens_k=_native.vector(cu_k),
+            rng_state=rng_state if p > 0.0 else None,
             **_native.numbers_of(scale, causal, left, right, softcap),
         )
         if c is not None:

@@ -261,8 +261,8 @@ class Deterministic(torch.autograd.Function):
                 _, _, scale, causal, window, softcap, _, chunk = ctx.numbers
                 named = dict(zip(("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"), map(vector, sequences)))
                 made = _torch_ops.backward_by_op(
-                    dout, None, q, k, v, out, lse, (True, True, True, False, False), chunk=chunk, deterministic=True, **named,
-                    **numbers_of(scale, causal, *window, softcap))[:3]
+                    dout, None, q, k, v, out, lse, (True, True, True, False, False), chunk=chunk, deterministic=True,
+                    **named, **numbers_of(scale, causal, *window, softcap))[:3]
             else:
                 made = backward(dout, q, k, v, out, lse, None, None, None, *sequences, *ctx.numbers)
         return (*(final(gradient, q, k, v, dout) for gradient in made), *(None,) * 11)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of gradients, and several at a time. The drop-ins have no second derivative, and say so: a penalty on a gradient would
-else count for nothing."""
+"""Gradients of gradients, and several at a time. The drop-ins have no second derivative, and say so: a penalty on a
+gradient would else count for nothing."""
 
 import pytest
 

@@ -54,8 +54,8 @@ class _InPlaceRotary(torch.autograd.Function):
 
 
 def _turn_in_place(x: Tensor, parts: Callable, tables: Tuple, options: dict) -> Tensor:
-    """x, of which these parts are turned. Where a graph is exported and under torch.func's transforms by operations in place,
-    since x.data is a tensor of its own there, and no part of the graph."""
+    """x, of which these parts are turned. Where a graph is exported and under torch.func's transforms by operations in
+    place, since x.data is a tensor of its own there, and no part of the graph."""
     if not (is_exporting() or is_transformed()):
         return _InPlaceRotary.apply(x, parts, tables, options)
     for part, (cos, sin) in zip(parts(x), tables):
