@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
-from . import _abi
+from . import _abi, _torch_ops
 from ._caller import Caller, caller
 from ._describe import BINDINGS, Options, options as make_options
 from ._recent import Recent
@@ -49,6 +49,11 @@ def _gradients(ctx: Any, options: Options, middle: Tuple[str, ...], needs: Tuple
     options = _backward_options(options, torch.are_deterministic_algorithms_enabled())
     if d_o is None:
         d_o = torch.zeros_like(o)
+    if _torch_ops.stand_for_several(d_o, d_lse):
+        named = {name: getattr(options, name) for name in _torch_ops.NUMBER_NAMES}
+        named.update(zip(("mask" if name == "boolean_mask" else name for name in middle), others))
+        made = _torch_ops.backward_by_op(d_o, d_lse, q, k, v, o, lse, needs, **named)
+        return [gradient if need else None for gradient, need in zip(made, needs)]
     last = () if d_lse is None else (d_lse,)
     try:
         made = call(options, q, k, v, o, lse, *others, d_o, *last)
@@ -74,7 +79,13 @@ class Final(Function):
 
 def final(gradient: Tensor, *sources: Tensor) -> Tensor:
     """With create_graph a second derivative may be asked for. There is none, and it must not be silently 0."""
-    return Final.apply(gradient, *sources) if torch.is_grad_enabled() else gradient
+    if not torch.is_grad_enabled():
+        return gradient
+    if _torch_ops.stand_for_several(gradient):
+        raise Unsupported("attention has no second derivative, want create_graph=False for gradients that come several "
+                          "at a time")
+    made: Tensor = Final.apply(gradient, *sources)
+    return made
 
 
 def _backward_of(ctx: Any, options: Options, middle: Tuple[str, ...], needs: Tuple[bool, ...],
@@ -85,7 +96,7 @@ def _backward_of(ctx: Any, options: Options, middle: Tuple[str, ...], needs: Tup
     with torch.no_grad():
         results = _gradients(ctx, options, middle, needs, *given)
     sources = (*ctx.saved_tensors, *(g for g in given if g is not None))
-    return [result if result is None else Final.apply(result, *sources) for result in results]
+    return [result if result is None else final(result, *sources) for result in results]
 
 
 class AttendPlain(Function):

@@ -57,6 +57,11 @@ def native(name: str, array: Any) -> Any:
     return array if not is_numpy(array) or array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
+def has_strides_of_torch(array: Any) -> bool:
+    """Of a NumPy array: torch's strides count whole elements, and run forwards."""
+    return all(step >= 0 and step % array.dtype.itemsize == 0 for step in array.strides)
+
+
 def _locate_numpy(name: str, array: Any) -> Located:
     refuse_masked(name, array)
     if not array.dtype.isnative:

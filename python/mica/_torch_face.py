@@ -18,7 +18,7 @@ from ._arguments import integer, normalise, numbers, numbers_of_packed, window_o
 from ._autograd import attend, attend_plain, plain_forward
 from ._caller import Caller, Key, caller
 from ._describe import CALLED, ROWS, Options, packed_hint
-from ._dlpack import native, refuse_masked, refuse_unwritable
+from ._dlpack import has_strides_of_torch, is_numpy, native, refuse_masked, refuse_unwritable
 from ._recent import Recent, recent_calls, remember, with_other_shapes
 from ._messages import of_a_cache
 from ._packed import clear_outside
@@ -59,7 +59,8 @@ def as_tensor(name: str, value: Any, q: Tensor) -> Tensor:
         return value
     if hasattr(value, "__dlpack__"):
         refuse_masked(name, value)
-        return torch.from_dlpack(native(name, value))
+        value = native(name, value)
+        return torch.from_dlpack(value if not is_numpy(value) or has_strides_of_torch(value) else value.copy())
     name = {"boolean_mask": "mask", "k_new": "k", "v_new": "v"}.get(name, name)
     what = "None" if value is None else f"a {type(value).__name__}"
     raise TypeError(f"{name} is {what}, want a torch.Tensor (as q is)")
@@ -439,6 +440,9 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             if not isinstance(cache, Tensor):
                 refuse_unwritable(name, cache)
+                if is_numpy(cache) and not has_strides_of_torch(cache):
+                    raise InvalidArgument(f"{name}.strides is {cache.strides}, want multiples of "
+                                          f"{cache.dtype.itemsize} bytes, none below 0: a copy would be written")
     beside: Tuple[Any, ...] = () if qv is None else (qv,)  # of the cache, or of q
     if qv is not None and (k_prefix is not None or v_prefix is not None):
         raise InvalidArgument("k_prefix is given with qv, want None")

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from . import _tensors
 from ._caller import lse_shape, output_dtype
+from ._describe import options
 from ._flops import register_flops
+from ._inductor import know_where_views_begin
 from ._pairs import capacity, check_pairs_of
 from ._shapes import check_by_shapes
 from .errors import Unsupported
@@ -29,6 +31,19 @@ NUMBERS = (("int", "causal"), ("int", "diagonal"), ("int", "window_left"), ("int
            ("bool", "batch_invariant"), ("bool", "rotary_interleaved"), ("SymInt", "max_seqlen_q"),
            ("SymInt", "max_seqlen_k"))
 NUMBER_NAMES = tuple(name for _, name in NUMBERS)
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
+_of_older_vmap = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", _never)
+
+
+def _is_batched(gradient: Optional[Tensor]) -> bool:
+    """By the vmap of autograd's own, which is no transform of torch.func."""
+    return gradient is not None and bool(_of_older_vmap(gradient))
 
 
 def _schema(tensors: Sequence[str]) -> str:
@@ -97,6 +112,7 @@ def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any) -> Tup
 
 
 def _append_fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+    know_where_views_begin()
     check_by_shapes(q, k_cache, v_cache, _named((*APPEND_TENSORS, *TENSORS), rest))
     return _outputs(q, v_cache, rest[-1])
 
@@ -121,6 +137,23 @@ def _backward(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Ten
     d_lse = None if d_lse is None else d_lse.resolve_neg()
     dense = _tensors.dense
     _tensors.backward(dense(d_o), dense(q), dense(k), dense(v), dense(o), lse, d_lse=d_lse, **wanted, **named)
+    return made
+
+
+def stand_for_several(*gradients: Optional[Tensor]) -> bool:
+    """Whether gradients come several at a time (is_grads_batched, jacobian(vectorize=True), vmap), without memory."""
+    if not AVAILABLE or torch.compiler.is_compiling():
+        return False
+    return bool(_transforms()) or any(map(_is_batched, gradients))
+
+
+def backward_by_op(d_o: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
+                   needs: Sequence[bool], **named: Any) -> Tuple[Tensor, ...]:
+    """_tensors.backward as the op, which torch calls for one gradient after the other. Empty where there is no need."""
+    tensors = [named.get(name) for name in BACKWARD_TENSORS]
+    numbers = [named.get(name, getattr(options(), name)) for name in NUMBER_NAMES]
+    backward = torch.ops.mica.attention_backward
+    made: Tuple[Tensor, ...] = backward(d_o, d_lse, q, k, v, o, lse, *tensors, *numbers, list(needs))
     return made
 
 

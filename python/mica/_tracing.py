@@ -28,6 +28,7 @@ _transforms = getattr(torch._C, "_are_functorch_transforms_active", _never)
 is_dynamo_tracing = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling) if _torch_ops.AVAILABLE else _never
 
 
+is_exporting = getattr(torch.compiler, "is_exporting", _never) if _torch_ops.AVAILABLE else _never
 is_profiled = getattr(torch._C._autograd, "_profiler_enabled", _never)
 is_jit_tracing = getattr(torch._C, "_get_tracing_state", _never)
 _PLAIN = (Tensor, Parameter)

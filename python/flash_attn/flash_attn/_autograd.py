@@ -6,6 +6,7 @@ from typing import Optional, Tuple, Union
 import mica
 import torch
 from mica._autograd import final
+from mica._torch_ops import backward_by_op, stand_for_several
 from mica._tracing import has_forward_mode, refuse_forward_mode, refuse_slopes
 from torch import Tensor
 
@@ -96,9 +97,19 @@ def _gradients(ctx, dout):
     a, b, c, out, lse, rng_state, alibi, cu_q, cu_k = ctx.saved_tensors
     p, scale, causal, left, right, softcap, deterministic = ctx.options
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    q, k, v = _unpack(a, b, c)
+    if stand_for_several(dout):
+        dq, dk, dv, *_ = backward_by_op(
+            dout, None, q, k, v, out, lse, (True, True, True, False, False), dropout=p, deterministic=deterministic,
+            alibi=alibi, cu_seqlens_q=_native.vector(cu_q), cu_seqlens_k=_native.vector(cu_k),
+            rng_state=rng_state if p > 0.0 else None,
+            **_native.numbers_of(scale, causal, left, right, softcap),
+        )
+        if c is not None:
+            return dq, dk, dv
+        return (torch.stack((dq, dk, dv), -3), None, None) if b is None else (dq, torch.stack((dk, dv), -3), None)
     grads = tuple(None if x is None else torch.empty_like(x) for x in (a, b, c))
     dq, dk, dv = _unpack(*grads)
-    q, k, v = _unpack(a, b, c)
     if _ops.is_traced(q):
         if cu_q is None:
             torch.ops.flash_attn._flash_attn_backward(

@@ -4,6 +4,7 @@ from typing import Optional, Tuple, Union
 
 import mica
 import torch
+from mica._inductor import know_where_views_begin
 from mica._torch_face import attention_with_cache_again
 from mica._tracing import has_forward_mode, refuse_forward_mode
 from torch import Tensor
@@ -47,6 +48,7 @@ if _ops.HAS_OPERATORS:
 
     @torch.library.register_fake("flash_attn::_flash_attn_with_kvcache")
     def _fake(q, k_cache, v_cache, *_args, **_kwargs):
+        know_where_views_begin()
         batch, seqlen_q, heads, _ = q.shape
         lse = q.new_empty((batch, heads, seqlen_q), dtype=torch.float32)
         return q.new_empty((batch, seqlen_q, heads, v_cache.shape[-1])), lse

@@ -9,6 +9,7 @@ from typing import Callable, Optional, Tuple
 
 import torch
 from mica import _tracing
+from mica._inductor import know_where_views_begin
 from torch import Tensor
 
 from . import _native
@@ -76,6 +77,7 @@ def _fake_varlen_forward(q, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, return_
 
 
 def _fake_backward(q, **_):
+    know_where_views_begin()
     *batch, seqlen_q, heads, _ = q.shape
     return q.new_empty((*batch, heads, _native.round_multiple(seqlen_q, 128)), dtype=torch.float32)
 

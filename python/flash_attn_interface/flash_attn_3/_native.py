@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from flash_attn._native import dense_rows, hint, numbers_of, vector
-from mica import _tensors, _tracing
+from mica import _tensors, _torch_ops, _tracing
 from mica._autograd import final
 from torch import Tensor
 
@@ -257,5 +257,12 @@ class Deterministic(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor, _dlse: Any) -> Tuple[Any, ...]:
         q, k, v, out, lse, *sequences = ctx.saved_tensors
         with torch.no_grad():
-            made = backward(dout, q, k, v, out, lse, None, None, None, *sequences, *ctx.numbers)
+            if _torch_ops.stand_for_several(dout):
+                _, _, scale, causal, window, softcap, _, chunk = ctx.numbers
+                named = dict(zip(("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"), map(vector, sequences)))
+                made = _torch_ops.backward_by_op(
+                    dout, None, q, k, v, out, lse, (True, True, True, False, False), chunk=chunk, deterministic=True,
+                    **named, **numbers_of(scale, causal, *window, softcap))[:3]
+            else:
+                made = backward(dout, q, k, v, out, lse, None, None, None, *sequences, *ctx.numbers)
         return (*(final(gradient, q, k, v, dout) for gradient in made), *(None,) * 11)

@@ -138,8 +138,8 @@ def _textbook(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Optional[T
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -float("inf"))
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -float("inf")) if attn_mask.dtype == torch.bool else scores + attn_mask
-    lse = torch.logsumexp(scores, -1)
-    return torch.exp(scores - lse.masked_fill(lse == -float("inf"), 0.0).unsqueeze(-1)), lse
+    lse = torch.logsumexp(scores, -1)  # of scores near the type's least number it lacks the count of keys
+    return torch.softmax(scores, -1).masked_fill((lse == -float("inf")).unsqueeze(-1), 0.0), lse
 
 
 def _wants_textbook(query: Tensor) -> bool:

@@ -115,6 +115,24 @@ def test_big_endian_arrays_beside_tensors_are_converted():
     np.testing.assert_array_equal(mica.attention_varlen(packed, packed, packed, cu, cu), want)
 
 
+def test_arrays_beside_tensors_may_run_backwards():
+    q, k = torch_too(Q, K)
+    bias = np.linspace(-1, 1, 6 * 9, dtype=np.float32).reshape(6, 9)
+    want = mica.attention(q, k.flip(1), k, bias=torch_too(bias)[0].flip(0, 1))
+    np.testing.assert_array_equal(mica.attention(q, K[:, ::-1], K, bias=bias[::-1, ::-1]), want)
+    within = np.zeros(9, [("sink", "f4"), ("other", "u1")])["sink"][:q.shape[2]]  # of 5 bytes each
+    want = mica.attention(q, k, k, sinks=torch_too(within.copy())[0])
+    np.testing.assert_array_equal(mica.attention(q, k, k, sinks=within), want)
+    caches, new = [K.copy()[:, ::-1], K.copy()], k[:, :1] + 1
+    for which, k_cache, v_cache in (("k_cache", *caches), ("v_cache", *caches[::-1])):
+        for _ in range(2):
+            said = rf"^{which}.strides is \(.*\), want multiples of 4 bytes, none below 0"
+            with pytest.raises(ValueError, match=said):
+                mica.attention_with_cache(q[:, :1], k_cache, v_cache, k=new, v=new, cache_seqlens=3)
+    np.testing.assert_array_equal(mica.attention_with_cache(q[:, :1], *caches, cache_seqlens=3),
+                                  mica.attention_with_cache(q[:, :1], k.flip(1), k, cache_seqlens=3))
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("name", ["mask", "bias"])
 def test_a_mask_or_bias_that_is_too_short(kind, name):

@@ -248,6 +248,35 @@ def test_inductor(device):
     torch.testing.assert_close(*(torch.autograd.grad(f(q, k, v).sum(), (q, k, v)) for f in (compiled, function)))
 
 
+def of_a_layer(q, k_caches, v_caches, k, v, lengths):
+    return mica.attention_with_cache(q, k_caches[1], v_caches[1], k=k, v=v, cache_seqlens=lengths, causal=True)
+
+
+def of_a_layer_by_the_dropin(q, k_caches, v_caches, k, v, lengths):
+    import flash_attn
+    return flash_attn.flash_attn_with_kvcache(q, k_caches[1], v_caches[1], k, v, cache_seqlens=lengths, causal=True)
+
+
+@needs_ops
+@pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="20 s of code generation; MICA_TEST_ALL=1 runs it")
+@pytest.mark.parametrize("function", [of_a_layer, of_a_layer_by_the_dropin])
+def test_inductor_writes_into_the_layer_that_is_meant_where_shapes_vary(device, function):
+    pytest.importorskip("flash_attn", reason="the drop-in flash_attn is not installed")
+    inductor = pytest.importorskip("torch._inductor.config")
+    q, k, v = (torch.randn(2, 1, heads, 16, device=device) for heads in (4, 2, 2))
+    if device == "cuda":
+        q, k, v = (t.half() for t in (q, k, v))
+    caches = torch.randn(2, 3, 2, 12, 2, 16, device=device, dtype=q.dtype)
+    lengths = torch.tensor([3, 5], dtype=torch.int32, device=device)
+    torch._dynamo.reset()
+    with inductor.patch(force_disable_caches=True):  # whose entries may be older than this package
+        compiled = torch.compile(function, dynamic=True, fullgraph=True)
+        mine, others = caches.clone(), caches.clone()
+        torch.testing.assert_close(compiled(q, *mine, k, v, lengths), function(q, *others, k, v, lengths))
+    assert torch.equal(mine, others) and not torch.equal(mine[:, 1], caches[:, 1])
+    assert torch.equal(mine[:, 0], caches[:, 0])
+
+
 @needs_ops
 @pytest.mark.skipif(not os.environ.get("MICA_TEST_ALL"), reason="20 s of code generation; MICA_TEST_ALL=1 runs it")
 def test_seeds_that_change_under_inductor(device):

@@ -123,6 +123,22 @@ def test_a_scale_of_zero_and_rows_hidden_by_the_least_number(calls):
     assert calls == {"forward": 2, "backward": 1}
 
 
+@pytest.mark.parametrize("dtype, dim", [(torch.float64, 32), (torch.float32, 600)])
+def test_rows_hidden_by_the_least_number_without_a_kernel(calls, dtype, dim):
+    torch.manual_seed(0)
+    leaves = [torch.randn(1, 2, rows, dim, dtype=dtype).requires_grad_() for rows in (5, 9, 9)]
+    hidden = torch.zeros(5, 9, dtype=dtype)
+    hidden[2], hidden[3], hidden[4, :4] = torch.finfo(dtype).min, -math.inf, torch.finfo(dtype).min
+    given = torch.nan_to_num(hidden, neginf=-1e30)  # what softmax makes the mean of, in the row that sees nothing
+    out = F.scaled_dot_product_attention(*leaves, attn_mask=hidden)
+    want = exact(*leaves, mask=given)[0].detach()
+    want[:, :, 2], want[:, :, 3] = leaves[2].detach().double().mean(2), 0.0
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    d_v = torch.autograd.grad(out.sum(), leaves[2])[0].double().sum(2)
+    torch.testing.assert_close(d_v, torch.full_like(d_v, 4.0), rtol=1e-5, atol=1e-5)  # a row's probabilities sum to 1
+    assert calls == {"forward": 0, "backward": 0}
+
+
 def test_restore_gives_pytorch_its_own_back(calls):
     torch.nn.attention.restore_flash_attention_impl()
     q, k, v = tensors("cpu", torch.float32)

@@ -134,6 +134,38 @@ def test_torch_func_grad_vjp_jacrev_and_vmap():
     torch.testing.assert_close(plain[1], mica.attention(*(t[1] for t in stacked), causal=True))
 
 
+@pytest.mark.parametrize("how", ["plain", "bias, sinks and lse", "packed", "dropout"])
+def test_gradients_that_come_several_at_a_time(how):
+    q, k, v = (t.requires_grad_() for t in qkv())
+    leaves = [q, k, v]
+    if how == "packed":
+        cu = torch.tensor([0, 3, 7], dtype=torch.int32)
+        made = [mica.attention_varlen(q[0], k[0], v[0], cu, cu, causal=True)]
+    elif how == "bias, sinks and lse":
+        leaves += [torch.randn(1, 4, 7, 7).requires_grad_(), torch.randn(4).requires_grad_()]
+        made = mica.attention(q, k, v, bias=leaves[3], sinks=leaves[4], softcap=5.0, return_lse=True)
+    else:
+        made = [mica.attention(q, k, v, window=(2, 0), dropout=0.3 if how == "dropout" else 0.0)]
+    several = [torch.randn(3, *x.shape) for x in made]
+    got = torch.autograd.grad(made, leaves, several, is_grads_batched=True, retain_graph=True)
+    for i in range(3):
+        want = torch.autograd.grad(made, leaves, [x[i] for x in several], retain_graph=True)
+        for one, right in zip(got, want):
+            torch.testing.assert_close(one[i], right, rtol=1e-5, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(made, leaves, several, is_grads_batched=True, create_graph=True)
+
+
+def test_a_jacobian_in_one_pass():
+    q, k, v = qkv()
+
+    def few(x):
+        return mica.attention(x, k, v, causal=True)[:1, :2, :1].sum(-1)
+
+    one, all_at_once = (torch.autograd.functional.jacobian(few, q, vectorize=at_once) for at_once in (False, True))
+    torch.testing.assert_close(all_at_once, one, rtol=1e-5, atol=1e-6)
+
+
 def test_torch_func_with_bias_sinks_and_lse():
     q, k, v = qkv()
     bias, sinks = torch.randn(1, 4, 7, 7), torch.randn(4)

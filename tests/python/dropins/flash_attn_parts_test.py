@@ -285,6 +285,46 @@ def test_mha_with_and_without_cache(device):
     torch.testing.assert_close(plain(x.flatten(0, 1), cu_seqlens=cu_seqlens, max_seqlen=10), plain(x).flatten(0, 1))
 
 
+@pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="this PyTorch does not say that it exports")
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_rotary_turns(strict):
+    module = MHA(64, 4, num_heads_kv=2, causal=True, rotary_emb_dim=16)
+    x = torch.randn(2, 5, 64)
+    for _ in range(2):  # the second time its tables are there
+        exported = torch.export.export(module, (x,), strict=strict).module()
+        torch.testing.assert_close(exported(x), module(x))
+
+    class InPlace(torch.nn.Module):
+        def forward(self, x, cos, sin):
+            rotary.apply_rotary_emb(x, cos, sin, inplace=True)
+            return x.sum(0)
+
+    given = torch.randn(2, 5, 4, 16), *torch.rand(2, 5, 8)
+    mine, others = (tuple(t.clone() for t in given) for _ in range(2))
+    torch.testing.assert_close(torch.export.export(InPlace(), given, strict=strict).module()(*mine), InPlace()(*others))
+    torch.testing.assert_close(mine, others)
+
+
+def test_rotary_in_place_is_traced_in_training_and_under_torch_func():
+    cos, sin = torch.rand(2, 5, 8)
+
+    def loss(x):
+        q, kv = (2 * x).split((4, 4), dim=2)
+        q, kv = rotary.apply_rotary_emb(1 * q, cos, sin, inplace=True), (1 * kv).unflatten(2, (2, 2))
+        return (q.square() * cos.sum()).sum() + rotary.apply_rotary_emb_kv_(kv, cos, sin).pow(3).sum()
+
+    x = torch.randn(2, 5, 8, 16, requires_grad=True)
+    (want,) = torch.autograd.grad(loss(x), x)
+    torch.testing.assert_close(torch.func.grad(loss)(x.detach()), want)
+    torch._dynamo.reset()
+    module = MHA(64, 4, num_heads_kv=2, causal=True, rotary_emb_dim=16)
+    rows = torch.randn(2, 5, 64, requires_grad=True)
+    (want,) = torch.autograd.grad(module(rows).square().sum(), rows)
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(torch.autograd.grad(compiled(rows).square().sum(), rows)[0], want)
+
+
 def test_alibi_slopes_of_the_paper():
     assert get_alibi_slopes(8) == [2.0**-i for i in range(1, 9)]
     assert get_alibi_slopes(12) == get_alibi_slopes(8) + get_alibi_slopes(16)[0:8:2]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drop-ins have no second derivative, and say so: a penalty on a gradient would else count for nothing."""
+"""Gradients of gradients, and several at a time. The drop-ins have no second derivative, and say so: a penalty on a
+gradient would else count for nothing."""
 
 import pytest
 
@@ -18,6 +19,18 @@ CALLS = {
     "FlashAttention-3, deterministic": lambda x: fa3.flash_attn_func(x, x, x, deterministic=True),
     "FlashAttention-3, deterministic chunks": lambda x: fa3.flash_attn_func(x, x, x, deterministic=True, attention_chunk=2),
 }
+
+
+@pytest.mark.parametrize("call", [name for name in CALLS if name != "probabilities"])
+def test_gradients_that_come_several_at_a_time(call):
+    x = torch.randn(1, 6, 2, 8, requires_grad=True)
+    out = CALLS[call](x)
+    several = torch.randn(3, *out.shape)
+    (got,) = torch.autograd.grad(out, x, several, is_grads_batched=True, retain_graph=True)
+    want = [torch.autograd.grad(out, x, one, retain_graph=True)[0] for one in several]
+    torch.testing.assert_close(got, torch.stack(want), rtol=1e-5, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(out, x, several, is_grads_batched=True, create_graph=True)
 
 
 @pytest.mark.parametrize("loss", [lambda o: o.sum(), lambda o: o.square().sum()], ids=["linear", "square"])

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary position embedding with upstream's names. NOTE: interleaved is False by default here and True by default in
 flash_attn_with_kvcache, as upstream."""
-from typing import Optional, Tuple, Union
+from typing import Callable, Optional, Tuple, Union
 
 import torch
+from mica._tracing import is_dynamo_tracing, is_exporting, is_transformed
 from torch import Tensor
 
 from flash_attn.ops.triton.rotary import apply_rotary
@@ -52,6 +53,16 @@ class _InPlaceRotary(torch.autograd.Function):
         return dx, None, None, None
 
 
+def _turn_in_place(x: Tensor, parts: Callable, tables: Tuple, options: dict) -> Tensor:
+    """x, of which these parts are turned. Where a graph is exported and under torch.func's transforms by operations in
+    place, since x.data is a tensor of its own there, and no part of the graph."""
+    if not (is_exporting() or is_transformed()):
+        return _InPlaceRotary.apply(x, parts, tables, options)
+    for part, (cos, sin) in zip(parts(x), tables):
+        apply_rotary(part, cos, sin, inplace=True, **options)
+    return x
+
+
 def _whole(x: Tensor) -> Tuple[Tensor, ...]:
     return (x,)
 
@@ -69,7 +80,7 @@ def apply_rotary_emb(
     """x: (batch, seqlen, heads, dim), or (total, heads, dim) with cu_seqlens; see ops.triton.rotary.apply_rotary."""
     options = dict(seqlen_offsets=seqlen_offsets, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen, interleaved=interleaved)
     if inplace:
-        return _InPlaceRotary.apply(x, _whole, ((cos, sin),), options)
+        return _turn_in_place(x, _whole, ((cos, sin),), options)
     return apply_rotary(x, cos, sin, **options)
 
 
@@ -108,7 +119,7 @@ def apply_rotary_emb_qkv_(
         raise ValueError(f"qkv.shape is {tuple(qkv.shape)}, want (batch, seqlen, 3, heads, dim) or a 4-D tensor")
     tables = ((cos, sin), (cos if cos_k is None else cos_k, sin if sin_k is None else sin_k))
     options = dict(seqlen_offsets=seqlen_offsets, interleaved=interleaved)
-    return _InPlaceRotary.apply(qkv, _query_and_key(num_heads_q), tables, options)
+    return _turn_in_place(qkv, _query_and_key(num_heads_q), tables, options)
 
 
 def _key_of_pair(kv: Tensor) -> Tuple[Tensor, ...]:
@@ -120,7 +131,7 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets: Union[
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise ValueError(f"kv.shape is {tuple(kv.shape)}, want (batch, seqlen, 2, heads, dim)")
     options = dict(seqlen_offsets=seqlen_offsets, interleaved=interleaved)
-    return _InPlaceRotary.apply(kv, _key_of_pair, ((cos, sin),), options)
+    return _turn_in_place(kv, _key_of_pair, ((cos, sin),), options)
 
 
 class RotaryEmbedding(torch.nn.Module):
@@ -149,7 +160,7 @@ class RotaryEmbedding(torch.nn.Module):
     def _update_cos_sin_cache(self, seqlen: int, device=None, dtype=None) -> None:
         cos = self._cos_cached
         if cos is not None and seqlen <= self._seq_len_cached and cos.device == device and cos.dtype == dtype:
-            if not (self.training and cos.is_inference()):
+            if not (self.training and not is_dynamo_tracing() and cos.is_inference()):
                 return
         self._seq_len_cached = seqlen
         # A module moved to bf16 has rounded frequencies: they are made again.
