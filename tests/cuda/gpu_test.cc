@@ -314,7 +314,9 @@ TEST_F(GpuTest, ACallFollowsTheCallBefore) {
       call.set_inputs(1);
       for (int i = 0; i < 8; ++i) {
         i % 2 ? call.forward_back(stream_) : call.forward(stream_);
-        if (waits || i == 7) EXPECT_EQ(Gpu::instance().synchronise(stream_), "");
+        if (waits || i == 7) {
+          EXPECT_EQ(Gpu::instance().synchronise(stream_), "");
+        }
       }
       return call.results();
     };
