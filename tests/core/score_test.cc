@@ -47,7 +47,9 @@ void expect_polynomial(const mica::CapPolynomial<terms>& cap, float of_cap, doub
   for (int i = -100; i <= 100; ++i) {
     const double product = i * 0.01 * limit, beyond = mica::beyond_limit<M>(cap, product),
                  want = score_by_formula(product, scale, softcap) * kLog2E;
-    if (std::abs(i) < 100) ASSERT_LT(beyond, 0);
+    if (std::abs(i) < 100) {
+      ASSERT_LT(beyond, 0);
+    }
     ASSERT_NEAR((mica::capped_score<M>(cap, product, beyond)), want, error * std::fabs(want))
         << scale << " " << softcap << " " << product;
   }

@@ -66,7 +66,9 @@ TEST_P(BackwardRoundTest, AllThatRunAtOnceEnd) {
       ASSERT_TRUE(goes_on) << "all wait, from key tile " << first << " on";
     }
     // Where they begin apart nobody waits.
-    if (of(first).is_spread()) EXPECT_LE(rounds, steps + 1);
+    if (of(first).is_spread()) {
+      EXPECT_LE(rounds, steps + 1);
+    }
   }
 }
 
