@@ -219,10 +219,10 @@ std::vector<Case> loader_cases() {
        {std::pair{"", ": file too short"},
         {"version https://git-lfs.github.com/spec/v1\noid sha256:0123456789\nsize 12\n", ": invalid ELF header"}})
     out.push_back({"ELF_DAMAGED", words,
-                   [=] {
+                   [content = bytes] {
                      fixtures::TempFolder folder;
                      const std::string path = folder / "m.cpython-312-x86_64-linux-gnu.so";
-                     return alone(doctor::inspect(fixtures::write_file(path, bytes)));
+                     return alone(doctor::inspect(fixtures::write_file(path, content)));
                    },
                    [] { return alone(module({})); }});
   out.push_back({"ELF_MACHINE", "for aarch64", [] { return on_node(module({}, "m.so", "aarch64")); },
