@@ -56,6 +56,23 @@ void add_split_decode(const Add& add) {
     add("_decode_packed" + suffix,
         {.batch = 3, .heads_q = 8, .len_k = 208, .packed_q = {3, 0, 2}, .page_size = 16, .num_splits = splits});
   }
+  // Where keys do not fit into L2 and the last of five sequences would be alone in its round, it is cut into more
+  // ranges.
+  add("_decode_uneven", {.batch = 5,
+                         .heads_q = 4,
+                         .heads_k = 1,
+                         .len_q = 1,
+                         .len_k = 1500,
+                         .sinks_dtype = MICA_FP32,
+                         .used_k = {1500, 0, 77, 1499, 1400}});
+  add("_decode_uneven_pages", {.batch = 5,
+                               .heads_q = 6,
+                               .heads_k = 1,
+                               .len_q = 2,
+                               .len_k = 1504,
+                               .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                               .used_k = {1500, 3, 1504, 1499, 1},
+                               .page_size = 16});
 }
 
 }  // namespace
@@ -97,6 +114,10 @@ void add_aligned_cases(CaseTable& table) {
                                                                      .len_k = 600,
                                                                      .used_k = {600, 290, 0},
                                                                      .deterministic = 1});
+      // Blocks that share a key tile, each with one head of the group.
+      if (dim != 80)
+        add("_round_groups_deterministic",
+            {.batch = 1, .heads_q = 4, .heads_k = 1, .len_q = 500, .len_k = 600, .deterministic = 1});
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
     }
     // So many key tiles that blocks of backward clear dQ for those that come heads later; the group's heads, too.

@@ -178,6 +178,18 @@ void add_cached(CaseTable& table) {
                                                       .used_k = {page_size ? 150 : 2200, 77},
                                                       .page_size = page_size,
                                                       .batch_invariant = 1});
+  for (const int64_t page_size : {0, 16})
+    add(page_size ? "uneven_pages" : "uneven", {.factors = page_size ? Factors::kPage : Factors::kHead,
+                                                .batch = 5,
+                                                .heads_q = 6,
+                                                .heads_k = 2,
+                                                .len_q = 2,
+                                                .len_k = 1504,
+                                                .dim = 64,
+                                                .alignment = 16,
+                                                .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                .used_k = {1500, 3, 1504, 77, 1499},
+                                                .page_size = page_size});
   add("two_heads_unaligned", {.factors = Factors::kHead,
                               .heads_q = 4,
                               .heads_k = 2,

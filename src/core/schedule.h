@@ -65,6 +65,44 @@ MICA_HD i32 choose_fastest_splits(i64 work_items, i32 num_tiles, i32 workers, i3
   return best;
 }
 
+// Work items of equal size, the first of which are cut into fewer ranges than the rest, whose blocks come last: workers
+// with nothing left to do share what would be a round of few. cost: as choose_fastest_splits counts it.
+struct TwoCuts {
+  i64 first_units;  // 0: there is no such cut
+  i32 first_splits, splits;
+  i64 cost;
+};
+
+// When `workers` are done with so many long blocks and then so many short ones, if whoever is free takes the next.
+MICA_HD i64 time_of_two_sizes(i64 workers, i64 long_blocks, i64 long_time, i64 short_blocks, i64 short_time) {
+  const i64 begin = long_blocks / workers * long_time, late = long_blocks % workers;  // workers with one more long one
+  const i64 end = begin + (late > 0 ? long_time : 0);
+  const i64 missed = late * ceil_div(end - begin, short_time);
+  return max_of(end, begin + ceil_div(short_blocks + missed, workers) * short_time);
+}
+
+// Items come in units of `items_of_unit`, which are cut alike. Of the first ones there are as many as fill whole
+// rounds.
+MICA_HD TwoCuts choose_two_cuts(i64 units, i64 items_of_unit, i32 num_tiles, i64 workers, i32 min_tiles, i32 max_splits,
+                                i32 overhead) {
+  constexpr i32 kPartsOfTile = 10, kMostRounds = 4, kMostFirst = 4;
+  const i32 most = clamp_to(num_tiles / max_of(min_tiles, 1), 1, max_splits);
+  const auto time_of = [=](i32 splits) { return ceil_div(num_tiles, splits) + (splits > 1 ? 2 : 1) * overhead; };
+  TwoCuts best = {0, 1, 1, 0};
+  for (i32 few = 1; few < most && few <= kMostFirst; ++few)
+    for (i64 round = 1; round <= kMostRounds; ++round) {
+      const i64 first = round * workers / (items_of_unit * few), rest = (units - first) * items_of_unit;
+      if (rest <= 0) break;
+      for (i32 splits = few + 1; first > 0 && splits <= most; ++splits) {
+        const i64 time =
+            time_of_two_sizes(workers, first * items_of_unit * few, time_of(few), rest * splits, time_of(splits));
+        const i64 cost = time * kPartsOfTile + splits;
+        if (best.first_units == 0 || cost < best.cost) best = {first, few, splits, cost};
+      }
+    }
+  return best;
+}
+
 // Packed sequences: sequence b owns tiles from tile_begin(b) on, which needs only cu_seqlens[b]; ceil(total / tile) +
 // batch tiles serve any division of the rows, a few of them empty.
 MICA_HD i32 packed_tile_begin(i32 rows_before, i32 b, i32 tile_q) { return rows_before / tile_q + b; }

@@ -246,8 +246,9 @@ i32 round_tiles(const KernelRow& row, const Problem& p, const Device& device) {
     if (ceil_div(tiles_k, rounds) == count) continue;
     count = ceil_div(tiles_k, rounds);
     if (count > sms) continue;
-    const i64 waves =
-        max_of(ceil_div(heads * parts * rounds, sms / count), rounds * parts * ceil_div(heads, side_by_side));
+    // A head's rounds follow one another, and so do the parts of all heads where L2 does not keep these side by side.
+    const i64 sections = ceil_div(heads, side_by_side), in_turn = rounds * (sections > 1 ? parts * sections : 1);
+    const i64 waves = max_of(ceil_div(heads * parts * rounds, sms / count), in_turn);
     // Key tiles that begin less than two steps apart wait for one another in every step.
     const i64 time = waves * of_tile, slower_by = steps < 2 * count ? time / 6 : 0;
     if (time + slower_by > least) continue;

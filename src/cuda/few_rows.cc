@@ -339,4 +339,32 @@ Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& cho
   return Splits{in_memory ? without_the_last_sms(row, p, blocks, fastest, hint_tiles, num_sms) : fastest, 0};
 }
 
+UnevenRanges uneven_ranges_of(const KernelRow& row, const Problem& p, const Device& device, i64 blocks, i32 most) {
+  // Of many rounds the last is not waited for: some SMs are ahead by then.
+  constexpr i32 kLeastTiles = 4, kUnevenOverhead = 12, kMostRounds = 4;
+  const i32 overhead = row.traits.overhead_tiles > 0 ? row.traits.overhead_tiles : kUnevenOverhead;
+  const i32 tiles = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
+  // Of one block less an SM a round takes less time, so that rounds of both kinds are compared in blocks.
+  const i32 fewest = row.traits.roomy_smem_bytes > 0 ? row.blocks - 1 : row.blocks;
+  UnevenRanges best = {0, 1, 1, row.blocks};
+  if (most < 2 || blocks > i64(kMostRounds) * fewest * device.num_sms || bytes_of_keys(p) <= device.l2_bytes)
+    return best;
+  i64 least = 0;
+  for (i32 at_once = fewest; at_once <= row.blocks; ++at_once) {
+    const i64 workers = i64(at_once) * device.num_sms;
+    i64 alike = 0;
+    choose_fastest_splits(blocks, tiles, workers, kLeastTiles, kMostRanges, overhead, &alike);
+    alike -= alike / 32;  // what it should gain
+    if (least == 0 || alike * at_once < least) {
+      least = alike * at_once;
+      best = {0, 1, 1, at_once};
+    }
+    const TwoCuts cuts = choose_two_cuts(p.batch, blocks / p.batch, tiles, workers, kLeastTiles, most, overhead);
+    if (cuts.first_units == 0 || cuts.cost * at_once >= least) continue;
+    least = cuts.cost * at_once;
+    best = {i32(cuts.first_units), cuts.first_splits, cuts.splits, at_once};
+  }
+  return best;
+}
+
 }  // namespace mica

@@ -42,4 +42,14 @@ bool prefers_tall_joined(const Problem& p, const Device& device);
 // The same of all problems that are not heads as rows; `blocks` without ranges.
 Splits ranges_of(const KernelRow& row, const Problem& p, const KernelChoice& choice, i64 blocks);
 
+// Where sequences are not cut alike: the first ones, whose blocks of decode's small tiles come first, into fewer
+// ranges.
+struct UnevenRanges {
+  i32 first_sequences;  // 0: all are cut alike, as ranges_of says
+  i32 first_splits, num_splits;
+  i32 blocks_of_sm;
+};
+// most: as many ranges as the last block of a tile can join.
+UnevenRanges uneven_ranges_of(const KernelRow& row, const Problem& p, const Device& device, i64 blocks, i32 most);
+
 }  // namespace mica

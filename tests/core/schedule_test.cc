@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <climits>
+#include <functional>
 #include <map>
+#include <queue>
 #include <random>
 #include <vector>
 
@@ -83,6 +85,56 @@ TEST(Schedule, ChosenSplitsKeepWorkersBusyWithWholePieces) {
               ASSERT_LE(splits * work_items, workers);  // one wave
             }
           }
+}
+
+// Whoever is free takes the next block, the long ones first.
+long long end_of(int workers, int long_blocks, int long_time, int short_blocks, int short_time) {
+  std::priority_queue<long long, std::vector<long long>, std::greater<>> free_at;
+  for (int worker = 0; worker < workers; ++worker) free_at.push(0);
+  long long end = 0;
+  for (int block = 0; block < long_blocks + short_blocks; ++block) {
+    const long long done = free_at.top() + (block < long_blocks ? long_time : short_time);
+    free_at.pop();
+    free_at.push(done);
+    end = std::max(end, done);
+  }
+  return end;
+}
+
+TEST(Schedule, BlocksOfTwoSizesAreCountedUpToAShortOne) {
+  std::mt19937 random(1);
+  const auto up_to = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
+  for (int run = 0; run < 5000; ++run) {
+    const int workers = up_to(1, 20), long_time = up_to(1, 30), short_time = up_to(1, long_time);
+    const int long_blocks = up_to(0, 60), short_blocks = up_to(0, 80);
+    const long long counted = mica::time_of_two_sizes(workers, long_blocks, long_time, short_blocks, short_time);
+    const long long end = end_of(workers, long_blocks, long_time, short_blocks, short_time);
+    ASSERT_GE(counted, end);
+    ASSERT_LT(counted, end + short_time);
+  }
+}
+
+TEST(Schedule, TheFirstUnitsFillRoundsAndTheOthersAreCutFurther) {
+  std::mt19937 random(2);
+  const auto up_to = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
+  for (int run = 0; run < 2000; ++run) {
+    const int units = up_to(1, 300), items = up_to(1, 16), tiles = up_to(0, 300), workers = up_to(1, 400);
+    const int most = up_to(1, 16);
+    const mica::TwoCuts cuts = mica::choose_two_cuts(units, items, tiles, workers, 4, most, 8);
+    if (cuts.first_units == 0) continue;
+    ASSERT_LT(cuts.first_units, units);
+    ASSERT_GT(cuts.splits, cuts.first_splits);
+    ASSERT_LE(cuts.splits, most);
+    ASSERT_LE(cuts.splits * 4, tiles);
+    const long long left_over = cuts.first_units * items * cuts.first_splits % workers;
+    ASSERT_TRUE(left_over == 0 || workers - left_over < items * cuts.first_splits) << "another unit would fit";
+  }
+  // 88 sequences of three blocks are one round of 264; the other 8 are another one of as many blocks.
+  const mica::TwoCuts cuts = mica::choose_two_cuts(96, 3, 128, 264, 4, 16, 8);
+  EXPECT_EQ(cuts.first_units, 88);
+  EXPECT_EQ(cuts.first_splits, 1);
+  EXPECT_EQ(cuts.splits, 11);
+  EXPECT_EQ(cuts.cost, (128 + 8 + 12 + 16) * 10 + 11);
 }
 
 // All ways to give up to four sequences up to five rows each.

@@ -54,6 +54,11 @@ int num_sms() {
   const char* wanted = std::getenv("MICA_EMULATED_SMS");
   return wanted ? std::atoi(wanted) : 100;
 }
+// Little, so that a small problem's keys come from memory.
+int l2_bytes() {
+  const char* wanted = std::getenv("MICA_EMULATED_L2");
+  return wanted ? std::atoi(wanted) : 50 << 20;
+}
 Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
   const int ordinal = device - 10;
   switch (attribute) {
@@ -61,7 +66,7 @@ Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
     case kComputeMinor: *value = state.arch[ordinal] % 10; break;
     case kMultiprocessorCount: *value = num_sms(); break;
     case kMaxSharedBytesPerBlock: *value = state.max_smem_bytes[ordinal]; break;
-    case kL2CacheBytes: *value = 50 << 20; break;
+    case kL2CacheBytes: *value = l2_bytes(); break;
     default: return kInvalidValue;
   }
   return kSuccess;

@@ -45,6 +45,8 @@ _PADDING = torch.uint8
 # in its attribute `both_sides` too, which need not be waited for, but which a copy (to another device) does not have.
 _BOTH_SIDES = torch.int16
 _WIDEST = 2**15 - 2
+# As eager asks for: rows that see nothing stay so. PyTorch 2.5 and later need not be told, and Transformers 5.17 warns of it.
+_STAY_EMPTY = {"allow_torch_fix": False} if torch.__version__ < "2.5" else {}
 
 
 def _is_tracing() -> bool:
@@ -205,7 +207,7 @@ def mask(
         allow_is_causal_skip=False,
         config=config,
         **positions,
-        **{"allow_torch_fix": False, **kwargs},  # as eager asks for: rows that see nothing stay so before PyTorch 2.5 too
+        **{**_STAY_EMPTY, **kwargs},
     )
     if made is not None and is_native and attention_mask is None and not _is_tracing():
         # With cu_seq_lens the kernel needs no mask for this.

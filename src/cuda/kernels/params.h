@@ -139,6 +139,8 @@ struct ForwardParams {
   DropoutArg dropout;
   // Split-KV: partial results (num_splits, batch, heads_q, rows, dim_v) fp32, and their LSE in log2 units.
   Splits splits;
+  // decode_sm80: so many at the beginning have another number of splits, which is not larger; 0: none.
+  i32 first_sequences, first_splits;
   float* partial_o;    // null: not split
   float* partial_lse;  // (num_splits, batch, heads_q, rows)
   i64 partial_rows;    // rows of one head: packed total, or batch slots' rows
@@ -383,8 +385,9 @@ struct AppendParams {
 // Decode packs the query heads that share a key head into the rows of a tile: row r is head r % heads of query r /
 // heads. A tile takes `decode_queries` queries of up to tile_q heads; larger groups take `decode_head_tiles` tiles.
 // Grid: decode_head_tiles * heads_k / section_heads * num_splits * (tiles_q * batch, or packed_tile_count when q is
-// packed), with tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. forward_wide_sm80,
-// forward_fp32_sm80, decode_sm90 and mla_sm90 have the same grid, and one head a block.
+// packed), with tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. The first
+// sequences' blocks may have another number of splits (ForwardParams::first_splits), and come before the others'.
+// forward_wide_sm80, forward_fp32_sm80, decode_sm90 and mla_sm90 have the same grid, and one head a block.
 MICA_HD constexpr i32 decode_queries(i32 tile_q, i32 group) { return group < tile_q ? tile_q / group : 1; }
 MICA_HD constexpr i32 decode_head_tiles(i32 tile_q, i32 group) { return ceil_div(group, tile_q); }
 

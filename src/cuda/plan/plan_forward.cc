@@ -78,24 +78,47 @@ i64 blocks_of(const KernelRow& row, const Problem& p, const ForwardParams& param
   return i64(params.tiles_q) * head_tiles * (params.packed_q == 1 ? 1 : p.batch);
 }
 
-// Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch. That
-// block is alone with what combine's blocks share, so it must be little. Nor where some SMs have a block more than
-// others: without a combine in between the next call's blocks take the room that is left, and the rest of them come
-// beside them (is_spread); blocks of few keys gain more than that. Batch-invariant: however many blocks there are.
-bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams& params) {
-  constexpr i32 kMostElements = 8192, kFewKeys = 256;
+// Up to how many splits the last block of a tile can join: it is alone with what combine's blocks share, so it must be
+// little. 0: the kernel does not.
+i32 most_joined_splits(const KernelChoice& choice, i32 index, const ForwardParams& params) {
+  constexpr i32 kMostElements = 8192;
   const KernelRow& row = kernel_table().rows[index];
-  const i32 num_splits = params.splits.num_splits;
-  if (!row.traits.joins_splits || num_splits <= 1 || num_splits > kMostJoinedSplits) return false;
+  if (!row.traits.joins_splits) return 0;
   const KernelImage& image = choice.images.images[find_image(choice.images, index, choice.device.arch)];
-  if (image.arch != 90 || image.is_ptx) return false;
+  if (image.arch != 90 || image.is_ptx) return 0;
   const i32 heads = min_of(params.group, row.tile_q), queries = decode_queries(row.tile_q, params.group);
   const i32 rows = heads * (params.packed_q ? queries : min_of(queries, choice.problem.max_len_q));
+  const auto fits = [&](i32 splits) {
+    return params.section_heads * rows * splits * row.dim_v <= kMostElements &&
+           params.section_heads * joined_splits(splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
+  };
+  i32 most = kMostJoinedSplits;
+  while (most > 0 && !fits(most)) --most;
+  return most;
+}
+
+// Whether the splits of a tile are joined by its last block and not by combine, so that the call is one launch. Not
+// where some SMs have a block more than others: without a combine in between the next call's blocks take the room that
+// is left, and the rest of them come beside them (is_spread); blocks of few keys gain more than that. Batch-invariant:
+// however many blocks there are.
+bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams& params) {
+  constexpr i32 kFewKeys = 256;
+  const KernelRow& row = kernel_table().rows[index];
+  const i32 num_splits = params.splits.num_splits;
+  if (num_splits <= 1 || num_splits > most_joined_splits(choice, index, params)) return false;
   const i64 sms = choice.device.num_sms, blocks = blocks_of(row, choice.problem, params) * num_splits;
   const bool leaves_room = !choice.problem.batch_invariant && blocks > sms && 16 * blocks < 15 * row.blocks * sms;
-  return !(leaves_room && choice.problem.hint_len_k > i64(num_splits) * kFewKeys) &&
-         params.section_heads * rows * num_splits * row.dim_v <= kMostElements &&
-         params.section_heads * joined_splits(num_splits, rows, row.dim_v).bytes <= row.traits.smem_bytes;
+  return !(leaves_room && choice.problem.hint_len_k > i64(num_splits) * kFewKeys);
+}
+
+// Blocks that are not alike (uneven_ranges_of). They come one sequence after the other, and go by how many there are.
+UnevenRanges choose_uneven(const KernelChoice& choice, i32 index, const ForwardParams& params) {
+  constexpr i32 kMostTiles = 4;  // which PackedRows has side by side
+  const Problem& p = choice.problem;
+  const KernelRow& row = kernel_table().rows[index];
+  if (p.batch_invariant || p.num_splits > 0 || params.packed_q || params.tiles_q > kMostTiles)
+    return {0, 1, 1, row.blocks};
+  return uneven_ranges_of(row, p, choice.device, blocks_of(row, p, params), most_joined_splits(choice, index, params));
 }
 
 // The last step, which the kernel of row `index` makes, may begin before the one before it is done.
@@ -132,7 +155,7 @@ bool is_spread(const Problem& p, const KernelRow& row, const Device& device, i64
 
 // The attention itself, by the kernel of row `index`.
 mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const Splits& splits, When when,
-                        bool joins_splits) {
+                        bool joins_splits, const UnevenRanges& uneven = {}) {
   const Problem& p = plan.problem;
   const KernelRow& row = kernel_table().rows[index];
   WorkspaceLayout& layout = steps_of(plan).layout;
@@ -148,7 +171,10 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
     }
   }
   if (row.traits.pairs_heads) params.section_heads = heads_of_block(row, p, choice.device);
-  const i64 work = blocks_of(row, p, params) * splits.num_splits;
+  params.first_sequences = uneven.first_sequences;
+  params.first_splits = uneven.first_splits;
+  const i64 blocks = blocks_of(row, p, params), first = blocks / max_of(p.batch, 1) * uneven.first_sequences;
+  const i64 work = first * uneven.first_splits + (blocks - first) * splits.num_splits;
   params.work_items = i32(min_of<i64>(work, 0x7fffffff));
   if (layout.moves_lse) {
     params.lse_stride_batch = p.max_len_q;
@@ -193,8 +219,8 @@ mica_status add_forward(Plan& plan, const KernelChoice& choice, i32 index, const
   if (status == MICA_OK) {
     Step& step = steps_of(plan).step[steps_of(plan).num_steps - 1];
     step.when = when;
-    const bool is_roomy = row.traits.pairs_heads ? blocks_of_sm(row, grid, choice.device) < row.blocks
-                                                 : is_spread(p, row, choice.device, grid);
+    const i32 at_once_of_sm = uneven.first_sequences > 0 ? uneven.blocks_of_sm : blocks_of_sm(row, grid, choice.device);
+    const bool is_roomy = row.traits.pairs_heads ? at_once_of_sm < row.blocks : is_spread(p, row, choice.device, grid);
     if (is_roomy) step.smem_bytes = u32(row.traits.roomy_smem_bytes);
     // MLA's blocks take a whole SM each: several rounds of them, or none that leaves a part, gain nothing by it.
     if (!row.traits.latent || (splits.num_splits > 1 && grid <= at_once)) let_overlap(plan, choice, index);
@@ -230,7 +256,9 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 
 
   ForwardParams params = forward_params(p, queries_of_tile(row, p), Splits{1, 0});
   if (row.traits.pairs_heads) params.section_heads = heads_of_block(row, p, choice.device);
-  params.splits = ranges_of(row, p, choice, blocks_of(row, p, params));
+  const UnevenRanges uneven = choose_uneven(choice, index, params);
+  params.splits =
+      uneven.first_sequences > 0 ? Splits{uneven.num_splits, 0} : ranges_of(row, p, choice, blocks_of(row, p, params));
   plan.num_splits = params.splits.num_splits;
   layout.has_parts = plan.num_splits > 1;
   layout.moves_lse = !layout.has_parts && lse_heads > 1;
@@ -238,9 +266,9 @@ mica_status plan_forward(Plan& plan, const KernelChoice& choice, i32 index, i32 
   if (layout.has_parts || layout.moves_lse) layout.partial_lse = layout.reserve(partial_rows * sizeof(float));
   if (layout.has_parts) layout.partial_o = layout.reserve(partial_rows * p.dim_v * sizeof(float));
 
-  const bool joins_splits = last_block_joins(choice, index, params);
-  status =
-      add_forward(plan, choice, index, params.splits, row.traits.v_in_k ? When::V_IN_K : When::ALWAYS, joins_splits);
+  const bool joins_splits = uneven.first_sequences > 0 || last_block_joins(choice, index, params);
+  status = add_forward(plan, choice, index, params.splits, row.traits.v_in_k ? When::V_IN_K : When::ALWAYS,
+                       joins_splits, uneven);
   if (status == MICA_OK && row.traits.v_in_k) {
     const i32 apart = find_principal_apart(choice);
     steps_of(plan).needs_v_in_k = apart < 0;

@@ -23,21 +23,22 @@ struct SplitJoiner {
 
   // When it is known that the tile has rows.
   MICA_DEVICE void begin() const {
-    if (p.work_counter && threadIdx.x == 0) last_block().begin();
+    if (joins() && threadIdx.x == 0) last_block().begin();
   }
   // When every thread has written what it has of the split's part; shared memory is free then.
   MICA_DEVICE void join_if_last() const {
-    if (!p.work_counter) return;
+    if (!joins()) return;
     __syncthreads();
     const Room room = own_room();
     if (thread < rows.rows) room.row[thread] = rows.row_at(thread);
-    const bool is_last = threadIdx.x != 0 || last_block().arrive(p.splits.num_splits);
+    const bool is_last = threadIdx.x != 0 || last_block().arrive(rows.num_splits());
     if (!barrier_all(1, blockDim.x, is_last)) return;
     fetch(room);
     join(room);
   }
 
  private:
+  MICA_DEVICE bool joins() const { return p.work_counter && rows.num_splits() > 1; }
   // What joined_splits says.
   struct Room {
     float* o;
@@ -46,7 +47,7 @@ struct SplitJoiner {
     Row* row;
   };
   MICA_DEVICE Room own_room() const {
-    const JoinedSplits at = joined_splits(p.splits.num_splits, rows.rows, dim_v);
+    const JoinedSplits at = joined_splits(rows.num_splits(), rows.rows, dim_v);
     u8* const own = smem + own_head * at.bytes;
     return {reinterpret_cast<float*>(own), reinterpret_cast<float*>(own + at.lse),
             reinterpret_cast<State*>(own + at.state), reinterpret_cast<Row*>(own + at.row)};
@@ -66,7 +67,7 @@ struct SplitJoiner {
   // All parts to shared memory, so that memory is waited for once; while O is on its way the LSE become shares.
   MICA_DEVICE void fetch(const Room& room) const {
     constexpr i32 kChunks = dim_v / 4;
-    const i32 n = p.splits.num_splits;
+    const i32 n = rows.num_splits();
 #pragma unroll 1
     for (i32 index = thread; index < n * tile_q; index += 32 * warps) {
       const i32 r = index % tile_q, split = index / tile_q;
@@ -99,7 +100,7 @@ struct SplitJoiner {
 
   // By a warp: the LSE of a row's parts become their shares, relative to the row's maximum.
   MICA_DEVICE void share_out(const Room& room, i32 r) const {
-    const i32 lane = threadIdx.x % 32, n = p.splits.num_splits;
+    const i32 lane = threadIdx.x % 32, n = rows.num_splits();
     float* const lse = room.shares + r * n;
     State own = empty_state<FloatMath>();
 #pragma unroll 1
@@ -121,7 +122,7 @@ struct SplitJoiner {
   MICA_DEVICE void sum_up(float (&x)[4], const Room& room, i32 r, i32 index) const {
     constexpr i32 kChunks = dim_v / 4, kSplitsOfMember = 4;
     static_assert(combine_team_warps(kMostJoinedSplits, kMostJoinedSplits) * kSplitsOfMember >= kMostJoinedSplits);
-    const i32 n = p.splits.num_splits, team = combine_team_warps(n, kMostJoinedSplits);
+    const i32 n = rows.num_splits(), team = combine_team_warps(n, kMostJoinedSplits);
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] = -0.0f;  // to which a sum is added as it is
 #pragma unroll 2

@@ -14,7 +14,8 @@
 namespace mica {
 
 // served: Feature bits. What changes scores is served as a whole (serves::FULL), softcap alone, or not at all.
-template <class Element, u32 served>
+// cuts_twice: the first sequences may have fewer splits than the rest (ForwardParams::first_sequences).
+template <class Element, u32 served, bool cuts_twice = false>
 struct PackedRows {
   static constexpr u32 kServed = served;
   static constexpr bool kFull = served == serves::FULL;
@@ -26,6 +27,7 @@ struct PackedRows {
 
   const ForwardParams& p;
   i32 batch_index, head_k, split;
+  i32 own_splits;  // of the tile, where sequences differ
   Sequence sequence;
   Band band;
   i32 query_begin, head_begin, heads, rows;  // of the tile
@@ -36,11 +38,23 @@ struct PackedRows {
 
   MICA_DEVICE bool has(u32 feature) const { return p.features & served & feature; }
 
+  MICA_DEVICE i32 num_splits() const { return cuts_twice ? own_splits : p.splits.num_splits; }
+
   // The block's tile, as the grid in params.h says; of several key heads of a block that of its head `own`.
   MICA_DEVICE QueryTile place(i32 tile_q, i32 heads_of_block = 1, i32 own = 0) {
     const i32 queries = decode_queries(tile_q, p.group), head_tiles = decode_head_tiles(tile_q, p.group);
     const i32 heads_k = p.heads_q / p.group / heads_of_block;
-    i32 index = blockIdx.x, tile = 0;
+    i32 index = blockIdx.x, tile = 0, sequences_before = 0;
+    if constexpr (cuts_twice) {
+      const i32 first_blocks = p.first_sequences * p.first_splits * p.tiles_q * head_tiles * heads_k;
+      own_splits = p.splits.num_splits;
+      if (index < first_blocks) {
+        own_splits = p.first_splits;
+      } else {
+        index -= first_blocks;
+        sequences_before = p.first_sequences;
+      }
+    }
     // Few query tiles of a head lie side by side, so that the keys which one reads are in L2 for the others.
     constexpr i32 kFew = 4;
     const bool is_few = !p.packed_q && p.tiles_q <= kFew;
@@ -52,8 +66,8 @@ struct PackedRows {
     index /= head_tiles;
     head_k = index % heads_k * heads_of_block + own;
     index /= heads_k;
-    split = index % p.splits.num_splits;
-    index /= p.splits.num_splits;
+    split = index % num_splits();
+    index = index / num_splits() + sequences_before;
     head_begin = head_k * p.group + head_tile * tile_q;
     heads = min_of(tile_q, p.group - head_tile * tile_q);
     if (p.packed_q) return find_packed_tile(p.sequences.cu_seqlens_q, p.batch, p.sequences.total_q, queries, index);
@@ -114,7 +128,7 @@ struct PackedRows {
     return query_begin < query_end ? key_tiles(band, query_begin, query_end, tile_k) : TileRange{0, 0, 0, 0};
   }
   MICA_DEVICE Range share_of(const TileRange& tiles) const {
-    const Range own = split_tiles(p.splits, tiles.end - tiles.begin, split);
+    const Range own = split_tiles(Splits{num_splits(), p.splits.length_tiles}, tiles.end - tiles.begin, split);
     return Range{tiles.begin + own.begin, tiles.begin + own.end};
   }
 
@@ -313,7 +327,8 @@ struct PackedRows {
       }
     }
     // A row that is not in use is an empty row: the sink, if any, is all it has.
-    if (p.sinks && !p.partial_o) {
+    const bool is_part = p.partial_o && (!cuts_twice || num_splits() > 1);
+    if (p.sinks && !is_part) {
       const float sink = load_as_float(p.sinks, where.head * p.sinks_stride, p.sinks_dtype);
       const auto with_sink = merge_sink<FloatMath>(joined, sink * kLog2E);
 #pragma unroll
@@ -325,7 +340,7 @@ struct PackedRows {
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] *= scale;
     const float lse = lse_log2<FloatMath>(joined);
-    if (p.partial_o)
+    if (is_part)
       store_partial(where, column, x, lse);
     else
       store_output(where, column, x, lse);
