@@ -234,11 +234,13 @@ i32 round_tiles(const KernelRow& row, const Problem& p, const Device& device) {
   const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
   if (heads * tiles_q * tiles_k == 0) return 0;
   const BackwardShare share = share_groups(row, p, device, heads * tiles_k);
-  const i64 parts = share.parts(), steps = share.part_heads * tiles_q, of_tile = kUnit * (steps + kStepsOfTile);
+  // Blocks that share a key tile wait for their turns with its sums, and for the last steps of those that go round.
+  if (share.parts() > 1) return 0;
+  const i64 steps = share.part_heads * tiles_q, of_tile = kUnit * (steps + kStepsOfTile);
   // In a chain the key tiles of a head that begin together have their first turns a step and a quarter apart.
-  const i64 side_by_side = min_of<i64>(section_heads(row, p, device, share.parts()), heads);
+  const i64 side_by_side = min_of<i64>(section_heads(row, p, device, 1), heads);
   const i64 chain = min_of(tiles_k, ceil_div(sms, side_by_side));
-  i64 least = ceil_div(heads * tiles_k * parts, sms) * of_tile + (chain - 1) * (kUnit * 5 / 4);
+  i64 least = ceil_div(heads * tiles_k, sms) * of_tile + (chain - 1) * (kUnit * 5 / 4);
   least -= least / 32;  // a launch whose blocks all run at once costs some
   i64 best = 0;
   // Rounds of equal size, one of a head after the other, each of which begins when there is an SM for all of it.
@@ -246,9 +248,7 @@ i32 round_tiles(const KernelRow& row, const Problem& p, const Device& device) {
     if (ceil_div(tiles_k, rounds) == count) continue;
     count = ceil_div(tiles_k, rounds);
     if (count > sms) continue;
-    // A head's rounds follow one another, and so do the parts of all heads where L2 does not keep these side by side.
-    const i64 sections = ceil_div(heads, side_by_side), in_turn = rounds * (sections > 1 ? parts * sections : 1);
-    const i64 waves = max_of(ceil_div(heads * parts * rounds, sms / count), in_turn);
+    const i64 waves = max_of(ceil_div(heads * rounds, sms / count), rounds * ceil_div(heads, side_by_side));
     // Key tiles that begin less than two steps apart wait for one another in every step.
     const i64 time = waves * of_tile, slower_by = steps < 2 * count ? time / 6 : 0;
     if (time + slower_by > least) continue;

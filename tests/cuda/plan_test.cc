@@ -718,6 +718,35 @@ TEST_F(PlanTest, BlocksThatWaitForOneAnotherRunAtOnce) {
   EXPECT_NE(std::string(mica_last_error()).find("720"), std::string::npos) << mica_last_error();
 }
 
+int32_t blocks_of_key_tile, tiles_in_round;
+int note_round(const char* name, const test::FakeLaunch&, const void* params) {
+  if (!std::strstr(name, "backward_tma_sm90")) return 0;
+  const auto* mapped = static_cast<const BackwardMapsParams*>(params);
+  blocks_of_key_tile = mapped->parts;
+  tiles_in_round = mapped->round_tiles;
+  return 0;
+}
+
+// Two heads on each of eight key heads: 128 key tiles for 100 SMs, which two blocks share, each with a head. They do
+// not go round, since they would wait for one another's sums of dK and dV as well.
+TEST_F(PlanTest, BlocksThatShareAKeyTileDoNotGoRound) {
+  for (const int64_t heads_q : {4, 8}) {
+    mica_attention a = describe(heads_q, 2048, 2048);
+    a.k.shape[2] = a.v.shape[2] = 4;
+    a.k.stride[0] = a.v.stride[0] = 2048 * 4 * 64;
+    a.k.stride[1] = a.v.stride[1] = 4 * 64;
+    want_gradients(a);
+    const Plan plan(a, MICA_BACKWARD);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    if (std::string(mica_plan_kernel(plan.plan)).find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
+    const mica_bindings x = bind_gradients(plan);
+    fake.run_kernel = note_round;
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(blocks_of_key_tile, heads_q / 4);
+    EXPECT_EQ(tiles_in_round > 0, heads_q == 4) << mica_plan_kernel(plan.plan);
+  }
+}
+
 int32_t heads_side_by_side;
 int note_heads_side_by_side(const char* name, const test::FakeLaunch&, const void* params) {
   if (std::strstr(name, "_ordered"))

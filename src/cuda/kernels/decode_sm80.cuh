@@ -57,7 +57,7 @@ struct DecodeSm80 {
   using Scores = float[tile_k / 8][4];
   // Lengths, and entries of the block table by lanes, where there are registers.
   static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && (!Operands::kIsE4m3 || dim_qk <= 128);
-  static constexpr bool kByLanes = kGuesses && dim_qk <= 128;
+  static constexpr bool kByLanes = kGuesses && !Operands::kIsE4m3 && dim_qk <= 128;
 
   const ForwardParams& p;
   Tile rows;
@@ -66,7 +66,7 @@ struct DecodeSm80 {
   TileRange tiles;
   Range own;  // of them
   // Paged: where the next tiles to load are; by lanes, or of one tile, of which the lane has key lane % tile_k.
-  BlockEntries<tile_k> entries;
+  BlockEntries<tile_k, warps> entries;
   PagedRow ahead;
   u32 ring, k_lane, v_lane, factors_lane;
   KeyFactors factors;  // of e4m3
@@ -382,7 +382,6 @@ struct DecodeSm80 {
     own = rows.share_of(tiles);
     if constexpr (kGuesses)
       if (rows.has(kFeaturePaged)) {
-        entries.step = warps_of_head();
         entries.find_pieces(p.sequences, rows.sequence);
         if (first_tile() < own.end) entries.call_in(p.sequences, rows.sequence, rows.batch_index, first_tile());
       }

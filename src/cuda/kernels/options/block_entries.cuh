@@ -9,13 +9,12 @@
 
 namespace mica {
 
-template <int tile_k>
+template <int tile_k, int step>
 struct BlockEntries {
   static_assert(tile_k <= 32);  // a lane for each piece, however small
-  i32 step;
-  i32 now, next;  // of the tiles at hand, and of as many after them
-  i32 used;       // lanes of `now`
-  i32 shift;      // a piece has 1 << shift keys
+  i32 now, next;                // of the tiles at hand, and of as many after them
+  i32 used;                     // lanes of `now`
+  i32 shift;                    // a piece has 1 << shift keys
 
   // The largest pieces of which none lies in two pages.
   MICA_DEVICE void find_pieces(const SequenceTable& t, const Sequence& s) {

@@ -303,16 +303,14 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     find_owner();
     work_ring.release();
     // The first consumer is ahead: for its last dQ it waits for the other's dS, and stores dV meanwhile. The next K can
-    // come while dK is stored. Both leave sums together: where key tiles go round, the lane that adds gives the second
-    // one's room back when the first one's last dQ is there (add_dq_in_round), which must not come after the sums.
+    // come while dK is stored.
     constexpr auto kLeave = Base::Leave::BY_COPY;
-    const bool is_first_late = group == 0 && !(goes_round && maps.parts > 1);
-    if (!is_first_late) finish(step - 1, count, group, warp);
+    if (group == 1) finish(step - 1, count, group, warp);
     if (maps.parts > 1)
       this->template leave_sums<kLeave>(dk, dv, count, consumer);
     else
       this->template leave_dv<kLeave>(dv, consumer);
-    if (is_first_late) finish(step - 1, count, group, warp);
+    if (group == 0) finish(step - 1, count, group, warp);
     if (maps.parts == 1) this->template leave_dk<kLeave>(dk, consumer);
     if constexpr (!kHoldsValues) {
       fence_for_wgmma();
