@@ -33,6 +33,15 @@ std::span<const KnownFailure> known_install_failures() {
        "rm it and fetch it again under its own name: {pip} download --no-deps --no-cache-dir {project} (or curl -fLO "
        "URL: "
        "without -f an error page is saved)"},
+      {"PYTHON_MANAGED",
+       Role::kCause,
+       {"externally-managed-environment", "This environment is externally managed",
+        "The interpreter at {path} is externally managed"},
+       {},
+       "The Python belongs to the distribution (or to conda, Homebrew, uv), whose own packages are the only ones that "
+       "may be installed into it: nothing is wrong with {project}.",
+       "python3 -m venv ~/venv && . ~/venv/bin/activate, then {pip} install {project} (uv: uv venv && uv pip install "
+       "{project}); --break-system-packages is for containers that are thrown away"},
       {"BUILD_CROSS_DEVICE_LINK",
        Role::kCause,
        {"[Errno 18] Invalid cross-device link"},

@@ -29,6 +29,23 @@ std::span<const KnownFailure> known_loader_failures() {
        "unset LD_LIBRARY_PATH, or take the older CUDA's folders out of it; then {python} -c 'import torch'; `ldconfig "
        "-p "
        "| grep libcublas` shows what the system has"},
+      {"FOLDER_NOEXEC",
+       Role::kCause,
+       {"{file}: failed to map segment from shared object: Operation not permitted",
+        "{file}: failed to map segment from shared object"},
+       {},
+       "{file} is there and was opened, and the kernel refused to map its code: the folder lies on a file system that "
+       "is mounted noexec (/tmp, a home or a scratch file system often is).",
+       "findmnt -T FILE -o TARGET,OPTIONS shows noexec; make the environment, or point what was unpacked there "
+       "(TMPDIR, TORCH_EXTENSIONS_DIR, TRITON_CACHE_DIR), in a folder without it",
+       {"shared object: Cannot allocate memory"}},
+      {"FOLDER_NOEXEC",
+       Role::kCause,
+       {"[Errno 13] Permission denied: '{program}'"},
+       {"/pip-build-env-"},
+       "{program} was unpacked into the temporary folder and could not be started: that is mounted noexec.",
+       "mkdir -p $HOME/tmp && TMPDIR=$HOME/tmp {pip} install {project} ...; findmnt -T /tmp -o TARGET,OPTIONS shows "
+       "noexec"},
       {"CUDA_LIBRARY_SHADOWED",
        Role::kCause,
        {"cuDNN version incompatibility: PyTorch was compiled against",

@@ -363,6 +363,25 @@ inline const std::vector<Case>& all() {
       {"ninja_without_source", "BUILD_SOURCES_MISSING",
        "ninja: error: '/x/csrc/flash_fwd.cu', needed by '/x/build/flash_fwd.o', missing and no known rule to make it"},
       {"disk", "DISK_FULL", "OSError: [Errno 28] No space left on device"},
+      {"debian_python", "PYTHON_MANAGED",
+       "error: externally-managed-environment\n\n\xc3\x97 This environment is externally "
+       "managed\n\xe2\x95\xb0\xe2\x94\x80> To "
+       "install Python packages system-wide, try apt install\n    python3-xyz, where xyz is the package you are trying "
+       "to install.",
+       "-m venv"},
+      {"uv_system", "PYTHON_MANAGED",
+       "error: The interpreter at /usr is externally managed, and indicates the following:", "uv venv"},
+      {"noexec_library", "FOLDER_NOEXEC",
+       "ImportError: /tmp/torch_extensions/fused/fused.so: failed to map segment from shared object: Operation not "
+       "permitted",
+       "noexec"},
+      {"noexec_old_glibc", "FOLDER_NOEXEC",
+       "OSError: /scratch/env/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so: failed to map segment from "
+       "shared "
+       "object",
+       "findmnt"},
+      {"noexec_ninja", "FOLDER_NOEXEC",
+       "PermissionError: [Errno 13] Permission denied: '/tmp/pip-build-env-5xk2/overlay/bin/ninja'", "TMPDIR"},
       {"gnu", "BUILD_HOST_COMPILER",
        "/usr/local/cuda/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc versions later "
        "than "
@@ -525,6 +544,9 @@ inline const std::vector<NearMiss>& near_misses() {
        "compile PyTorch (12.4). Most likely this shouldn't be a problem."},
       {"BUILD_OOM", "slurmstepd: error: *** JOB 17 ON n CANCELLED AT 2026-11-15T07:46:29 ***\nTerminated"},
       {"DISK_FULL", "/dev/sda1        98G   97G   1G  99% /"},
+      {"PYTHON_MANAGED", "If you wish to install a package, see /usr/share/doc/python3.12/README.venv"},
+      {"FOLDER_NOEXEC", "tmpfs on /tmp type tmpfs (rw,nosuid,nodev,noexec,relatime)"},
+      {"FOLDER_NOEXEC", "libx.so: failed to map segment from shared object: Cannot allocate memory"},
       {"BUILD_HOST_COMPILER", "gcc version 12.2.0 (Debian 12.2.0-14) is the host compiler"},
       {"BUILD_HEADERS_MISSING", "including Python.h from /usr/include/python3.12"},
       {"BUILD_SOURCES_MISSING", "Submodule path 'csrc/cutlass': checked out 'dc48179'"},
