@@ -172,7 +172,7 @@ static i64 steps_in_chains(i64 heads, i64 tiles_k, i64 parts, i64 steps_of_tile,
   const i64 last = (heads - (sections - 1) * side_by_side) * parts;
   if (sections * tiles_k > kMostLevels) return 0;
   const auto blocks_of = [&](i64 level) { return level / tiles_k + 1 == sections ? last : full; };
-  i64 ends[kMostLevels], blocks = 0, begin = 0;
+  i64 ends[kMostLevels] = {}, blocks = 0, begin = 0;
   i64 ended = 0, ended_blocks = 0;  // levels whose SMs others need
   for (i64 level = 0; level < sections * tiles_k; ++level) {
     blocks += blocks_of(level);
