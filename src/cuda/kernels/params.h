@@ -388,6 +388,8 @@ struct AppendParams {
 // packed), with tiles_q = ceil(max_len_q / decode_queries); ForwardParams::tiles_q as the grid says. The first
 // sequences' blocks may have another number of splits (ForwardParams::first_splits), and come before the others'.
 // forward_wide_sm80, forward_fp32_sm80, decode_sm90 and mla_sm90 have the same grid, and one head a block.
+// Up to so many query tiles of a head lie side by side, so that the keys which one reads are in L2 for the others.
+constexpr i32 kQueryTilesSideBySide = 4;
 MICA_HD constexpr i32 decode_queries(i32 tile_q, i32 group) { return group < tile_q ? tile_q / group : 1; }
 MICA_HD constexpr i32 decode_head_tiles(i32 tile_q, i32 group) { return ceil_div(group, tile_q); }
 

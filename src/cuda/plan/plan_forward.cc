@@ -111,12 +111,13 @@ bool last_block_joins(const KernelChoice& choice, i32 index, const ForwardParams
   return !(leaves_room && choice.problem.hint_len_k > i64(num_splits) * kFewKeys);
 }
 
-// Blocks that are not alike (uneven_ranges_of). They come one sequence after the other, and go by how many there are.
+// Blocks that are not alike (uneven_ranges_of). They come one sequence after the other, and go by how many there are;
+// what ranges_of does not cut they do not cut either.
 UnevenRanges choose_uneven(const KernelChoice& choice, i32 index, const ForwardParams& params) {
-  constexpr i32 kMostTiles = 4;  // which PackedRows has side by side
   const Problem& p = choice.problem;
   const KernelRow& row = kernel_table().rows[index];
-  if (p.batch_invariant || p.num_splits > 0 || params.packed_q || params.tiles_q > kMostTiles)
+  const bool is_by_sequence = !params.packed_q && params.tiles_q <= kQueryTilesSideBySide;
+  if (p.batch_invariant || p.num_splits > 0 || p.probs.dtype != MICA_NONE || !is_by_sequence)
     return {0, 1, 1, row.blocks};
   return uneven_ranges_of(row, p, choice.device, blocks_of(row, p, params), most_joined_splits(choice, index, params));
 }

@@ -38,7 +38,9 @@ struct SplitJoiner {
   }
 
  private:
+  // Sequences that are whole have nothing to join.
   MICA_DEVICE bool joins() const { return p.work_counter && rows.num_splits() > 1; }
+
   // What joined_splits says.
   struct Room {
     float* o;

@@ -55,9 +55,7 @@ struct PackedRows {
         sequences_before = p.first_sequences;
       }
     }
-    // Few query tiles of a head lie side by side, so that the keys which one reads are in L2 for the others.
-    constexpr i32 kFew = 4;
-    const bool is_few = !p.packed_q && p.tiles_q <= kFew;
+    const bool is_few = !p.packed_q && p.tiles_q <= kQueryTilesSideBySide;
     if (is_few && p.tiles_q > 1) {
       tile = index % p.tiles_q;
       index /= p.tiles_q;
