@@ -28,7 +28,7 @@ struct Plan {
   size_t workspace_bytes;
   struct PrefixPlans* with_prefix;               // null: no keys are shared by the batch
   char kernel[64];                               // "cpu/avx512/forward"
-  alignas(16) unsigned char backend_data[5120];  // the backend's own choices (tiles, threads, functions)
+  alignas(16) unsigned char backend_data[5376];  // the backend's own choices (tiles, threads, functions)
 };
 
 // why_not is "" for a kernel that can run the problem.

@@ -78,6 +78,16 @@ BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Devic
 
 }  // namespace
 
+bool sums_integers(const KernelRow& row, const Problem& p) {
+  const bool is_single = row.course == Course::DRAWN || row.course == Course::ONE_TILE;
+  return p.deterministic && p.dq.dtype && is_single && row.traits.uses_maps && row.traits.fixed_order;
+}
+Problem without_order(const KernelRow& row, const Problem& p) {
+  Problem free = p;
+  if (sums_integers(row, p)) free.deterministic = 0;
+  return free;
+}
+
 bool takes_parts_apart(const KernelRow& row, const Problem& p) {
   return p.deterministic && backward_takes_parts_apart(row.dim_qk);
 }

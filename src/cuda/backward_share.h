@@ -13,6 +13,12 @@ struct BackwardShare {
   i32 parts() const { return head_parts * query_parts; }
 };
 
+// Whether dQ has the same bits in any order: it is summed in whole numbers (kernels/parts/dq_integers.h). Not where
+// several calls add to it, which do not know one another's keys.
+bool sums_integers(const KernelRow& row, const Problem& problem);
+// What then decides who takes what: the problem without its order.
+Problem without_order(const KernelRow& row, const Problem& problem);
+
 // Of a kernel whose blocks take single key tiles; there are key_blocks of them.
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, const Device& device, i64 key_blocks);
 

@@ -17,5 +17,12 @@ MICA_DEVICE void bulk_reduce_add_kept(float* global, u32 shared, u32 bytes) {
       "r"(shared), "r"(bytes), "l"(keep_policy())
       : "memory");
 }
+// The same of whole numbers.
+MICA_DEVICE void bulk_reduce_add_integers_kept(float* global, u32 shared, u32 bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.s32 [%0], [%1], %2, %3;\n" ::"l"(global),
+      "r"(shared), "r"(bytes), "l"(keep_policy())
+      : "memory");
+}
 
 }  // namespace mica

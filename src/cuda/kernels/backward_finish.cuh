@@ -48,10 +48,16 @@ MICA_DEVICE void store_4(const SummedRows& to, i64 row_offset, i32 column, const
 struct Sums {
   const float* data;
   bool is_empty;  // nobody has added to it: known later than where it lies, and so what is there is read anyway
+  const float* units = nullptr;  // whole numbers: what 1 is worth in each row; null: floats
 
   MICA_DEVICE float4 load(i32 index) const { return *reinterpret_cast<const float4*>(data + index); }
-  MICA_DEVICE float scaled(float sum, float scale) const { return is_empty ? 0.0f : sum * scale; }
+  MICA_DEVICE float scaled(float sum, i32 row, float scale) const {
+    if (units) sum = float(i32(bits_of(sum))) * units[row];
+    return is_empty ? 0.0f : sum * scale;
+  }
 };
+
+constexpr i32 kMostFinishRows = 128;  // of a block that holds whole numbers
 
 // Which of a block's threads this one is, and of how many: of several blocks that have one together.
 struct Worker {
@@ -76,10 +82,11 @@ MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_colu
       const i32 column = min_of(column_block + i, last_column_block);
       const float4 quad = sums.load(by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
                                                : dq_accumulator_index(dim, row_block, column, lane));
-      x[i][0] = sums.scaled(quad.x, to.scale);
-      x[i][1] = sums.scaled(quad.y, to.scale);
-      x[i][2] = sums.scaled(quad.z, to.scale);
-      x[i][3] = sums.scaled(quad.w, to.scale);
+      const i32 row = row_block * 16 + row_in_block;
+      x[i][0] = sums.scaled(quad.x, row, to.scale);
+      x[i][1] = sums.scaled(quad.y, row, to.scale);
+      x[i][2] = sums.scaled(quad.z, row + 8, to.scale);
+      x[i][3] = sums.scaled(quad.w, row + 8, to.scale);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -126,10 +133,11 @@ MICA_DEVICE void store_transposed(const SummedRows& to, const Sums& sums, i64 ba
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
       const float4 quad = sums.load(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
-      x[0][0][g] = sums.scaled(quad.x, to.scale);
-      x[1][0][g] = sums.scaled(quad.y, to.scale);
-      x[0][1][g] = sums.scaled(quad.z, to.scale);
-      x[1][1][g] = sums.scaled(quad.w, to.scale);
+      const i32 row = row_block * 8 + pair * 2;
+      x[0][0][g] = sums.scaled(quad.x, row, to.scale);
+      x[1][0][g] = sums.scaled(quad.y, row + 1, to.scale);
+      x[0][1][g] = sums.scaled(quad.z, row, to.scale);
+      x[1][1][g] = sums.scaled(quad.w, row + 1, to.scale);
     }
     if (to.dtype == MICA_FP32 && !to.unaligned) {
 #pragma unroll
@@ -199,8 +207,25 @@ MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
     store_rows(to, sums, false, base, to.columns, p.tile_q, valid_rows, worker);
 }
 
+// What 1 is worth in each row of a tile whose sums are whole numbers; null where they are floats. By all of the block.
+template <int threads>
+MICA_DEVICE const float* units_of_rows(const BackwardFinishParams& p, const Sequence& sequence, i32 batch, i32 head,
+                                       i32 first_row, i32 tile_q, float* units) {
+  if (!p.row_norm) return nullptr;
+  const KeyNorms norms = p.head_norms[(batch * p.heads_q + head) / p.group];
+  if (!have_one_scale(norms, sequence.len_k)) return nullptr;
+  const i64 stat =
+      head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + first_row;
+  for (i32 i = threadIdx.x; i < tile_q; i += threads)
+    units[i] = first_row + i < sequence.len_q ? dq_unit(dq_bound(norms, p.row_norm[stat + i], p.row_delta[stat + i]))
+                                              : 0.0f;
+  __syncthreads();
+  return units;
+}
+
+// units: room for the rows of a tile, in shared memory.
 template <int dim_of_row, int tile_q_of_row, int threads>
-MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
+MICA_DEVICE void backward_finish(const BackwardFinishParams& p, float* units) {
   if constexpr (dim_of_row == 0)
     if (p.of_keys > 0) {
       finish_keys<threads>(p);
@@ -222,7 +247,8 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   const Sequence sequence = sequence_of(p.sequences, batch);
   if (tile * tile_q >= sequence.slot_len_q) return;
   const RowsArg& rows = p.dq.rows;
-  const Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0};
+  const Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0,
+                     units_of_rows<threads>(p, sequence, batch, head, tile * tile_q, tile_q, units)};
   const i64 base =
       head * rows.stride_head + query_row_offset(sequence, tile * tile_q, rows.stride_batch, rows.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;
@@ -237,6 +263,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardFinishParams params) {
+  __shared__ float units[mica::kMostFinishRows];
   mica::griddepcontrol_launch_dependents();
-  mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params);
+  mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params, units);
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE),
+// Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE, where dQ
+// is summed in whole numbers the norm of dO, and then the norms of the keys),
 // zeros for the sums and counts in the workspace that begin with them, and packed sequences in the order of their
 // lengths. A group of lanes shares a row; memory-bound.
 #pragma once
 
 #include "device/attend.cuh"
+#include "device/key_norms.cuh"
 #include "kernels/packed/packed_order.h"
 #include "kernels/params.h"
 
@@ -24,18 +26,24 @@ MICA_DEVICE float dot_8(const uint4& x, const uint4& y) {
 MICA_DEVICE uint4 load_8(const RowsArg& t, i64 at) {
   return *reinterpret_cast<const uint4*>(static_cast<const u16*>(t.data) + at);
 }
-// Of any types, from `column` on; elements past dim count as zero. vectors: both rows can be read 16 bytes at a time.
-MICA_DEVICE float dot_8_of_any(const BackwardPrepareParams& p, i64 o, i64 d_o, i32 column, bool vectors) {
+// Rows of O or dO of any type, from `column` on; elements past dim count as zero. vectors: both rows can be read 16
+// bytes at a time.
+struct TypedRows {
+  const RowsArg& rows;
+  i64 offset;
+  i32 dtype;
+};
+MICA_DEVICE float dot_8_of_any(const TypedRows& a, const TypedRows& b, i32 column, i32 dim, bool vectors) {
   if (vectors) {
-    const uint4 x = load_8(p.o, o + column), y = load_8(p.d_o, d_o + column);
-    return p.o_dtype == MICA_BF16 ? dot_8<Bf16>(x, y) : dot_8<Fp16>(x, y);
+    const uint4 x = load_8(a.rows, a.offset + column), y = load_8(b.rows, b.offset + column);
+    return a.dtype == MICA_BF16 ? dot_8<Bf16>(x, y) : dot_8<Fp16>(x, y);
   }
   float sum = 0.0f;
 #pragma unroll
   for (int e = 0; e < 8; ++e)
-    if (column + e < p.dim_v)
-      sum +=
-          load_as_float(p.o.data, o + column + e, p.o_dtype) * load_as_float(p.d_o.data, d_o + column + e, p.d_o_dtype);
+    if (column + e < dim)
+      sum += load_as_float(a.rows.data, a.offset + column + e, a.dtype) *
+             load_as_float(b.rows.data, b.offset + column + e, b.dtype);
   return sum;
 }
 
@@ -74,12 +82,14 @@ MICA_DEVICE StatRow advance(const StatRow& at, const StatRow& step, i32 heads, i
 MICA_DEVICE i64 offset_of(const RowsArg& t, const StatRow& at) {
   return at.slot * t.stride_batch + at.row * t.stride_row + at.head * t.stride_head;
 }
-MICA_DEVICE void store_stats(const BackwardPrepareParams& p, const StatRow& at, float lse, float delta) {
+// square: of the norm of dO's row.
+MICA_DEVICE void store_stats(const BackwardPrepareParams& p, const StatRow& at, float lse, float delta, float square) {
   if (p.d_lse)
     delta -= p.d_lse[at.slot * p.d_lse_stride_batch + at.head * p.d_lse_stride_head + at.row * p.d_lse_stride_row];
   const i64 stat = at.head * p.stat_rows + i64(at.slot) * p.rows_per_batch + at.row;
   p.row_lse[stat] = backward_reference<FloatMath>(lse);
   p.row_delta[stat] = delta;
+  if (p.row_norm) p.row_norm[stat] = sqrtf(square);
 }
 MICA_DEVICE float lse_of(const BackwardPrepareParams& p, const StatRow& at) {
   return p.lse[at.slot * p.lse_stride_batch + at.head * p.lse_stride_head + at.row * p.lse_stride_row];
@@ -99,15 +109,17 @@ MICA_DEVICE void prepare_any(const BackwardPrepareParams& p, i64 thread, i64 thr
   for (i64 item = thread / kLanes; item < round_up<i64>(items, 2); item += threads / kLanes) {
     const bool inside = item < items;
     const StatRow at = stat_row<i64>(inside ? item : 0, p.heads_q, p.rows_per_batch);
-    const i64 o = offset_of(p.o, at), d_o = offset_of(p.d_o, at);
-    float delta = 0.0f;
+    const TypedRows o = {p.o, offset_of(p.o, at), p.o_dtype}, d_o = {p.d_o, offset_of(p.d_o, at), p.d_o_dtype};
+    float delta = 0.0f, square = 0.0f;
 #pragma unroll 1
     for (i32 column = lane * 8; inside && column < p.dim_v; column += kLanes * 8) {
-      delta += dot_8_of_any(p, o, d_o, column, vectors);
-      if (p.converted.data) convert_8(p, d_o, at.slot, at.row, at.head, column);
+      delta += dot_8_of_any(o, d_o, column, p.dim_v, vectors);
+      if (p.row_norm) square += dot_8_of_any(d_o, d_o, column, p.dim_v, vectors);
+      if (p.converted.data) convert_8(p, d_o.offset, at.slot, at.row, at.head, column);
     }
     delta = sum_of_lanes<kLanes>(delta);
-    if (inside && lane == 0) store_stats(p, at, lse_of(p, at), delta);
+    if (p.row_norm) square = sum_of_lanes<kLanes>(square);
+    if (inside && lane == 0) store_stats(p, at, lse_of(p, at), delta, square);
   }
 }
 
@@ -124,6 +136,14 @@ struct Zeros {
     at += step;
   }
 };
+
+template <class Element, int pieces>
+MICA_DEVICE float dot_8_of_pieces(const uint4 (&x)[pieces], const uint4 (&y)[pieces]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int n = 0; n < pieces; ++n) sum += dot_8<Element>(x[n], y[n]);
+  return sum;
+}
 
 // Rows of at most 8 * lanes * pieces columns that can be read 16 bytes at a time: a warp takes neighbouring rows of a
 // head, whose statistics lie beside each other, `rows` a group of lanes, so that their loads are under way together,
@@ -158,16 +178,16 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 th
     if (zeros.are_left())
 #pragma unroll 1
       for (int i = 0; i < kZeros; ++i) zeros.store_one();
-    float own_delta = 0.0f;
+    float own_delta = 0.0f, own_square = 0.0f;
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
-      float delta = 0.0f;
-#pragma unroll
-      for (int n = 0; n < pieces; ++n) delta += dot_8<Element>(o[i][n], d_o[i][n]);
-      delta = sum_of_lanes<lanes>(delta);
+      const float delta = sum_of_lanes<lanes>(dot_8_of_pieces<Element>(o[i], d_o[i]));
       if (lane == i) own_delta = delta;
+      if (!p.row_norm) continue;
+      const float square = sum_of_lanes<lanes>(dot_8_of_pieces<Element>(d_o[i], d_o[i]));
+      if (lane == i) own_square = square;
     }
-    if (writes) store_stats(p, own, own_lse, own_delta);
+    if (writes) store_stats(p, own, own_lse, own_delta, own_square);
   }
 }
 template <class Element>
@@ -180,6 +200,47 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 th
     prepare_rows<Element, 4, 4, 1>(p, thread, threads, zeros);
   else
     prepare_rows<Element, 8, 4, 1>(p, thread, threads, zeros);
+}
+
+// The norms of a chunk of a head's keys by each warp, four lanes a key. The copy engine reads these rows later: they
+// have at most 128 columns, and can be read 16 bytes at a time.
+template <class Element>
+MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warps) {
+  constexpr int kLanes = 4, kPieces = 4, kGroups = 32 / kLanes;
+  const i32 group = i32(threadIdx.x % 32) / kLanes, lane = i32(threadIdx.x) % kLanes;
+  const u32 units = u32(p.batch * p.heads_k) * kNormChunks;
+  for (u32 unit = warp; unit < units; unit += warps) {
+    const i32 head_of_all = i32(unit / kNormChunks), batch = head_of_all / p.heads_k,
+              head = head_of_all - batch * p.heads_k;
+    const Sequence sequence = sequence_of(p.sequences, batch);
+    const i32 each = keys_of_norm_chunk(sequence.len_k), first = i32(unit % kNormChunks) * each;
+    const i32 end = min_of(first + each, sequence.len_k);
+    if (first >= end) continue;
+    const auto row_of = [&](const RowsArg& t) {
+      return sequence.k_slot * t.stride_batch + sequence.k_begin * t.stride_row + head * t.stride_head + lane * 8;
+    };
+    const i64 k_row = row_of(p.k), v_row = row_of(p.v);
+    KeyNorms norms = {};
+#pragma unroll 1
+    for (i32 key = first + group; key - group < end; key += kGroups) {
+      uint4 k[kPieces], v[kPieces];
+#pragma unroll
+      for (int n = 0; n < kPieces; ++n) {
+        const i32 column = (n * kLanes + lane) * 8;
+        k[n] = v[n] = make_uint4(0, 0, 0, 0);
+        if (key < end && column < p.dim_qk) k[n] = load_8(p.k, k_row + key * p.k.stride_row + n * kLanes * 8);
+        if (key < end && column < p.dim_v) v[n] = load_8(p.v, v_row + key * p.v.stride_row + n * kLanes * 8);
+      }
+      const float norm_k = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(k, k)));
+      const float norm_v = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(v, v)));
+      const float once = lane == 0 ? 1.0f : 0.0f;
+      add_norms(norms, KeyNorms{norm_k, norm_v, once * norm_k, once * norm_v});
+    }
+    norms = join_norms(norms);
+    if (threadIdx.x % 32 == 0)
+      reinterpret_cast<float4*>(p.key_norms)[unit] =
+          make_float4(norms.largest_k, norms.largest_v, norms.sum_k, norms.sum_v);
+  }
 }
 
 // What decides a packed sequence's place.
@@ -228,6 +289,11 @@ MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p, SequenceSize* 
   else
     prepare_rows<Fp16>(p, u32(thread), u32(threads), zeros);
   while (zeros.are_left()) zeros.store_one();
+  if (!p.key_norms) return;
+  if (p.keys_dtype == MICA_BF16)
+    measure_keys<Bf16>(p, u32(thread / 32), u32(threads / 32));
+  else
+    measure_keys<Fp16>(p, u32(thread / 32), u32(threads / 32));
 }
 
 }  // namespace mica

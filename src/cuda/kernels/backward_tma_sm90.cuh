@@ -34,7 +34,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) this->prefetch_maps();
-    if (maps.packed_order) griddepcontrol_wait();
+    if (maps.packed_order || (maps.key_norms && maps.query_parts > 1)) griddepcontrol_wait();
     if (!this->locate_item(blockIdx.x)) {
       griddepcontrol_wait();
       return;
@@ -71,10 +71,12 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       this->bring_stats(count, q_place, place, parities);
     } else if (threadIdx.x / 32 == 2) {
       this->clear_ahead(blockIdx.x);
-      if (threadIdx.x != 64 || !p.dq_accumulator) return;
+      if (!p.dq_accumulator) return;
       u32 parity = 0;
-      if (count > 0) this->await_zeros();
+      if (count > 0 && threadIdx.x == 64) this->await_zeros();
+      __syncwarp();
       this->add_dq(count, parity);
+      if (threadIdx.x != 64) return;
       bulk_wait();
       this->count_done();
     } else if (threadIdx.x == 96) {

@@ -32,6 +32,10 @@ BackwardPrepareParams backward_prepare_params(const Problem& p, i64 first_zeros,
   a.packed_q = is_packed_q(p);
   a.rows_per_batch = a.packed_q ? i32(p.total_q) : p.max_len_q;
   a.heads_k = p.heads_k;
+  a.k = rows_arg(p.k);
+  a.v = rows_arg(p.v);
+  a.keys_dtype = p.dtype;
+  a.dim_qk = p.dim_qk;
   return a;
 }
 
@@ -43,6 +47,12 @@ void bind(BackwardPrepareParams& a, const Problem& p, const mica_bindings& x, co
   a.d_lse = if_present(p.d_lse, x.d_lse);
   a.row_lse = in_workspace(x, layout.row_lse);
   a.row_delta = in_workspace(x, layout.row_delta);
+  a.k.data = x.k;
+  a.v.data = x.v;
+  if (a.measures) {
+    a.row_norm = in_workspace(x, layout.row_norm);
+    a.key_norms = reinterpret_cast<KeyNorms*>(in_workspace(x, layout.key_norms));
+  }
   a.zeros = in_workspace(x, layout.dq_accumulator);
   a.packed_order = a.tile_k > 0 ? reinterpret_cast<i32*>(in_workspace(x, layout.packed_order)) : nullptr;
   a.sequences = sequence_table(p, x);
@@ -149,6 +159,13 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<u32*>(in_workspace(x, layout.dq_turns));
   if (a.clears_ahead > 0) a.heads_cleared = reinterpret_cast<i32*>(in_workspace(x, layout.heads_cleared));
   if (a.counts_done) a.heads_done = reinterpret_cast<i32*>(in_workspace(x, layout.heads_done));
+  if (a.sums_integers) {
+    a.backward.dq_semaphores = nullptr;
+    a.key_norms = reinterpret_cast<const KeyNorms*>(in_workspace(x, layout.key_norms));
+    a.head_norms = reinterpret_cast<KeyNorms*>(in_workspace(x, layout.head_norms));
+    a.row_norm = in_workspace(x, layout.row_norm);
+    a.dq_order = reinterpret_cast<i32*>(in_workspace(x, layout.dq_turns));
+  }
   if (a.whole_heads) {
     a.backward.dq_semaphores = nullptr;  // a head's key tiles follow one another anyway
     a.dq = rows_arg(p.dq);
@@ -182,6 +199,7 @@ BackwardFinishParams backward_finish_params(const Problem& p, const BackwardPara
   a.packed_q = backward.packed_q;
   a.tile_q = tile_q;
   a.group = p.group;
+  a.stat_rows = backward.stat_rows;
   return a;
 }
 
@@ -205,6 +223,11 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
   a.dq.sums = in_workspace(x, a.of_keys == 0 ? layout.dq_accumulator : layout.dk_accumulator);
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
   if (a.counts_done) a.heads_done = reinterpret_cast<const i32*>(in_workspace(x, layout.heads_done));
+  if (a.sums_integers) {
+    a.row_norm = in_workspace(x, layout.row_norm);
+    a.row_delta = in_workspace(x, layout.row_delta);
+    a.head_norms = reinterpret_cast<const KeyNorms*>(in_workspace(x, layout.head_norms));
+  }
   a.sequences = sequence_table(p, x);
   if (a.of_keys == 0) return;
   a.dv.rows.data = x.dv;

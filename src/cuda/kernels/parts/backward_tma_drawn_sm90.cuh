@@ -45,7 +45,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   };
   struct Owner {
     Sequence sequence;
-    i32 head_k, batch_index, part, unused;
+    i32 head_k, batch_index, part, turn;
   };
   static constexpr u32 kItemBytes = sizeof(Item) + sizeof(Owner);
   static_assert(kItemBytes == backward_tma_sm90_item_bytes());
@@ -107,7 +107,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     // In a fixed order a block waits for key tiles before its own. If the first ones belonged to the blocks, one of
     // them could be with a block for which there is no room, beside another stream's that wait likewise: they are
     // drawn, too.
-    bool is_own = !p.dq_semaphores || !maps.work_counter;
+    bool is_own = !(p.dq_semaphores || maps.key_norms) || !maps.work_counter;
     if (!is_own) counter.first = 0;
     if (maps.packed_order || !is_own) griddepcontrol_wait();
     for (;; is_own = false) {
@@ -132,7 +132,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   MICA_DEVICE void announce(i32 count) {
     work_ring.wait_empty();
     work_ring.store(0, Item{count, key_begin, sequence.len_q, sequence.len_k, tiles});
-    work_ring.store(sizeof(Item), Owner{sequence, head_k, batch_index, part, 0});
+    work_ring.store(sizeof(Item), Owner{sequence, head_k, batch_index, part, this->turn});
     work_ring.announce();
   }
   // The other warps: how many steps the next key tile has; < 0: there is none. What decides how often a loop runs is
@@ -157,6 +157,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     head_k = owner.head_k;
     batch_index = owner.batch_index;
     part = owner.part;
+    this->turn = owner.turn;
   }
   // A producer's warp: acts on one key tile after the other. act(count).
   template <class Act>
@@ -226,10 +227,11 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     u32 parity = 0;
     griddepcontrol_wait();  // which clears the accumulator
     for_each_taken([&](i32 count) {
-      if (threadIdx.x % 32 != 0 || !p.dq_accumulator) return;
-      await_first_part(count, parity);
+      if (!p.dq_accumulator) return;
+      if (threadIdx.x % 32 == 0) await_first_part(count, parity);
+      __syncwarp();
       this->add_dq(count, parity);
-      if (!maps.heads_done) return;
+      if (!maps.heads_done || threadIdx.x % 32 != 0) return;
       bulk_wait();
       this->count_done();
     });

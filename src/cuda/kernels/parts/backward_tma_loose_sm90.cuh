@@ -185,19 +185,33 @@ struct BackwardTmaLoose
       if (ragged) mbarrier_arrive(full);
     }
   }
-  // The consumers' halves of a tile come one after the other.
+  // One warp, of which one lane does what is one lane's work. The consumers' halves of a tile come one after the other.
   MICA_DEVICE void add_dq(i32 count, u32& parity) {
-    if (goes_round && p.dq_semaphores)
-      add_dq_in_round(count, parity);
-    else if (p.dq_semaphores)
-      add_dq_in_order(count, parity);
-    else
-      add_dq_freely(count, parity);
+    if (maps.key_norms && adds_integers(count, parity)) {
+      __syncwarp();
+    } else if (threadIdx.x % 32 == 0) {
+      if (goes_round && p.dq_semaphores)
+        add_dq_in_round(count, parity);
+      else if (this->turns_in_order())
+        add_dq_in_order(count, parity);
+      else
+        add_dq_freely(count, parity);
+    }
+    parity ^= u32(count & 1);
+  }
+  // False where the keys of the head do not have one scale.
+  MICA_DEVICE bool adds_integers(i32 count, u32 parity) {
+    const KeyNorms norms = this->head_norms();
+    if (threadIdx.x % 32 == 0) maps.head_norms[batch_index * p.heads_k + head_k] = norms;
+    const bool have_one = have_one_scale(norms, sequence.len_k);
+    if (have_one) add_dq_in_integers(count, parity, norms);
+    return have_one;
   }
   // Others wait for every part: nothing stands between it and its release. The next tile's turn is looked up while a
   // part is on its way.
-  MICA_DEVICE void add_dq_in_order(i32 count, u32& parity) {
+  MICA_DEVICE void add_dq_in_order(i32 count, u32 parity) {
     const bool last_first = this->adds_last_first(), stores = maps.dq_turns != nullptr;
+    i32* const turns = this->turns_in_order();
     auto query = this->first_query_tile();
     i64 block = 0;
     i32 before = 0, seen = 0;  // seen: of the tile's count
@@ -209,7 +223,7 @@ struct BackwardTmaLoose
     };
     if (count > 0) find();
     for (i32 step = 0; step < count; ++step, parity ^= 1) {
-      i32* own = p.dq_semaphores + block;
+      i32* own = turns + block;
       this->await_turn(before, block, seen);
       if (before == 0 && stores)
         send_tile<true>(block, parity);
@@ -218,7 +232,7 @@ struct BackwardTmaLoose
       if (step + 1 < count) {
         this->next(query);
         find();
-        seen = load_relaxed(p.dq_semaphores + block);
+        seen = load_relaxed(turns + block);
       }
       bulk_wait();
       add_release(own, 1);
@@ -226,7 +240,7 @@ struct BackwardTmaLoose
   }
   // Whoever comes next to a tile is some steps behind: a part is released a step later, when it has arrived. Steps are
   // hardly longer than what this lane has to do: it waits for nothing but halves and turns.
-  MICA_DEVICE void add_dq_in_round(i32 count, u32& parity) {
+  MICA_DEVICE void add_dq_in_round(i32 count, u32 parity) {
     const BackwardRound round = round_of(count);
     const bool stores = maps.dq_turns != nullptr, is_spread = round.is_spread();
     auto query = this->first_query_tile();
@@ -282,7 +296,7 @@ struct BackwardTmaLoose
       send_half(block, group, is_first);
     }
   }
-  MICA_DEVICE void add_dq_freely(i32 count, u32& parity) {
+  MICA_DEVICE void add_dq_freely(i32 count, u32 parity) {
     const DqTurns turns{maps.dq_turns};
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
@@ -300,18 +314,113 @@ struct BackwardTmaLoose
       turns.open(block);
     }
   }
+  // One warp: in any order, with the same bits.
+  MICA_DEVICE void add_dq_in_integers(i32 count, u32 parity, const KeyNorms& norms) {
+    const DqTurns turns{maps.dq_turns};
+    const bool is_sender = threadIdx.x % 32 == 0;
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
+      this->head = query.head;
+      const i64 block = this->dq_tile(query.tile);
+      RowScales scales;
+      find_scales(scales, query, norms);
+      u32 turn = 0;
+      bool is_first = false;
+      if (is_sender) turn = turns.take(block);
+      for (i32 group = 0; group < kConsumers; ++group) {
+        dq_ring.wait_full({group, parity});
+        make_integers(group, scales, query);
+        fence_for_wgmma();
+        __syncwarp();
+        if (!is_sender) continue;
+        if (group == 0) is_first = turns.is_first(turn, block);
+        send_half<true>(block, group, is_first);
+      }
+      if (is_sender && is_first) {
+        bulk_wait();
+        turns.open(block);
+      }
+    }
+  }
+  // By what the parts of rows are multiplied: lane n has those of rows n, 32 + n and so on of a query tile.
+  using RowScales = float[(tile_q + 31) / 32];
+  MICA_DEVICE i64 first_stat(const HeadTile& query) const {
+    return query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin +
+           query.tile * tile_q;
+  }
+  MICA_DEVICE void find_scales(RowScales& scales, const HeadTile& query, const KeyNorms& norms) const {
+    const i32 valid = sequence.len_q - query.tile * tile_q;
+    const i64 stat = first_stat(query);
+#pragma unroll
+    for (int i = 0; i < (tile_q + 31) / 32; ++i) {
+      const i32 at = i32(threadIdx.x % 32) + 32 * i;
+      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f, delta = at < valid ? p.row_delta[stat + at] : 0.0f;
+      scales[i] = dq_scale(dq_bound(norms, norm, delta));
+    }
+  }
+  // What a consumer has left. A row that is too large for its scale, or no number, becomes none.
+  MICA_DEVICE void make_integers(i32 group, const RowScales& scales, const HeadTile& query) const {
+    constexpr int kRowBlocks = kTransposed ? 4 : kRowsEach ? 4 : tile_q / 16;
+    constexpr int kColumnBlocks = kTransposed ? tile_q / 8 : kColumnsDQ / 8;
+    const i32 lane = threadIdx.x % 32;
+    const auto scale_of = [&](i32 row) {
+      float scale = scales[0];
+#pragma unroll
+      for (int i = 1; i < (tile_q + 31) / 32; ++i)
+        if (row / 32 == i) scale = scales[i];
+      return scale;
+    };
+    // Rows lane / 4 and 8 more of a row block, or, transposed, two of a column block.
+    constexpr int kOuter = kTransposed ? kColumnBlocks : kRowBlocks, kInner = kTransposed ? kRowBlocks : kColumnBlocks;
+#pragma unroll 1
+    for (i32 outer = 0; outer < kOuter; ++outer) {
+      const i32 row_block = kRowsEach ? group * 4 + outer : outer;
+      const i32 low_row = kTransposed ? outer * 8 + lane % 4 * 2 : row_block * 16 + lane / 4,
+                high_row = low_row + (kTransposed ? 1 : 8);
+      const i32 of_block = kTransposed ? outer * 8 : row_block * 16;  // all of its rows are in one register
+      const float held = scale_of(of_block);
+      const float low = __shfl_sync(0xffffffffu, held, low_row % 32), high = __shfl_sync(0xffffffffu, held, high_row % 32);
+      bool low_fits = true, high_fits = true;
+#pragma unroll 4
+      for (i32 inner = 0; inner < kInner; ++inner) {
+        const i32 column = (kTransposed || kRowsEach ? 0 : group * kColumnBlocks) + inner;
+        if constexpr (dim_qk % 64 != 0)
+          if (column * 8 >= dim_qk) break;
+        const i32 at = kTransposed        ? dq_accumulator_index(tile_q, group * 4 + inner, outer, lane)
+                       : Base::kByColumns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
+                                          : dq_accumulator_index(dim_qk, row_block, column, lane);
+        u32 words[4];
+        load_shared_16(words, smem_dq + 4 * at);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const bool is_low = kTransposed ? e % 2 == 0 : e < 2;
+          const float x = float_of(words[e]) * (is_low ? low : high);
+          (is_low ? low_fits : high_fits) &= fabsf(x) <= dq_most();
+          words[e] = u32(round_to_integer(x));
+        }
+        store_shared_16(smem_dq + 4 * at, words);
+      }
+      const i32 valid = sequence.len_q - query.tile * tile_q;
+      if (!low_fits && low_row < valid) maps.row_norm[first_stat(query) + low_row] = float_of(0x7fc00000u);
+      if (!high_fits && high_row < valid) maps.row_norm[first_stat(query) + high_row] = float_of(0x7fc00000u);
+    }
+  }
   // Adds it to what is there, or stores it, until it has been read.
+  template <bool integers = false>
   MICA_DEVICE void send_half(i64 block, i32 group, bool is_first) const {
-    begin_half(block, group, is_first);
+    begin_half<integers>(block, group, is_first);
     bulk_wait_read();
     mbarrier_arrive(dq_ring.empty(group));
   }
   // Other blocks add to it, too: it should stay in the second-level cache, as Q and dO do.
+  template <bool integers = false>
   MICA_DEVICE void begin_half(i64 block, i32 group, bool is_first) const {
     float* where = p.dq_accumulator + block * (tile_q * dim_qk);
     const auto send = [=](float* to, u32 from, u32 bytes) {
       if (is_first)
         bulk_store_kept(to, from, bytes);
+      else if constexpr (integers)
+        bulk_reduce_add_integers_kept(to, from, bytes);
       else
         bulk_reduce_add_kept(to, from, bytes);
     };

@@ -149,10 +149,12 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   MICA_DEVICE void leave_sums(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4], i32 count,
                               i32 consumer) const {
     constexpr bool kOneTile = leave != Leave::THROUGH_DS;  // at a time, and blocks may wait for each other
-    if (count == 0) return;
+    if (count == 0 && !(kOneTile && maps.key_semaphores)) return;  // else the next part waits for this one
     if constexpr (kOneTile) this->wait_key_semaphore();
-    add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
-    add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
+    if (count > 0) {
+      add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
+      add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
+    }
     if constexpr (kOneTile) this->release_key_semaphore();
   }
   template <Leave leave>

@@ -8,5 +8,8 @@ namespace mica {
 
 inline void bulk_store_kept(float* global, u32 shared, u32 bytes) { bulk_store(global, shared, bytes); }
 inline void bulk_reduce_add_kept(float* global, u32 shared, u32 bytes) { bulk_reduce_add(global, shared, bytes); }
+inline void bulk_reduce_add_integers_kept(float* global, u32 shared, u32 bytes) {
+  emulation::bulk_reduce_add_integers(global, shared, bytes);
+}
 
 }  // namespace mica
