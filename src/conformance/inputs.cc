@@ -139,10 +139,11 @@ void make_key_side(Inputs& x, Random& random) {
         int64_t slot, row;
         x.locate_key(b, s.leftpad + j, slot, row);
         const double of_key = 1 - double(j) / double(s.new_from);
+        const double amplitude = std::ldexp(o.amplitude, o.has_loud_key && j == s.new_from - 1 ? 30 : 0);
         for (int64_t d = 0; d < o.dim; ++d)
-          x.k.set(slot, row, h, d, o.amplitude * (o.rising_scores ? of_key : random.normal()));
+          x.k.set(slot, row, h, d, amplitude * (o.rising_scores ? of_key : random.normal()));
         if (o.place_of_v == PlaceOfV::kInK) continue;
-        for (int64_t d = 0; d < o.value_dim(); ++d) x.v.set(slot, row, h, d, o.amplitude * random.normal());
+        for (int64_t d = 0; d < o.value_dim(); ++d) x.v.set(slot, row, h, d, amplitude * random.normal());
       }
   }
   if (o.place_of_v == PlaceOfV::kInK) {

@@ -70,6 +70,7 @@ struct Options {
   // A row of q and k is the same in all columns: keys are the larger the nearer they are to the first, rows of q differ
   // by factors of 2. So e4m3's products are summed exactly, however large the scores.
   bool rising_scores = false;
+  bool has_loud_key = false;  // a sequence's last one: its k and v are 2^30 times as large
 
   int32_t causal = MICA_CAUSAL_NONE;
   int32_t diagonal = MICA_DIAGONAL_FROM_CAUSAL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms of a head's keys from those of its chunks (dq_integers.h).
+// The norms of a head's keys from those of its chunks, and what they say about a row of dQ (dq_integers.h).
 #pragma once
 
 #include "cuda/kernels/parts/dq_integers.h"
@@ -7,32 +7,40 @@
 
 namespace mica {
 
-// By a warp: every lane has the same bits.
+// Of two floats that are not negative; NaN is the largest.
+MICA_DEVICE float larger(float a, float b) { return float_of(max_of(bits_of(a), bits_of(b))); }
+
+MICA_DEVICE void add_norms(KeyNorms& to, const KeyNorms& norms) {
+  to.largest_k = larger(to.largest_k, norms.largest_k);
+  to.largest_v = larger(to.largest_v, norms.largest_v);
+  to.exponents_k += norms.exponents_k;
+  to.exponents_v += norms.exponents_v;
+  to.keys_k += norms.keys_k;
+  to.keys_v += norms.keys_v;
+}
+// By a warp: all lanes have the sum of all.
 MICA_DEVICE KeyNorms join_norms(KeyNorms norms) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
-    norms.largest_k = fmaxf(norms.largest_k, __shfl_xor_sync(0xffffffffu, norms.largest_k, distance));
-    norms.largest_v = fmaxf(norms.largest_v, __shfl_xor_sync(0xffffffffu, norms.largest_v, distance));
-    norms.sum_k += __shfl_xor_sync(0xffffffffu, norms.sum_k, distance);
-    norms.sum_v += __shfl_xor_sync(0xffffffffu, norms.sum_v, distance);
+    const auto other = [=](auto x) { return __shfl_xor_sync(0xffffffffu, x, distance); };
+    add_norms(norms, KeyNorms{other(norms.largest_k), other(norms.largest_v), other(norms.exponents_k),
+                              other(norms.exponents_v), other(norms.keys_k), other(norms.keys_v)});
   }
   return norms;
-}
-MICA_DEVICE void add_norms(KeyNorms& to, const KeyNorms& norms) {
-  to.largest_k = fmaxf(to.largest_k, norms.largest_k);
-  to.largest_v = fmaxf(to.largest_v, norms.largest_v);
-  to.sum_k += norms.sum_k;
-  to.sum_v += norms.sum_v;
 }
 MICA_DEVICE KeyNorms norms_of_head(const KeyNorms* chunks, i32 len_k) {
   const i32 count = ceil_div(len_k, keys_of_norm_chunk(len_k));
   KeyNorms norms = {};
 #pragma unroll 4
-  for (i32 chunk = threadIdx.x % 32; chunk < count; chunk += 32) {
-    const float4 x = reinterpret_cast<const float4*>(chunks)[chunk];
-    add_norms(norms, KeyNorms{x.x, x.y, x.z, x.w});
-  }
+  for (i32 chunk = threadIdx.x % 32; chunk < count; chunk += 32) add_norms(norms, chunks[chunk]);
   return join_norms(norms);
+}
+
+// What no sum of a row of dQ exceeds. norm: of the row of dO. Rounded step by step: whoever asks has the same bits.
+MICA_DEVICE float dq_bound(const KeyNorms& norms, float norm, float delta) {
+  constexpr float kLeastNorm = 1e-18f;  // a square may have become 0
+  const float of_dp = __fadd_rn(__fmul_rn(max_of(norm, kLeastNorm), norms.largest_v), fabsf(delta));
+  return __fmul_rn(of_dp, norms.largest_k);
 }
 
 }  // namespace mica

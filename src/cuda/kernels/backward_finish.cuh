@@ -7,6 +7,7 @@
 #include "core/schedule.h"
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "device/dq_accumulator.cuh"
+#include "device/key_norms.cuh"
 #include "kernels/params.h"
 
 namespace mica {
@@ -213,7 +214,7 @@ MICA_DEVICE const float* units_of_rows(const BackwardFinishParams& p, const Sequ
                                        i32 first_row, i32 tile_q, float* units) {
   if (!p.row_norm) return nullptr;
   const KeyNorms norms = p.head_norms[(batch * p.heads_q + head) / p.group];
-  if (!have_one_scale(norms, sequence.len_k)) return nullptr;
+  if (!have_one_scale(norms)) return nullptr;
   const i64 stat =
       head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + first_row;
   for (i32 i = threadIdx.x; i < tile_q; i += threads)

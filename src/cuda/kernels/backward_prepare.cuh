@@ -233,13 +233,12 @@ MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warp
       }
       const float norm_k = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(k, k)));
       const float norm_v = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(v, v)));
-      const float once = lane == 0 ? 1.0f : 0.0f;
-      add_norms(norms, KeyNorms{norm_k, norm_v, once * norm_k, once * norm_v});
+      const bool has_k = lane == 0 && norm_k != 0.0f, has_v = lane == 0 && norm_v != 0.0f;
+      add_norms(norms, KeyNorms{norm_k, norm_v, has_k ? exponent_of(norm_k) : 0, has_v ? exponent_of(norm_v) : 0, has_k,
+                                has_v});
     }
     norms = join_norms(norms);
-    if (threadIdx.x % 32 == 0)
-      reinterpret_cast<float4*>(p.key_norms)[unit] =
-          make_float4(norms.largest_k, norms.largest_v, norms.sum_k, norms.sum_v);
+    if (threadIdx.x % 32 == 0) p.key_norms[unit] = norms;
   }
 }
 

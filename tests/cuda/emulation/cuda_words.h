@@ -43,6 +43,12 @@ inline void __syncwarp() { mica::emulation::sync_warp(); }
 inline void __threadfence() {}
 inline void __nanosleep(unsigned) { mica::emulation::sleep(); }
 inline float __fdividef(float a, float b) { return a / b; }
+// Never joined to one operation.
+inline float __fmul_rn(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
+inline float __fadd_rn(float a, float b) { return a + b; }
 
 template <class T>
 struct EmulatedShuffle {

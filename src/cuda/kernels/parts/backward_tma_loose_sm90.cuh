@@ -203,7 +203,7 @@ struct BackwardTmaLoose
   MICA_DEVICE bool adds_integers(i32 count, u32 parity) {
     const KeyNorms norms = this->head_norms();
     if (threadIdx.x % 32 == 0) maps.head_norms[batch_index * p.heads_k + head_k] = norms;
-    const bool have_one = have_one_scale(norms, sequence.len_k);
+    const bool have_one = have_one_scale(norms);
     if (have_one) add_dq_in_integers(count, parity, norms);
     return have_one;
   }
