@@ -118,6 +118,17 @@ void add_aligned_cases(CaseTable& table) {
       if (dim != 80)
         add("_round_groups_deterministic",
             {.batch = 1, .heads_q = 4, .heads_k = 1, .len_q = 500, .len_k = 600, .deterministic = 1});
+      // Beside a key that is so large the others have no scale of whole numbers: dQ is summed in turn.
+      for (const int64_t heads_k : {1, 3}) {
+        Options o = {.batch = 1, .heads_q = 3, .heads_k = heads_k, .len_q = 300, .len_k = 330, .dim = dim};
+        o.dtype = MICA_BF16;
+        o.alignment = 16;
+        o.has_loud_key = true;
+        o.causal = MICA_CAUSAL_TOP_LEFT;
+        o.deterministic = 1;
+        o.gradients = kGradQkv;
+        table.add_one(name + "_loud_key_" + std::to_string(heads_k) + "_deterministic_bf16", o);
+      }
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
     }
     // So many key tiles that blocks of backward clear dQ for those that come heads later; the group's heads, too.

@@ -215,11 +215,10 @@ MICA_DEVICE const float* units_of_rows(const BackwardFinishParams& p, const Sequ
   if (!p.row_norm) return nullptr;
   const KeyNorms norms = p.head_norms[(batch * p.heads_q + head) / p.group];
   if (!have_one_scale(norms)) return nullptr;
-  const i64 stat =
-      head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + first_row;
+  const i64 stat = head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + first_row;
   for (i32 i = threadIdx.x; i < tile_q; i += threads)
-    units[i] = first_row + i < sequence.len_q ? dq_unit(dq_bound(norms, p.row_norm[stat + i], p.row_delta[stat + i]))
-                                              : 0.0f;
+    units[i] =
+        first_row + i < sequence.len_q ? dq_unit(dq_bound(norms, p.row_norm[stat + i], p.row_delta[stat + i])) : 0.0f;
   __syncthreads();
   return units;
 }

@@ -354,7 +354,8 @@ struct BackwardTmaLoose
 #pragma unroll
     for (int i = 0; i < (tile_q + 31) / 32; ++i) {
       const i32 at = i32(threadIdx.x % 32) + 32 * i;
-      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f, delta = at < valid ? p.row_delta[stat + at] : 0.0f;
+      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
+                  delta = at < valid ? p.row_delta[stat + at] : 0.0f;
       scales[i] = dq_scale(dq_bound(norms, norm, delta));
     }
   }
@@ -379,7 +380,8 @@ struct BackwardTmaLoose
                 high_row = low_row + (kTransposed ? 1 : 8);
       const i32 of_block = kTransposed ? outer * 8 : row_block * 16;  // all of its rows are in one register
       const float held = scale_of(of_block);
-      const float low = __shfl_sync(0xffffffffu, held, low_row % 32), high = __shfl_sync(0xffffffffu, held, high_row % 32);
+      const float low = __shfl_sync(0xffffffffu, held, low_row % 32),
+                  high = __shfl_sync(0xffffffffu, held, high_row % 32);
       bool low_fits = true, high_fits = true;
 #pragma unroll 4
       for (i32 inner = 0; inner < kInner; ++inner) {

@@ -148,7 +148,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <Leave leave>
   MICA_DEVICE void leave_sums(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4], i32 count,
                               i32 consumer) const {
-    constexpr bool kOneTile = leave != Leave::THROUGH_DS;  // at a time, and blocks may wait for each other
+    constexpr bool kOneTile = leave != Leave::THROUGH_DS;          // at a time, and blocks may wait for each other
     if (count == 0 && !(kOneTile && maps.key_semaphores)) return;  // else the next part waits for this one
     if constexpr (kOneTile) this->wait_key_semaphore();
     if (count > 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ as sums of whole numbers, whose bits do not depend on the order in which blocks add. A row's parts are multiples of
-// a power of two, small enough for what the sums need and large enough for them to stay within 32 bits: with the norms
-// of rows, and since a row's P sum up to 1 at most,
+// dQ as sums of whole numbers, whose bits do not depend on the order in which blocks add. A row's parts are multiples
+// of a power of two, small enough for what the sums need and large enough for them to stay within 32 bits: with the
+// norms of rows, and since a row's P sum up to 1 at most,
 //   |dQ_i| <= sum_j P_ij |dO_i V_j - delta_i| |K_j| <= (|dO_i| max_j |V_j| + |delta_i|) max_j |K_j|.
 #pragma once
 
