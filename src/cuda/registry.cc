@@ -107,8 +107,10 @@ constexpr KernelTraits traits_of_forward_fp32_sm80(const KernelRow& r) {
 constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   KernelTraits traits = {
       decode_sm80_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.warps, r.stages, key_bytes(r)).bytes, true};
-  if (r.keys == MICA_FP8_E4M3) traits.also_serves = kFeatureE4m3Queries | kFeaturePageFactors;
-  if (r.keys == MICA_FP8_E4M3 && r.served == serves::PAGED) traits.overhead_tiles = r.tile_k == 16 ? 12 : 8;
+  traits.wants_pages = r.served == serves::LARGE_PAGES;
+  if (r.keys == MICA_FP8_E4M3)
+    traits.also_serves = traits.wants_pages ? kFeatureE4m3Queries : kFeatureE4m3Queries | kFeaturePageFactors;
+  if (r.keys == MICA_FP8_E4M3 && r.served != serves::FULL) traits.overhead_tiles = r.tile_k == 16 ? 12 : 8;
   traits.pairs_heads = decode_sm80_pairs_heads(key_bytes(r), r.dim_qk);
   if (traits.pairs_heads && r.blocks == 3) traits.roomy_smem_bytes = hopper_smem_bytes(r.blocks) + 128;
   traits.waits = true;

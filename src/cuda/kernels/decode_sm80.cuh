@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/options/block_entries.cuh"
+#include "kernels/options/page_walk.cuh"
 #include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
 
@@ -43,7 +44,7 @@ struct DecodeSm80 {
   using Operands = KeyOperands<Product, Key>;
   using KTile = typename Operands::template Tile<dim_qk>;
   using VTile = typename Operands::template Tile<dim_v>;
-  using Tile = PackedRows<Element, served | (Operands::kIsE4m3 && (served & kFeaturePaged) ? kFeaturePageFactors : 0u),
+  using Tile = PackedRows<Element, served | (Operands::kIsE4m3 && (served & kFeatureSmallPages) ? kFeaturePageFactors : 0u),
                           MICA_JOINS_SPLITS != 0>;
   using Parts = typename Tile::template Parts<warps, tile_q, decode_part_stride(dim_v)>;
   static constexpr bool kPairsHeads = decode_sm80_pairs_heads(Operands::kIsE4m3 ? 1 : 2, dim_qk);
@@ -58,6 +59,7 @@ struct DecodeSm80 {
   // Lengths, and entries of the block table by lanes, where there are registers.
   static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && (!Operands::kIsE4m3 || dim_qk <= 128);
   static constexpr bool kByLanes = kGuesses && !Operands::kIsE4m3 && dim_qk <= 128;
+  static constexpr bool kLargePages = served == serves::LARGE_PAGES;
 
   const ForwardParams& p;
   Tile rows;
@@ -68,6 +70,7 @@ struct DecodeSm80 {
   // Paged: where the next tiles to load are; by lanes, or of one tile, of which the lane has key lane % tile_k.
   BlockEntries<tile_k, warps> entries;
   PagedRow ahead;
+  PageWalk<tile_k> walk;  // the same where pages hold pieces of tiles
   u32 ring, k_lane, v_lane, factors_lane;
   KeyFactors factors;  // of e4m3
   u32 q[dim_qk / 16][4];
@@ -130,6 +133,21 @@ struct DecodeSm80 {
                       [&](i32 r) { return base + __shfl_sync(0xffffffffu, row_offset, r); });
   }
 
+  // Rows in large pages: a piece of the tile is in one of them.
+  template <class Shared>
+  MICA_DEVICE void load_pieces(u32 shared, const u16* base, const RowsArg& tensor, i32 tile, i32 valid_dim) {
+    constexpr int kRowStep = row_step<Shared>();
+    const i64 first = threadIdx.x % 32 / Shared::kChunks * tensor.stride_row, step = tensor.stride_row * kRowStep;
+    const u16* row = nullptr;
+    i32 i = 0;
+    load_rows<Shared>(shared, rows.sequence.len_k - tile * tile_k, valid_dim, [&](i32) {
+      const bool begins = i * kRowStep % kPieceRows == 0;
+      row = begins ? base + walk.offset(p.sequences, i * kRowStep / kPieceRows, tensor) + first : row + step;
+      ++i;
+      return row;
+    });
+  }
+
   // Rows of e4m3 that do not begin at 16 bytes.
   template <class Shared>
   MICA_DEVICE void load_bytes(u32 shared, const RowsArg& tensor, i32 tile, i32 valid_dim) {
@@ -144,7 +162,9 @@ struct DecodeSm80 {
 
   // Paged: fetches entries of the block table before they are needed, beginning with those of the first tile.
   MICA_DEVICE void begin_pages(i32 first) {
-    if constexpr (kByLanes)
+    if constexpr (kLargePages)
+      walk.begin(p.sequences, rows.sequence, rows.batch_index, first);
+    else if constexpr (kByLanes)
       entries.begin(p.sequences, rows.sequence, rows.batch_index, first);
     else
       look_ahead(first);
@@ -170,7 +190,11 @@ struct DecodeSm80 {
       const u32 shared = ring + stage * kAt.stage_bytes;
       const RowsArg &k = Operands::in_words(p.k), &v = Operands::in_words(p.v);
       const i32 k_words = Operands::words(p.dim_qk), v_words = Operands::words(p.dim_v);
-      if (rows.has(kFeaturePaged)) {
+      if constexpr (kLargePages) {
+        load_pieces<KTile>(shared, k_base, k, tile, k_words);
+        load_pieces<VTile>(shared + kAt.stage_v, v_base, v, tile, v_words);
+        walk.advance(p.sequences, rows.batch_index, warps_of_head());
+      } else if (rows.has(kFeaturePaged)) {
         const PagedRow here = next_page(tile);
         if (rows.has(kFeaturePageFactors)) fetch_factors(shared + kAt.stage_factors, here);
         if (Operands::kIsE4m3 && rows.has(kFeatureUnaligned)) {
@@ -348,7 +372,7 @@ struct DecodeSm80 {
   // The key tiles of this warp: of the split's one for each warp of the head in turn.
   MICA_DEVICE void attend() {
     const i32 step = warps_of_head(), first = first_tile();
-    if (rows.has(kFeaturePaged) && first < own.end) begin_pages(first);
+    if ((kLargePages || rows.has(kFeaturePaged)) && first < own.end) begin_pages(first);
 #pragma unroll 1
     for (int s = 0; s < stages - 1; ++s) load(first + s * step, s, own.end);
     if constexpr (Operands::kIsE4m3 && kGuesses) find_factors();  // while the first keys are on their way
