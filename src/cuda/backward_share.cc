@@ -78,13 +78,13 @@ BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Devic
 
 }  // namespace
 
-bool sums_exactly(const KernelRow& row, const Problem& p) {
+bool sums_integers(const KernelRow& row, const Problem& p) {
   const bool is_single = row.course == Course::DRAWN || row.course == Course::ONE_TILE;
   return p.deterministic && p.dq.dtype && is_single && row.traits.uses_maps && row.traits.fixed_order;
 }
 Problem without_order(const KernelRow& row, const Problem& p) {
   Problem free = p;
-  if (sums_exactly(row, p)) free.deterministic = 0;
+  if (sums_integers(row, p)) free.deterministic = 0;
   return free;
 }
 

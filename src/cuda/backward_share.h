@@ -13,9 +13,9 @@ struct BackwardShare {
   i32 parts() const { return head_parts * query_parts; }
 };
 
-// Whether dQ has the same bits in any order: its sums are exact (kernels/parts/exact_sums.h). Not where
+// Whether dQ has the same bits in any order: it is summed in whole numbers (kernels/parts/dq_integers.h). Not where
 // several calls add to it, which do not know one another's keys.
-bool sums_exactly(const KernelRow& row, const Problem& problem);
+bool sums_integers(const KernelRow& row, const Problem& problem);
 // What then decides who takes what: the problem without its order.
 Problem without_order(const KernelRow& row, const Problem& problem);
 

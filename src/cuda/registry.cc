@@ -391,7 +391,7 @@ bool suits_variant(const KernelRow& row, const Problem& p, const Device& device)
   }
   const i32 keys = keys_of_sequence(row, p);
   const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
-  if (p.deterministic && !sums_exactly(row, p)) return false;
+  if (p.deterministic && !sums_integers(row, p)) return false;
   return !is_banded(p) && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) && tiles > device.num_sms;
 }
 

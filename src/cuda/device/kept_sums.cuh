@@ -17,11 +17,12 @@ MICA_DEVICE void bulk_reduce_add_kept(float* global, u32 shared, u32 bytes) {
       "r"(shared), "r"(bytes), "l"(keep_policy())
       : "memory");
 }
-// 9.7.13.7 red: adds four fp16 to as many in global memory, at once each.
-MICA_DEVICE void reduce_add_halves(u16* address, const u32 (&pairs)[2]) {
-  asm volatile("red.relaxed.gpu.global.add.noftz.v2.f16x2 [%0], {%1, %2};\n" ::"l"(address), "r"(pairs[0]),
-               "r"(pairs[1])
-               : "memory");
+// The same of whole numbers.
+MICA_DEVICE void bulk_reduce_add_integers_kept(float* global, u32 shared, u32 bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.s32 [%0], [%1], %2, %3;\n" ::"l"(global),
+      "r"(shared), "r"(bytes), "l"(keep_policy())
+      : "memory");
 }
 
 }  // namespace mica

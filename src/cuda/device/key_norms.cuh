@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms of a head's keys from those of its chunks, and what they say about a row of dQ (exact_sums.h).
+// The norms of a head's keys from those of its chunks, and what they say about a row of dQ (dq_integers.h).
 #pragma once
 
-#include "cuda/kernels/parts/exact_sums.h"
+#include "cuda/kernels/parts/dq_integers.h"
 #include "device/ptx.cuh"
 
 namespace mica {

@@ -159,6 +159,12 @@ MICA_DEVICE void store_shared_16(u32 address, const u32 (&words)[4]) {
                : "memory");
 }
 
+// 9.7.9.21 cvt: the nearest number, ties to even; what has no room becomes the largest or least, NaN 0.
+MICA_DEVICE i32 round_to_integer(float x) {
+  i32 y;
+  asm("cvt.rni.s32.f32 %0, %1;\n" : "=r"(y) : "f"(x));
+  return y;
+}
 // 9.7.3.21 ex2
 MICA_DEVICE float ex2_approx(float x) {
   float y;

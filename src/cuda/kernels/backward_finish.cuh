@@ -49,29 +49,16 @@ MICA_DEVICE void store_4(const SummedRows& to, i64 row_offset, i32 column, const
 struct Sums {
   const float* data;
   bool is_empty;  // nobody has added to it: known later than where it lies, and so what is there is read anyway
-  const float* units = nullptr;  // exact sums: the large units of rows, and how many there are beside
-  const u16* large = nullptr;
+  const float* units = nullptr;  // whole numbers: what 1 is worth in each row; null: floats
 
-  // Elements 0 and 1 are of the row and 2 and 3 of the one 8 further down, or, transposed, 0 and 2, and 1 and 3 of the
-  // next one.
-  template <bool transposed>
-  MICA_DEVICE float4 load(i32 index, i32 row) const {
-    float4 x = *reinterpret_cast<const float4*>(data + index);
-    if (units) {
-      const uint2 pairs = *reinterpret_cast<const uint2*>(large + index);
-      const float2 a = unpack<Fp16>(pairs.x), b = unpack<Fp16>(pairs.y);
-      const float low = units[row], high = units[row + (transposed ? 1 : 8)];
-      x.x = fmaf(a.x, low, x.x);
-      x.y = fmaf(a.y, transposed ? high : low, x.y);
-      x.z = fmaf(b.x, transposed ? low : high, x.z);
-      x.w = fmaf(b.y, high, x.w);
-    }
-    return x;
+  MICA_DEVICE float4 load(i32 index) const { return *reinterpret_cast<const float4*>(data + index); }
+  MICA_DEVICE float scaled(float sum, i32 row, float scale) const {
+    if (units) sum = float(i32(bits_of(sum))) * units[row];
+    return is_empty ? 0.0f : sum * scale;
   }
-  MICA_DEVICE float scaled(float sum, float scale) const { return is_empty ? 0.0f : sum * scale; }
 };
 
-constexpr i32 kMostFinishRows = 128;  // of a tile of exact sums
+constexpr i32 kMostFinishRows = 128;  // of a block that holds whole numbers
 
 // Which of a block's threads this one is, and of how many: of several blocks that have one together.
 struct Worker {
@@ -94,13 +81,13 @@ MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_colu
     for (int i = 0; i < 4; ++i) {
       // Of columns that nobody has there may be no sums: the last ones are read again.
       const i32 column = min_of(column_block + i, last_column_block);
-      const i32 index = by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
-                                   : dq_accumulator_index(dim, row_block, column, lane);
-      const float4 quad = sums.load<false>(index, row_block * 16 + row_in_block);
-      x[i][0] = sums.scaled(quad.x, to.scale);
-      x[i][1] = sums.scaled(quad.y, to.scale);
-      x[i][2] = sums.scaled(quad.z, to.scale);
-      x[i][3] = sums.scaled(quad.w, to.scale);
+      const float4 quad = sums.load(by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
+                                               : dq_accumulator_index(dim, row_block, column, lane));
+      const i32 row = row_block * 16 + row_in_block;
+      x[i][0] = sums.scaled(quad.x, row, to.scale);
+      x[i][1] = sums.scaled(quad.y, row, to.scale);
+      x[i][2] = sums.scaled(quad.z, row + 8, to.scale);
+      x[i][3] = sums.scaled(quad.w, row + 8, to.scale);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -146,12 +133,12 @@ MICA_DEVICE void store_transposed(const SummedRows& to, const Sums& sums, i64 ba
     float x[2][2][8];  // row, columns 0 to 7 and 8 to 15
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
-      const float4 quad = sums.load<true>(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair),
-                                          row_block * 8 + pair * 2);
-      x[0][0][g] = sums.scaled(quad.x, to.scale);
-      x[1][0][g] = sums.scaled(quad.y, to.scale);
-      x[0][1][g] = sums.scaled(quad.z, to.scale);
-      x[1][1][g] = sums.scaled(quad.w, to.scale);
+      const float4 quad = sums.load(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
+      const i32 row = row_block * 8 + pair * 2;
+      x[0][0][g] = sums.scaled(quad.x, row, to.scale);
+      x[1][0][g] = sums.scaled(quad.y, row + 1, to.scale);
+      x[0][1][g] = sums.scaled(quad.z, row, to.scale);
+      x[1][1][g] = sums.scaled(quad.w, row + 1, to.scale);
     }
     if (to.dtype == MICA_FP32 && !to.unaligned) {
 #pragma unroll
@@ -221,17 +208,17 @@ MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
     store_rows(to, sums, false, base, to.columns, p.tile_q, valid_rows, worker);
 }
 
-// The large units of a tile's rows; null where its sums are rounded. By all of the block.
+// What 1 is worth in each row of a tile whose sums are whole numbers; null where they are floats. By all of the block.
 template <int threads>
 MICA_DEVICE const float* units_of_rows(const BackwardFinishParams& p, const Sequence& sequence, i32 batch, i32 head,
                                        i32 first_row, i32 tile_q, float* units) {
   if (!p.row_norm) return nullptr;
   const KeyNorms norms = p.head_norms[(batch * p.heads_q + head) / p.group];
-  if (!have_units(norms)) return nullptr;
+  if (!have_one_scale(norms)) return nullptr;
   const i64 stat = head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + first_row;
   for (i32 i = threadIdx.x; i < tile_q; i += threads)
-    units[i] = first_row + i < sequence.len_q ? large_unit(dq_bound(norms, p.row_norm[stat + i], p.row_delta[stat + i]))
-                                              : 0.0f;
+    units[i] =
+        first_row + i < sequence.len_q ? dq_unit(dq_bound(norms, p.row_norm[stat + i], p.row_delta[stat + i])) : 0.0f;
   __syncthreads();
   return units;
 }
@@ -261,8 +248,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p, float* units) {
   if (tile * tile_q >= sequence.slot_len_q) return;
   const RowsArg& rows = p.dq.rows;
   const Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0,
-                     units_of_rows<threads>(p, sequence, batch, head, tile * tile_q, tile_q, units),
-                     p.dq_large + i64(block) * (tile_q * dim)};
+                     units_of_rows<threads>(p, sequence, batch, head, tile * tile_q, tile_q, units)};
   const i64 base =
       head * rows.stride_head + query_row_offset(sequence, tile * tile_q, rows.stride_batch, rows.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;

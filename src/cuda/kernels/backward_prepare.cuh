@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE, where dQ
-// has exact sums the norm of dO, and then the norms of the keys),
+// is summed in whole numbers the norm of dO, and then the norms of the keys),
 // zeros for the sums and counts in the workspace that begin with them, and packed sequences in the order of their
 // lengths. A group of lanes shares a row; memory-bound.
 #pragma once
@@ -202,28 +202,6 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 th
     prepare_rows<Element, 8, 4, 1>(p, thread, threads, zeros);
 }
 
-// The largest magnitude, of bits: that of no number is the largest.
-template <class Element, int pieces>
-MICA_DEVICE float largest_of_pieces(const uint4 (&x)[pieces]) {
-  float largest = 0.0f;
-#pragma unroll
-  for (int n = 0; n < pieces; ++n) {
-    const u32 words[4] = {x[n].x, x[n].y, x[n].z, x[n].w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = unpack<Element>(words[i]);
-      largest = larger(largest, larger(fabsf(pair.x), fabsf(pair.y)));
-    }
-  }
-  return largest;
-}
-template <int lanes>
-MICA_DEVICE float largest_of_lanes(float x) {
-#pragma unroll
-  for (int distance = lanes / 2; distance > 0; distance /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, distance));
-  return x;
-}
-
 // The norms of a chunk of a head's keys by each warp, four lanes a key. The copy engine reads these rows later: they
 // have at most 128 columns, and can be read 16 bytes at a time.
 template <class Element>
@@ -253,7 +231,7 @@ MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warp
         if (key < end && column < p.dim_qk) k[n] = load_8(p.k, k_row + key * p.k.stride_row + n * kLanes * 8);
         if (key < end && column < p.dim_v) v[n] = load_8(p.v, v_row + key * p.v.stride_row + n * kLanes * 8);
       }
-      const float norm_k = largest_of_lanes<kLanes>(largest_of_pieces<Element>(k));
+      const float norm_k = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(k, k)));
       const float norm_v = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(v, v)));
       const bool has_k = lane == 0 && norm_k != 0.0f, has_v = lane == 0 && norm_v != 0.0f;
       add_norms(norms, KeyNorms{norm_k, norm_v, has_k ? exponent_of(norm_k) : 0, has_v ? exponent_of(norm_v) : 0, has_k,

@@ -9,7 +9,7 @@
 #include "core/schedule.h"
 #include "core/score.h"
 #include "core/sequence.h"
-#include "cuda/kernels/parts/exact_sums.h"
+#include "cuda/kernels/parts/dq_integers.h"
 #include "cuda/kernels/parts/layouts_sm80.h"
 #include "cuda/kernels/parts/layouts_sm90.h"
 #include "cuda/kernels/parts/tensor_map.h"
@@ -249,15 +249,13 @@ struct BackwardMapsParams {
   i32* heads_cleared;  // how many parts of each key head are zero
   i32* heads_done;     // how many blocks of each key head have added all of their dQ; null: nobody asks
   i32 counts_done;     // whether it is not null once bound
-  // dQ in exact sums (exact_sums.h): what decides the unit of a row. Heads that cannot have them add one key tile after
-  // the other. null: dQ's sums are rounded.
+  // dQ in whole numbers (dq_integers.h): what decides the scale of a row. Heads whose keys do not have one scale add
+  // floats, one key tile after the other. null: dQ is summed in floats.
   const KeyNorms* key_norms;  // (batch, heads_k, kNormChunks)
   KeyNorms* head_norms;       // (batch, heads_k), for backward_finish
-  const float* row_norm;      // of dO, (heads_q, rows)
-  u16* dq_large;              // large units, fp16, in the order of dq_accumulator
+  float* row_norm;            // of dO, (heads_q, rows); a row that exceeded its scale gets NaN
   i32* dq_order;              // as dq_semaphores, for those heads
-  i32 sums_exactly;           // whether they are not null once bound
-  i32 unit_bits;              // of a large unit, in units
+  i32 sums_integers;          // whether they are not null once bound
   // In a fixed order without a mask: so many key tiles of a head begin at different queries, go round, and wait for one
   // another (backward_order.h). All blocks of the launch run at once, and are no fewer. 0: they do not.
   i32 round_tiles;
@@ -286,7 +284,7 @@ struct BackwardPrepareParams {
   i32 rows_per_batch;  // rows of a dense slot; packed: of the whole
   i32* packed_order;   // for BackwardMapsParams, of tiles of tile_k keys and heads_k heads; null: not needed
   i32 heads_k, tile_k;
-  // For exact sums, as BackwardMapsParams'; null: not needed.
+  // For sums in whole numbers, as BackwardMapsParams'; null: not needed.
   RowsArg k, v;
   i32 keys_dtype, dim_qk;
   float* row_norm;
@@ -314,12 +312,11 @@ struct BackwardFinishParams {
   i32 tiles_q, packed_q;
   i32 tile_q;         // of a block of the accumulator
   i32 dq_by_columns;  // backward_dq_lies_by_columns
-  // dQ in exact sums, as BackwardMapsParams'; null: in rounded ones.
+  // dQ in whole numbers, as BackwardMapsParams'; null: in floats.
   const float *row_norm, *row_delta;
   const KeyNorms* head_norms;
-  const u16* dq_large;
   i64 stat_rows;
-  i32 sums_exactly;  // whether they are not null once bound
+  i32 sums_integers;  // whether they are not null once bound
   // Converts heads whose blocks have added all of their dQ while others are still at work; null: when all are done.
   const i32* heads_done;
   i32 counts_done;  // whether it is not null once bound

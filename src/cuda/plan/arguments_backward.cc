@@ -159,12 +159,11 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<u32*>(in_workspace(x, layout.dq_turns));
   if (a.clears_ahead > 0) a.heads_cleared = reinterpret_cast<i32*>(in_workspace(x, layout.heads_cleared));
   if (a.counts_done) a.heads_done = reinterpret_cast<i32*>(in_workspace(x, layout.heads_done));
-  if (a.sums_exactly) {
+  if (a.sums_integers) {
     a.backward.dq_semaphores = nullptr;
     a.key_norms = reinterpret_cast<const KeyNorms*>(in_workspace(x, layout.key_norms));
     a.head_norms = reinterpret_cast<KeyNorms*>(in_workspace(x, layout.head_norms));
     a.row_norm = in_workspace(x, layout.row_norm);
-    a.dq_large = reinterpret_cast<u16*>(in_workspace(x, layout.dq_large));
     a.dq_order = reinterpret_cast<i32*>(in_workspace(x, layout.dq_turns));
   }
   if (a.whole_heads) {
@@ -224,10 +223,9 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
   a.dq.sums = in_workspace(x, a.of_keys == 0 ? layout.dq_accumulator : layout.dk_accumulator);
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
   if (a.counts_done) a.heads_done = reinterpret_cast<const i32*>(in_workspace(x, layout.heads_done));
-  if (a.sums_exactly) {
+  if (a.sums_integers) {
     a.row_norm = in_workspace(x, layout.row_norm);
     a.row_delta = in_workspace(x, layout.row_delta);
-    a.dq_large = reinterpret_cast<const u16*>(in_workspace(x, layout.dq_large));
     a.head_norms = reinterpret_cast<const KeyNorms*>(in_workspace(x, layout.head_norms));
   }
   a.sequences = sequence_table(p, x);

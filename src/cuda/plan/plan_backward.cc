@@ -44,8 +44,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   BackwardParams params = backward_params(p, row);
   const i64 key_blocks = i64(params.tiles_k) * params.slices * p.heads_k * (params.packed_k ? 1 : p.batch);
   const bool whole_heads = row.course == Course::HEADS;
-  const bool exactly = plan.pieces == MICA_PIECES_NONE && key_blocks > 0 && sums_exactly(row, p);
-  const Problem shared = exactly ? without_order(row, p) : p;
+  const bool integers = plan.pieces == MICA_PIECES_NONE && key_blocks > 0 && sums_integers(row, p);
+  const Problem shared = integers ? without_order(row, p) : p;
   BackwardShare share =
       whole_heads ? share_heads(row, p, choice.device) : share_key_tiles(row, shared, choice.device, key_blocks);
   // Pieces beside one another keep nothing but dQ's sums.
@@ -59,7 +59,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i64 work_items = (whole_heads ? i64(p.heads_k) * p.batch : key_blocks) * parts;
   // A block may wait only for blocks that took their key tiles before it: drawn ones are in the order of their index.
   // Where they wait for one another, a stream may have fewer SMs than the GPU.
-  const i32 in_round = exactly ? 0 : round_tiles(row, p, choice.device);
+  const i32 in_round = integers ? 0 : round_tiles(row, p, choice.device);
   const bool has_several = work_items > choice.device.num_sms || in_round > 0;
   const bool draws = row.course == Course::DRAWN && has_several && work_items < kMostDrawn;
   const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
@@ -75,7 +75,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   layout.row_delta = layout.reserve(stat_bytes);
   if (p.d_o.dtype != p.dtype)
     layout.d_o = layout.reserve(u64(params.stat_rows) * params.d_o.stride_row * dtype_bytes(p.dtype));
-  if (exactly) {
+  if (integers) {
     const u64 heads = u64(p.batch) * p.heads_k;
     layout.row_norm = layout.reserve(stat_bytes);
     layout.key_norms = layout.reserve(heads * kNormChunks * sizeof(KeyNorms));
@@ -83,11 +83,11 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   }
   // The semaphores of deterministic sums lie behind the accumulator, and are set to zero with it.
   const i64 semaphores =
-      p.dq.dtype && p.deterministic && !whole_heads && !exactly ? round_up<i64>(query_blocks * params.slices, 4) : 0;
+      p.dq.dtype && p.deterministic && !whole_heads && !integers ? round_up<i64>(query_blocks * params.slices, 4) : 0;
   // Of several pieces, a later one adds to what the first left.
   const bool is_alone = plan.pieces == MICA_PIECES_NONE && key_blocks > 0;
   const bool stores_first = is_alone && stores_dq_first(row, shared);
-  const bool has_turns = exactly || (stores_first && !p.deterministic);  // else there are semaphores
+  const bool has_turns = integers || (stores_first && !p.deterministic);  // else there are semaphores
   const i64 turns = has_turns ? round_up<i64>(query_blocks, 4) : 0;
   const i32 ahead = is_alone && !stores_first ? clears_ahead(row, shared, choice.device, params, parts) : 0;
   const i64 key_heads = round_up<i64>(i64(p.batch) * p.heads_k, 4);
@@ -101,8 +101,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
   const i64 key_semaphores = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
-  const i64 large_sums = exactly ? accumulator / 2 : 0;
-  const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums + large_sums;
+  const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums;
   if (is_beside && sums != accumulator)
     return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
                 plan.pieces, row.name);
@@ -114,7 +113,6 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   layout.key_semaphores = layout.heads_done + u64(done) * sizeof(float);
   layout.dk_accumulator = layout.key_semaphores + u64(key_semaphores) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
-  layout.dq_large = layout.dv_accumulator + u64(dv_sums) * sizeof(float);
 
   const i32 tail_items = packed_tail(row, shared, choice.device);
   const bool takes_in_order = tail_items >= 0 && plan.pieces == MICA_PIECES_NONE && query_blocks > 0;
@@ -131,7 +129,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     const i64 first_zeros = leaves_sums ? 0 : ahead > 0 ? accumulator / p.batch * (ahead / p.heads_k) : accumulator;
     BackwardPrepareParams prepared = backward_prepare_params(p, first_zeros, accumulator, sums);
     prepared.tile_k = takes_in_order ? row.tile_k : 0;
-    prepared.measures = exactly;
+    prepared.measures = integers;
     status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 16, prepared);
   }
   if (status == MICA_OK && has_keys && row.traits.uses_maps) {
@@ -156,8 +154,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.takes_in_order = takes_in_order;
     mapped.tail_items = max_of(tail_items, 0);
     mapped.round_tiles = in_round;
-    mapped.sums_exactly = exactly;
-    mapped.unit_bits = bits_of_large_unit(ceil_div(max_of(p.max_len_k, 1), row.tile_k));
+    mapped.sums_integers = integers;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
     if (status == MICA_OK && in_round > 0)
       last_step(plan).least_at_once = u32(in_round);
@@ -170,7 +167,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     BackwardFinishParams finished = backward_finish_params(p, params, row.tile_q);
     finished.stores_dq_first = stores_first;
     finished.dq_by_columns = row.traits.dq_by_columns;
-    finished.sums_exactly = exactly;
+    finished.sums_integers = integers;
     finished.counts_done = counts_done;
     finished.head_items = params.tiles_k * parts;
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, finished);

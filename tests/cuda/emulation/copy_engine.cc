@@ -28,20 +28,27 @@ void write_shared(const BulkCopy& copy) {
   }
 }
 
+template <class Word>
+void add_words(char* to, const u8* from) {
+  for (u32 at = 0; at < kChunk; at += sizeof(Word)) {
+    Word sum, x;
+    std::memcpy(&sum, to + at, sizeof sum);
+    std::memcpy(&x, from + at, sizeof x);
+    sum += x;
+    std::memcpy(to + at, &sum, sizeof sum);
+  }
+}
+
 void write_global(const BulkCopy& copy) {
   for (u32 i = 0; i < num_chunks(copy); ++i) {
     const BulkChunk chunk = chunk_of(copy, i);
     if (chunk.first >= chunk.end) continue;
     const u8* from = static_cast<const u8*>(shared_pointer(chunk.shared, kChunk));
     note_plain_access(chunk.global + chunk.first, chunk.end - chunk.first, Access::kWrite);
-    if (copy.adds) {
-      for (u32 at = 0; at < kChunk; at += sizeof(float)) {
-        float sum, x;
-        std::memcpy(&sum, chunk.global + at, sizeof sum);
-        std::memcpy(&x, from + at, sizeof x);
-        sum += x;
-        std::memcpy(chunk.global + at, &sum, sizeof sum);
-      }
+    if (copy.adds == Adds::FLOATS) {
+      add_words<float>(chunk.global, from);
+    } else if (copy.adds == Adds::INTEGERS) {
+      add_words<u32>(chunk.global, from);
     } else {
       std::memcpy(chunk.global + chunk.first, from + chunk.first, chunk.end - chunk.first);
     }
@@ -130,7 +137,7 @@ void Block::send_to_peer(u32 to, u32 from, u32 bytes, u32 barrier) {
   if (shadow_.is_unfenced(offset, bytes))
     complain("its bulk copy reads what a thread wrote without fence_for_wgmma after it");
   std::vector<char> sent(memory() + offset, memory() + offset + bytes);
-  const BulkCopy copy = {to, sent.data(), bytes, false, {}, {}};
+  const BulkCopy copy = {to, sent.data(), bytes, Adds::NOTHING, {}, {}};
   if (const char* broken = other->why_no_load(copy, other->mbarrier(barrier)); broken[0])
     complain(broken);
   else
@@ -234,7 +241,7 @@ constexpr std::uintptr_t kMapAlignment = alignof(TensorMap);
 
 template <u32 rank>
 BulkCopy box(u32 shared, const TensorMap& map, const i32 (&begin)[rank]) {
-  BulkCopy copy = {shared, nullptr, 0, false, test::decode_tensor_map(map), {}};
+  BulkCopy copy = {shared, nullptr, 0, Adds::NOTHING, test::decode_tensor_map(map), {}};
   for (u32 axis = 0; axis < rank; ++axis) copy.begin[axis] = begin[axis];
   if (copy.map.is_valid() && copy.map.rank != rank) block().complain("a box by other axes than its tensor map has");
   copy.bytes = copy.map.is_valid() ? copy.map.box_bytes() : 0;
@@ -257,13 +264,16 @@ void tma_load_multicast(u32 shared, const TensorMap& map, const i32 (&begin)[4],
 void tma_store(const TensorMap& map, const i32 (&begin)[4], u32 shared) { block().ask_store(box(shared, map, begin)); }
 void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier) {
   char* from = static_cast<char*>(const_cast<void*>(global));
-  block().ask_load({shared, from, bytes, false, {}, {}}, block().mbarrier(barrier));
+  block().ask_load({shared, from, bytes, Adds::NOTHING, {}, {}}, block().mbarrier(barrier));
 }
 void bulk_store(float* global, u32 shared, u32 bytes) {
-  block().ask_store({shared, reinterpret_cast<char*>(global), bytes, false, {}, {}});
+  block().ask_store({shared, reinterpret_cast<char*>(global), bytes, Adds::NOTHING, {}, {}});
 }
 void bulk_reduce_add(float* global, u32 shared, u32 bytes) {
-  block().ask_store({shared, reinterpret_cast<char*>(global), bytes, true, {}, {}});
+  block().ask_store({shared, reinterpret_cast<char*>(global), bytes, Adds::FLOATS, {}, {}});
+}
+void bulk_reduce_add_integers(float* global, u32 shared, u32 bytes) {
+  block().ask_store({shared, reinterpret_cast<char*>(global), bytes, Adds::INTEGERS, {}, {}});
 }
 void bulk_commit() {
   Thread& t = block().thread();

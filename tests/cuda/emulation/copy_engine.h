@@ -7,12 +7,15 @@
 
 namespace mica::emulation {
 
+// What becomes of the bytes in global memory.
+enum class Adds : i32 { NOTHING, FLOATS, INTEGERS };
+
 // A row of bytes, or a box of a tensor.
 struct BulkCopy {
   u32 shared;
   char* global;  // of a row of bytes; null: a box
   u32 bytes;
-  bool adds;                // floats are added to global memory
+  Adds adds;
   test::FakeTensorMap map;  // of a box, which begins at (column, row, head, slot), or as a map of five axes has them
   i32 begin[test::FakeTensorMap::kRank];
 };

@@ -49,7 +49,6 @@ inline float __fmul_rn(float a, float b) {
   return product;
 }
 inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
 
 template <class T>
 struct EmulatedShuffle {

@@ -92,6 +92,7 @@ void tma_store(const TensorMap& map, const i32 (&begin)[4], u32 shared);
 void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier);
 void bulk_store(float* global, u32 shared, u32 bytes);
 void bulk_reduce_add(float* global, u32 shared, u32 bytes);
+void bulk_reduce_add_integers(float* global, u32 shared, u32 bytes);
 void bulk_commit();
 void bulk_wait();  // for what this thread committed
 // The four warps of this thread's warpgroup wait for each other, the last one calls perform with its first thread's

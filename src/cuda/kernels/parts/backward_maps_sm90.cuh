@@ -190,7 +190,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     if (goes_back) tiles = TileRange{-tiles.end, -tiles.full_end, -tiles.full_begin, -tiles.begin};
     if (maps.query_parts > 1) {
       // Key tiles that add in order take all queries at once: parts of them would wait for parts of later blocks.
-      const bool is_one = maps.key_norms && !have_units(head_norms());
+      const bool is_one = maps.key_norms && !have_one_scale(head_norms());
       const i32 each = is_one ? tiles.end - tiles.begin : ceil_div(tiles.end - tiles.begin, maps.query_parts);
       tiles.begin = min_of(tiles.begin + turn % maps.query_parts * each, tiles.end);
       tiles.end = min_of(tiles.begin + each, tiles.end);

@@ -187,7 +187,7 @@ struct BackwardTmaLoose
   }
   // One warp, of which one lane does what is one lane's work. The consumers' halves of a tile come one after the other.
   MICA_DEVICE void add_dq(i32 count, u32& parity) {
-    if (maps.key_norms && adds_exactly(count, parity)) {
+    if (maps.key_norms && adds_integers(count, parity)) {
       __syncwarp();
     } else if (threadIdx.x % 32 == 0) {
       if (goes_round && p.dq_semaphores)
@@ -199,13 +199,13 @@ struct BackwardTmaLoose
     }
     parity ^= u32(count & 1);
   }
-  // False where the keys of the head leave no units.
-  MICA_DEVICE bool adds_exactly(i32 count, u32 parity) {
+  // False where the keys of the head do not have one scale.
+  MICA_DEVICE bool adds_integers(i32 count, u32 parity) {
     const KeyNorms norms = this->head_norms();
     if (threadIdx.x % 32 == 0) maps.head_norms[batch_index * p.heads_k + head_k] = norms;
-    const bool is_exact = have_units(norms);
-    if (is_exact) add_dq_exactly(count, parity, norms);
-    return is_exact;
+    const bool have_one = have_one_scale(norms);
+    if (have_one) add_dq_in_integers(count, parity, norms);
+    return have_one;
   }
   // Others wait for every part: nothing stands between it and its release. The next tile's turn is looked up while a
   // part is on its way.
@@ -315,15 +315,15 @@ struct BackwardTmaLoose
     }
   }
   // One warp: in any order, with the same bits.
-  MICA_DEVICE void add_dq_exactly(i32 count, u32 parity, const KeyNorms& norms) {
+  MICA_DEVICE void add_dq_in_integers(i32 count, u32 parity, const KeyNorms& norms) {
     const DqTurns turns{maps.dq_turns};
     const bool is_sender = threadIdx.x % 32 == 0;
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
       this->head = query.head;
       const i64 block = this->dq_tile(query.tile);
-      RowUnits units;
-      find_units(units, query, norms);
+      RowScales scales;
+      find_scales(scales, query, norms);
       u32 turn = 0;
       bool is_first = false;
       if (is_sender) turn = turns.take(block);
@@ -333,12 +333,12 @@ struct BackwardTmaLoose
         // step, where the second consumer waits for it, and the first for the second.
         const bool is_kept = group == 0 || step + 2 < count;
         if (is_sender && step + group > 0 && (group == 1 || step + 1 < count)) give_back(group ^ 1);
-        make_exact(group, units, block);
+        make_integers(group, scales, query);
         fence_for_wgmma();
         __syncwarp();
         if (!is_sender) continue;
         if (group == 0) is_first = turns.is_first(turn, block);
-        begin_half(block, group, is_first);
+        begin_half<true>(block, group, is_first);
         if (!is_kept) give_back(group);
       }
       if (is_sender && is_first) {
@@ -351,42 +351,47 @@ struct BackwardTmaLoose
     bulk_wait_read();
     mbarrier_arrive(dq_ring.empty(group));
   }
-  // The large units of rows: lane n has those of rows n, 32 + n and so on of a query tile.
-  static constexpr int kUnitWords = (tile_q + 31) / 32;
-  using RowUnits = float[kUnitWords];
-  MICA_DEVICE void find_units(RowUnits& units, const HeadTile& query, const KeyNorms& norms) const {
-    const i32 row = query.tile * tile_q, valid = sequence.len_q - row;
-    const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+  // By what the parts of rows are multiplied: lane n has those of rows n, 32 + n and so on of a query tile.
+  using RowScales = float[(tile_q + 31) / 32];
+  MICA_DEVICE i64 first_stat(const HeadTile& query) const {
+    return query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin +
+           query.tile * tile_q;
+  }
+  MICA_DEVICE void find_scales(RowScales& scales, const HeadTile& query, const KeyNorms& norms) const {
+    const i32 valid = sequence.len_q - query.tile * tile_q;
+    const i64 stat = first_stat(query);
 #pragma unroll
-    for (int i = 0; i < kUnitWords; ++i) {
+    for (int i = 0; i < (tile_q + 31) / 32; ++i) {
       const i32 at = i32(threadIdx.x % 32) + 32 * i;
       const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
                   delta = at < valid ? p.row_delta[stat + at] : 0.0f;
-      units[i] = large_unit(dq_bound(norms, norm, delta));
+      scales[i] = dq_scale(dq_bound(norms, norm, delta));
     }
   }
-  // What a consumer has left becomes multiples of its rows' units; what it has beside less than a large unit is added
-  // at once.
-  MICA_DEVICE void make_exact(i32 group, const RowUnits& units, i64 block) const {
-    constexpr int kRowBlocks = kTransposed || kRowsEach ? 4 : tile_q / 16;
+  // What a consumer has left. A row that is too large for its scale, or no number, becomes none.
+  MICA_DEVICE void make_integers(i32 group, const RowScales& scales, const HeadTile& query) const {
+    constexpr int kRowBlocks = kTransposed ? 4 : kRowsEach ? 4 : tile_q / 16;
     constexpr int kColumnBlocks = kTransposed ? tile_q / 8 : kColumnsDQ / 8;
+    const i32 lane = threadIdx.x % 32;
+    const auto scale_of = [&](i32 row) {
+      float scale = scales[0];
+#pragma unroll
+      for (int i = 1; i < (tile_q + 31) / 32; ++i)
+        if (row / 32 == i) scale = scales[i];
+      return scale;
+    };
     // Rows lane / 4 and 8 more of a row block, or, transposed, two of a column block.
     constexpr int kOuter = kTransposed ? kColumnBlocks : kRowBlocks, kInner = kTransposed ? kRowBlocks : kColumnBlocks;
-    const i32 lane = threadIdx.x % 32;
-    const float inverse_bits = inverse_of_power(float(1 << maps.unit_bits));
-    u16* const large = maps.dq_large + block * (tile_q * dim_qk);
 #pragma unroll 1
     for (i32 outer = 0; outer < kOuter; ++outer) {
       const i32 row_block = kRowsEach ? group * 4 + outer : outer;
-      const i32 first_row = kTransposed ? outer * 8 : row_block * 16;  // all of the block's rows are in one word
-      float held = units[0];
-#pragma unroll
-      for (int i = 1; i < kUnitWords; ++i)
-        if (first_row / 32 == i) held = units[i];
-      const i32 own_row = first_row % 32 + (kTransposed ? lane % 4 * 2 : lane / 4);
-      const float low = __shfl_sync(0xffffffffu, held, own_row),
-                  high = __shfl_sync(0xffffffffu, held, own_row + (kTransposed ? 1 : 8));
-      const float low_rounder = rounder(low) * inverse_bits, high_rounder = rounder(high) * inverse_bits;
+      const i32 low_row = kTransposed ? outer * 8 + lane % 4 * 2 : row_block * 16 + lane / 4,
+                high_row = low_row + (kTransposed ? 1 : 8);
+      const i32 of_block = kTransposed ? outer * 8 : row_block * 16;  // all of its rows are in one register
+      const float held = scale_of(of_block);
+      const float low = __shfl_sync(0xffffffffu, held, low_row % 32),
+                  high = __shfl_sync(0xffffffffu, held, high_row % 32);
+      bool low_fits = true, high_fits = true;
 #pragma unroll 4
       for (i32 inner = 0; inner < kInner; ++inner) {
         const i32 column = (kTransposed || kRowsEach ? 0 : group * kColumnBlocks) + inner;
@@ -397,46 +402,36 @@ struct BackwardTmaLoose
                                           : dq_accumulator_index(dim_qk, row_block, column, lane);
         u32 words[4];
         load_shared_16(words, smem_dq + 4 * at);
-        float x[4] = {float_of(words[0]), float_of(words[1]), float_of(words[2]), float_of(words[3])};
-        constexpr int kOther = kTransposed ? 2 : 1, kHigh = kTransposed ? 1 : 2;  // of the first row; of the second one
-        if (fmaxf(fabsf(x[0]), fabsf(x[kOther])) >= 0.5f * low ||
-            fmaxf(fabsf(x[kHigh]), fabsf(x[kHigh + kOther])) >= 0.5f * high)
-          take_large(x, low, high, large + at);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float to_unit = (kTransposed ? e % 2 : e / 2) ? high_rounder : low_rounder;
-          words[e] = bits_of(__fsub_rn(__fadd_rn(x[e], to_unit), to_unit));
+          const bool is_low = kTransposed ? e % 2 == 0 : e < 2;
+          const float x = float_of(words[e]) * (is_low ? low : high);
+          (is_low ? low_fits : high_fits) &= fabsf(x) <= dq_most();
+          words[e] = u32(round_to_integer(x));
         }
         store_shared_16(smem_dq + 4 * at, words);
       }
+      const i32 valid = sequence.len_q - query.tile * tile_q;
+      if (!low_fits && low_row < valid) maps.row_norm[first_stat(query) + low_row] = float_of(0x7fc00000u);
+      if (!high_fits && high_row < valid) maps.row_norm[first_stat(query) + high_row] = float_of(0x7fc00000u);
     }
-  }
-  // Adds the multiples of large units, and leaves the rest; what exceeds its row's bound, since its P was no
-  // probability, becomes no number.
-  static MICA_DEVICE void take_large(float (&x)[4], float low, float high, u16* to) {
-    float large[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float unit = (kTransposed ? e % 2 : e / 2) ? high : low, to_unit = rounder(unit);
-      const float rounded = __fsub_rn(__fadd_rn(x[e], to_unit), to_unit);
-      large[e] = rounded * inverse_of_power(unit);
-      x[e] = fabsf(large[e]) <= 1.5f * (1 << kLargeBits) ? x[e] - rounded : float_of(0x7fc00000u);
-    }
-    const u32 pairs[2] = {pack<Fp16>(large[0], large[1]), pack<Fp16>(large[2], large[3])};
-    reduce_add_halves(to, pairs);
   }
   // Adds it to what is there, or stores it, until it has been read.
+  template <bool integers = false>
   MICA_DEVICE void send_half(i64 block, i32 group, bool is_first) const {
-    begin_half(block, group, is_first);
+    begin_half<integers>(block, group, is_first);
     bulk_wait_read();
     mbarrier_arrive(dq_ring.empty(group));
   }
   // Other blocks add to it, too: it should stay in the second-level cache, as Q and dO do.
+  template <bool integers = false>
   MICA_DEVICE void begin_half(i64 block, i32 group, bool is_first) const {
     float* where = p.dq_accumulator + block * (tile_q * dim_qk);
     const auto send = [=](float* to, u32 from, u32 bytes) {
       if (is_first)
         bulk_store_kept(to, from, bytes);
+      else if constexpr (integers)
+        bulk_reduce_add_integers_kept(to, from, bytes);
       else
         bulk_reduce_add_kept(to, from, bytes);
     };

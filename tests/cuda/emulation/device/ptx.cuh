@@ -83,6 +83,11 @@ inline void store_shared_16(u32 address, const u32 (&words)[4]) {
   emulation::note_access(address, 16, emulation::Access::kWrite);
 }
 
+inline i32 round_to_integer(float x) {
+  constexpr float kEnd = 2147483648.0f;
+  if (std::isnan(x)) return 0;
+  return x >= kEnd ? 0x7fffffff : x <= -kEnd ? i32(0x80000000u) : i32(std::nearbyint(x));
+}
 inline float ex2_approx(float x) {
   const float y = std::exp2(x);
   return y < float_of(0x00800000u) ? 0.0f : y;  // .ftz
