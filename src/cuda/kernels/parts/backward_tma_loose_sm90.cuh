@@ -329,27 +329,18 @@ struct BackwardTmaLoose
       if (is_sender) turn = turns.take(block);
       for (i32 group = 0; group < kConsumers; ++group) {
         dq_ring.wait_full({group, parity});
-        // A room is given back when the other is full: its bytes have been read by then. Not before a key tile's last
-        // step, where the second consumer waits for it, and the first for the second.
-        const bool is_kept = group == 0 || step + 2 < count;
-        if (is_sender && step + group > 0 && (group == 1 || step + 1 < count)) give_back(group ^ 1);
         make_integers(group, scales, query);
         fence_for_wgmma();
         __syncwarp();
         if (!is_sender) continue;
         if (group == 0) is_first = turns.is_first(turn, block);
-        begin_half<true>(block, group, is_first);
-        if (!is_kept) give_back(group);
+        send_half<true>(block, group, is_first);
       }
       if (is_sender && is_first) {
         bulk_wait();
         turns.open(block);
       }
     }
-  }
-  MICA_DEVICE void give_back(i32 group) const {
-    bulk_wait_read();
-    mbarrier_arrive(dq_ring.empty(group));
   }
   // By what the parts of rows are multiplied: lane n has those of rows n, 32 + n and so on of a query tile.
   using RowScales = float[(tile_q + 31) / 32];
