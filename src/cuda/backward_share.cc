@@ -79,8 +79,7 @@ BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Devic
 }  // namespace
 
 bool sums_integers(const KernelRow& row, const Problem& p) {
-  const bool is_single = row.course == Course::DRAWN || row.course == Course::ONE_TILE;
-  return p.deterministic && p.dq.dtype && is_single && row.traits.uses_maps && row.traits.fixed_order;
+  return p.deterministic && p.dq.dtype && row.course == Course::DRAWN && row.traits.uses_maps && row.traits.fixed_order;
 }
 Problem without_order(const KernelRow& row, const Problem& p) {
   Problem free = p;

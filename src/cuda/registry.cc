@@ -127,12 +127,13 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
   const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
-  const bool draws = r.course == Course::DRAWN, holds_values = backward_holds_values(draws, r.dim_v);
+  const bool draws = r.course == Course::DRAWN;
+  const bool has_columns = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, r.variant > 0);
   const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, draws);
-  return {.smem_bytes = backward_values(layout, holds_values, r.tile_k, r.dim_v).bytes,
+  return {.smem_bytes = backward_room(layout, draws, has_columns, r.tile_q, r.tile_k, r.dim_v).bytes,
           .fixed_order = true,
           .least_keys = least_keys,
-          .divides_by_scale = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, r.variant > 0),
+          .divides_by_scale = has_columns,
           .dq_by_columns = draws && backward_dq_lies_by_columns(r.dim_qk, r.variant > 0),
           .shares_groups = true,
           .uses_maps = true};

@@ -38,8 +38,7 @@ MICA_DEVICE KeyNorms norms_of_head(const KeyNorms* chunks, i32 len_k) {
 
 // What no sum of a row of dQ exceeds. norm: of the row of dO. Rounded step by step: whoever asks has the same bits.
 MICA_DEVICE float dq_bound(const KeyNorms& norms, float norm, float delta) {
-  constexpr float kLeastNorm = 1e-18f;  // a square may have become 0
-  const float of_dp = __fadd_rn(__fmul_rn(max_of(norm, kLeastNorm), norms.largest_v), fabsf(delta));
+  const float of_dp = __fadd_rn(__fmul_rn(norm, norms.largest_v), fabsf(delta));
   return __fmul_rn(of_dp, norms.largest_k);
 }
 

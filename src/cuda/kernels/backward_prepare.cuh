@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE, where dQ
-// is summed in whole numbers the norm of dO, and then the norms of the keys),
+// is summed in whole numbers the norm of dO, and then those of the keys),
 // zeros for the sums and counts in the workspace that begin with them, and packed sequences in the order of their
 // lengths. A group of lanes shares a row; memory-bound.
 #pragma once
@@ -82,14 +82,14 @@ MICA_DEVICE StatRow advance(const StatRow& at, const StatRow& step, i32 heads, i
 MICA_DEVICE i64 offset_of(const RowsArg& t, const StatRow& at) {
   return at.slot * t.stride_batch + at.row * t.stride_row + at.head * t.stride_head;
 }
-// square: of the norm of dO's row.
-MICA_DEVICE void store_stats(const BackwardPrepareParams& p, const StatRow& at, float lse, float delta, float square) {
+// norm: of dO's row.
+MICA_DEVICE void store_stats(const BackwardPrepareParams& p, const StatRow& at, float lse, float delta, float norm) {
   if (p.d_lse)
     delta -= p.d_lse[at.slot * p.d_lse_stride_batch + at.head * p.d_lse_stride_head + at.row * p.d_lse_stride_row];
   const i64 stat = at.head * p.stat_rows + i64(at.slot) * p.rows_per_batch + at.row;
   p.row_lse[stat] = backward_reference<FloatMath>(lse);
   p.row_delta[stat] = delta;
-  if (p.row_norm) p.row_norm[stat] = sqrtf(square);
+  if (p.row_norm) p.row_norm[stat] = lse == lse ? norm : lse;  // without a number there is no bound
 }
 MICA_DEVICE float lse_of(const BackwardPrepareParams& p, const StatRow& at) {
   return p.lse[at.slot * p.lse_stride_batch + at.head * p.lse_stride_head + at.row * p.lse_stride_row];
@@ -101,6 +101,40 @@ MICA_DEVICE float sum_of_lanes(float x) {
   return x;
 }
 
+// The largest magnitude, of bits: that of no number is the largest.
+template <class Element, int pieces>
+MICA_DEVICE float largest_of_pieces(const uint4 (&x)[pieces]) {
+  float largest = 0.0f;
+#pragma unroll
+  for (int n = 0; n < pieces; ++n) {
+    const u32 words[4] = {x[n].x, x[n].y, x[n].z, x[n].w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpack<Element>(words[i]);
+      largest = larger(largest, larger(fabsf(pair.x), fabsf(pair.y)));
+    }
+  }
+  return largest;
+}
+template <int lanes>
+MICA_DEVICE float largest_of_lanes(float x) {
+#pragma unroll
+  for (int distance = lanes / 2; distance > 0; distance /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, distance));
+  return x;
+}
+
+// The same of a row of any type.
+MICA_DEVICE float largest_8_of_any(const TypedRows& a, i32 column, i32 dim) {
+  float largest = 0.0f;
+#pragma unroll
+  for (int e = 0; e < 8; ++e)
+    if (column + e < dim) largest = larger(largest, fabsf(load_as_float(a.rows.data, a.offset + column + e, a.dtype)));
+  return largest;
+}
+// Whether the sum of a row's squares has its norm as a root. Else the norm is as many times its largest element at most.
+MICA_DEVICE bool keeps_root(float square) { return square > 1e-30f && square < 1e30f; }
+constexpr float kMostRoot = 23.0f;  // of 512 columns
+
 // Any rows, by 16 lanes each.
 MICA_DEVICE void prepare_any(const BackwardPrepareParams& p, i64 thread, i64 threads, bool vectors) {
   constexpr i32 kLanes = 16;
@@ -110,16 +144,21 @@ MICA_DEVICE void prepare_any(const BackwardPrepareParams& p, i64 thread, i64 thr
     const bool inside = item < items;
     const StatRow at = stat_row<i64>(inside ? item : 0, p.heads_q, p.rows_per_batch);
     const TypedRows o = {p.o, offset_of(p.o, at), p.o_dtype}, d_o = {p.d_o, offset_of(p.d_o, at), p.d_o_dtype};
-    float delta = 0.0f, square = 0.0f;
+    float delta = 0.0f, square = 0.0f, largest = 0.0f;
 #pragma unroll 1
     for (i32 column = lane * 8; inside && column < p.dim_v; column += kLanes * 8) {
       delta += dot_8_of_any(o, d_o, column, p.dim_v, vectors);
-      if (p.row_norm) square += dot_8_of_any(d_o, d_o, column, p.dim_v, vectors);
+      if (p.row_norm) {
+        square += dot_8_of_any(d_o, d_o, column, p.dim_v, vectors);
+        largest = larger(largest, largest_8_of_any(d_o, column, p.dim_v));
+      }
       if (p.converted.data) convert_8(p, d_o.offset, at.slot, at.row, at.head, column);
     }
     delta = sum_of_lanes<kLanes>(delta);
     if (p.row_norm) square = sum_of_lanes<kLanes>(square);
-    if (inside && lane == 0) store_stats(p, at, lse_of(p, at), delta, square);
+    if (p.row_norm) largest = largest_of_lanes<kLanes>(largest);
+    if (inside && lane == 0)
+      store_stats(p, at, lse_of(p, at), delta, keeps_root(square) ? sqrtf(square) : kMostRoot * largest);
   }
 }
 
@@ -178,16 +217,21 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 th
     if (zeros.are_left())
 #pragma unroll 1
       for (int i = 0; i < kZeros; ++i) zeros.store_one();
-    float own_delta = 0.0f, own_square = 0.0f;
+    float own_delta = 0.0f, own_norm = 0.0f;
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       const float delta = sum_of_lanes<lanes>(dot_8_of_pieces<Element>(o[i], d_o[i]));
       if (lane == i) own_delta = delta;
       if (!p.row_norm) continue;
       const float square = sum_of_lanes<lanes>(dot_8_of_pieces<Element>(d_o[i], d_o[i]));
-      if (lane == i) own_square = square;
+      float norm = sqrtf(square);
+      if (!__all_sync(0xffffffffu, keeps_root(square))) {
+        const float largest = largest_of_lanes<lanes>(largest_of_pieces<Element>(d_o[i]));
+        if (!keeps_root(square)) norm = kMostRoot * largest;
+      }
+      if (lane == i) own_norm = norm;
     }
-    if (writes) store_stats(p, own, own_lse, own_delta, own_square);
+    if (writes) store_stats(p, own, own_lse, own_delta, own_norm);
   }
 }
 template <class Element>
@@ -231,7 +275,7 @@ MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warp
         if (key < end && column < p.dim_qk) k[n] = load_8(p.k, k_row + key * p.k.stride_row + n * kLanes * 8);
         if (key < end && column < p.dim_v) v[n] = load_8(p.v, v_row + key * p.v.stride_row + n * kLanes * 8);
       }
-      const float norm_k = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(k, k)));
+      const float norm_k = largest_of_lanes<kLanes>(largest_of_pieces<Element>(k));
       const float norm_v = sqrtf(sum_of_lanes<kLanes>(dot_8_of_pieces<Element>(v, v)));
       const bool has_k = lane == 0 && norm_k != 0.0f, has_v = lane == 0 && norm_v != 0.0f;
       add_norms(norms, KeyNorms{norm_k, norm_v, has_k ? exponent_of(norm_k) : 0, has_v ? exponent_of(norm_v) : 0, has_k,

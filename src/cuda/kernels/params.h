@@ -253,7 +253,7 @@ struct BackwardMapsParams {
   // floats, one key tile after the other. null: dQ is summed in floats.
   const KeyNorms* key_norms;  // (batch, heads_k, kNormChunks)
   KeyNorms* head_norms;       // (batch, heads_k), for backward_finish
-  float* row_norm;            // of dO, (heads_q, rows); a row that exceeded its scale gets NaN
+  const float* row_norm;      // of dO, (heads_q, rows)
   i32* dq_order;              // as dq_semaphores, for those heads
   i32 sums_integers;          // whether they are not null once bound
   // In a fixed order without a mask: so many key tiles of a head begin at different queries, go round, and wait for one

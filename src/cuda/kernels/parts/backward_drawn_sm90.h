@@ -31,16 +31,28 @@ MICA_HD constexpr bool backward_row_has_stat_columns(i32 tile_q, bool is_plain, 
 // Whether consumers keep V in registers, where these suffice: shared memory has less to deliver in every step.
 MICA_HD constexpr bool backward_holds_values(bool draws, i32 dim_v) { return draws && dim_v == 96; }
 
-// Where V lies, and how much a block takes in all. V that goes on to registers has plain rows behind everything else,
-// free for the next key tile once it is taken, and dK and dV leave by the rows where it would lie otherwise.
-struct BackwardValues {
-  i32 v, bytes;
+// Where V and the factors of rows lie, and how much a block takes in all. V that goes on to registers has plain rows
+// behind everything else, free for the next key tile once it is taken, and dK and dV leave by the rows where it would
+// lie otherwise. Factors, by which rows of dQ become whole numbers, are kept until dQ of their step is handed over, a
+// step later: in four stages. Row statistics that are no columns leave room for them.
+constexpr i32 kFactorStages = 4;
+struct BackwardRoom {
+  i32 v, factors, bytes;
 };
-MICA_HD constexpr BackwardValues backward_values(const BackwardTmaSm90Layout& at, bool holds_values, i32 tile_k,
-                                                 i32 dim_v) {
+MICA_HD constexpr BackwardRoom backward_room(const BackwardTmaSm90Layout& at, bool draws, bool has_stat_columns,
+                                             i32 tile_q, i32 tile_k, i32 dim_v) {
   constexpr i32 kBoxAlignment = 128;
-  const i32 behind = round_up(at.bytes, kBoxAlignment);
-  return holds_values ? BackwardValues{behind, behind + tile_k * dim_v * 2} : BackwardValues{at.v, at.bytes};
+  BackwardRoom room = {at.v, at.stats + 2 * 2 * tile_q * i32(sizeof(float)), at.bytes};
+  if (draws && has_stat_columns) {
+    room.factors = round_up(room.bytes, 16);
+    room.bytes = room.factors + kFactorStages * tile_q * i32(sizeof(float));
+  }
+  if (backward_holds_values(draws, dim_v)) {
+    room.v = round_up(room.bytes, kBoxAlignment);
+    room.bytes = room.v + tile_k * dim_v * 2;
+  }
+  return room;
 }
+static_assert(kFactorStages * sizeof(float) + 2 * 2 * sizeof(float) <= 2 * kStatRowBytes, "they fit behind them");
 
 }  // namespace mica

@@ -253,11 +253,12 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   }
   MICA_DEVICE void bring_all_stats() {
     u32 parities = 0;
+    i32 steps = 0;
     Place q_place;
     RingPlace<2> place;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     this->begin_rows();
-    for_each_taken([&](i32 count) { this->bring_stats(count, q_place, place, parities); });
+    for_each_taken([&](i32 count) { this->bring_stats(count, q_place, place, parities, steps); });
   }
 
   // What lives through the loop of steps is little, since registers are short: how many key tiles the block has taken,

@@ -52,6 +52,7 @@ struct BackwardTmaLoose
   using Base::kKeyColumns;
   using Base::kLayout;
   using Base::kOwnBarrier;
+  using Base::kRoom;
   using Base::kRowsEach;
   using Base::kStatColumns;
   using Base::kTransposed;
@@ -60,6 +61,7 @@ struct BackwardTmaLoose
   using Base::p;
   using Base::part;
   using Base::ring;
+  using Base::room;
   using Base::sequence;
   using Base::smem_do;
   using Base::smem_dq;
@@ -78,7 +80,7 @@ struct BackwardTmaLoose
   using typename Base::QTile;
   using typename Base::Scores;
   using typename Base::VTile;
-  static constexpr bool kCapped = served == serves::SOFTCAP;
+  static constexpr bool kCapped = served == serves::SOFTCAP, kSumsIntegers = draws;
   static_assert((kCapped && !goes_round) || served == serves::PLAIN);
   static constexpr int kPingPongBarrier = kOwnBarrier + kConsumers;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
@@ -187,25 +189,22 @@ struct BackwardTmaLoose
   }
   // One warp, of which one lane does what is one lane's work. The consumers' halves of a tile come one after the other.
   MICA_DEVICE void add_dq(i32 count, u32& parity) {
-    if (maps.key_norms && adds_integers(count, parity)) {
-      __syncwarp();
-    } else if (threadIdx.x % 32 == 0) {
+    const bool whole = maps.key_norms && adds_integers();
+    if (threadIdx.x % 32 == 0) {
       if (goes_round && p.dq_semaphores)
         add_dq_in_round(count, parity);
-      else if (this->turns_in_order())
+      else if (!whole && this->turns_in_order())
         add_dq_in_order(count, parity);
       else
-        add_dq_freely(count, parity);
+        add_dq_freely(count, parity, whole);
     }
     parity ^= u32(count & 1);
   }
-  // False where the keys of the head do not have one scale.
-  MICA_DEVICE bool adds_integers(i32 count, u32 parity) {
+  // Whether the consumers leave whole numbers; by all of the warp.
+  MICA_DEVICE bool adds_integers() const {
     const KeyNorms norms = this->head_norms();
     if (threadIdx.x % 32 == 0) maps.head_norms[batch_index * p.heads_k + head_k] = norms;
-    const bool have_one = have_one_scale(norms);
-    if (have_one) add_dq_in_integers(count, parity, norms);
-    return have_one;
+    return have_one_scale(norms);
   }
   // Others wait for every part: nothing stands between it and its release. The next tile's turn is looked up while a
   // part is on its way.
@@ -296,7 +295,7 @@ struct BackwardTmaLoose
       send_half(block, group, is_first);
     }
   }
-  MICA_DEVICE void add_dq_freely(i32 count, u32 parity) {
+  MICA_DEVICE void add_dq_freely(i32 count, u32 parity, bool whole) {
     const DqTurns turns{maps.dq_turns};
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
@@ -307,121 +306,26 @@ struct BackwardTmaLoose
       for (i32 group = 0; group < kConsumers; ++group) {
         dq_ring.wait_full({group, parity});
         if (group == 0) is_first = turns.is_first(turn, block);
-        send_half(block, group, is_first);
+        send_half(block, group, is_first, whole);
       }
       if (!is_first) continue;
       bulk_wait();
       turns.open(block);
     }
   }
-  // One warp: in any order, with the same bits.
-  MICA_DEVICE void add_dq_in_integers(i32 count, u32 parity, const KeyNorms& norms) {
-    const DqTurns turns{maps.dq_turns};
-    const bool is_sender = threadIdx.x % 32 == 0;
-    auto query = this->first_query_tile();
-    for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
-      this->head = query.head;
-      const i64 block = this->dq_tile(query.tile);
-      RowScales scales;
-      find_scales(scales, query, norms);
-      u32 turn = 0;
-      bool is_first = false;
-      if (is_sender) turn = turns.take(block);
-      for (i32 group = 0; group < kConsumers; ++group) {
-        dq_ring.wait_full({group, parity});
-        make_integers(group, scales, query);
-        fence_for_wgmma();
-        __syncwarp();
-        if (!is_sender) continue;
-        if (group == 0) is_first = turns.is_first(turn, block);
-        send_half<true>(block, group, is_first);
-      }
-      if (is_sender && is_first) {
-        bulk_wait();
-        turns.open(block);
-      }
-    }
-  }
-  // By what the parts of rows are multiplied: lane n has those of rows n, 32 + n and so on of a query tile.
-  using RowScales = float[(tile_q + 31) / 32];
-  MICA_DEVICE i64 first_stat(const HeadTile& query) const {
-    return query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin +
-           query.tile * tile_q;
-  }
-  MICA_DEVICE void find_scales(RowScales& scales, const HeadTile& query, const KeyNorms& norms) const {
-    const i32 valid = sequence.len_q - query.tile * tile_q;
-    const i64 stat = first_stat(query);
-#pragma unroll
-    for (int i = 0; i < (tile_q + 31) / 32; ++i) {
-      const i32 at = i32(threadIdx.x % 32) + 32 * i;
-      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
-                  delta = at < valid ? p.row_delta[stat + at] : 0.0f;
-      scales[i] = dq_scale(dq_bound(norms, norm, delta));
-    }
-  }
-  // What a consumer has left. A row that is too large for its scale, or no number, becomes none.
-  MICA_DEVICE void make_integers(i32 group, const RowScales& scales, const HeadTile& query) const {
-    constexpr int kRowBlocks = kTransposed ? 4 : kRowsEach ? 4 : tile_q / 16;
-    constexpr int kColumnBlocks = kTransposed ? tile_q / 8 : kColumnsDQ / 8;
-    const i32 lane = threadIdx.x % 32;
-    const auto scale_of = [&](i32 row) {
-      float scale = scales[0];
-#pragma unroll
-      for (int i = 1; i < (tile_q + 31) / 32; ++i)
-        if (row / 32 == i) scale = scales[i];
-      return scale;
-    };
-    // Rows lane / 4 and 8 more of a row block, or, transposed, two of a column block.
-    constexpr int kOuter = kTransposed ? kColumnBlocks : kRowBlocks, kInner = kTransposed ? kRowBlocks : kColumnBlocks;
-#pragma unroll 1
-    for (i32 outer = 0; outer < kOuter; ++outer) {
-      const i32 row_block = kRowsEach ? group * 4 + outer : outer;
-      const i32 low_row = kTransposed ? outer * 8 + lane % 4 * 2 : row_block * 16 + lane / 4,
-                high_row = low_row + (kTransposed ? 1 : 8);
-      const i32 of_block = kTransposed ? outer * 8 : row_block * 16;  // all of its rows are in one register
-      const float held = scale_of(of_block);
-      const float low = __shfl_sync(0xffffffffu, held, low_row % 32),
-                  high = __shfl_sync(0xffffffffu, held, high_row % 32);
-      bool low_fits = true, high_fits = true;
-#pragma unroll 4
-      for (i32 inner = 0; inner < kInner; ++inner) {
-        const i32 column = (kTransposed || kRowsEach ? 0 : group * kColumnBlocks) + inner;
-        if constexpr (dim_qk % 64 != 0)
-          if (column * 8 >= dim_qk) break;
-        const i32 at = kTransposed        ? dq_accumulator_index(tile_q, group * 4 + inner, outer, lane)
-                       : Base::kByColumns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
-                                          : dq_accumulator_index(dim_qk, row_block, column, lane);
-        u32 words[4];
-        load_shared_16(words, smem_dq + 4 * at);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const bool is_low = kTransposed ? e % 2 == 0 : e < 2;
-          const float x = float_of(words[e]) * (is_low ? low : high);
-          (is_low ? low_fits : high_fits) &= fabsf(x) <= dq_most();
-          words[e] = u32(round_to_integer(x));
-        }
-        store_shared_16(smem_dq + 4 * at, words);
-      }
-      const i32 valid = sequence.len_q - query.tile * tile_q;
-      if (!low_fits && low_row < valid) maps.row_norm[first_stat(query) + low_row] = float_of(0x7fc00000u);
-      if (!high_fits && high_row < valid) maps.row_norm[first_stat(query) + high_row] = float_of(0x7fc00000u);
-    }
-  }
   // Adds it to what is there, or stores it, until it has been read.
-  template <bool integers = false>
-  MICA_DEVICE void send_half(i64 block, i32 group, bool is_first) const {
-    begin_half<integers>(block, group, is_first);
+  MICA_DEVICE void send_half(i64 block, i32 group, bool is_first, bool whole = false) const {
+    begin_half(block, group, is_first, whole);
     bulk_wait_read();
     mbarrier_arrive(dq_ring.empty(group));
   }
   // Other blocks add to it, too: it should stay in the second-level cache, as Q and dO do.
-  template <bool integers = false>
-  MICA_DEVICE void begin_half(i64 block, i32 group, bool is_first) const {
+  MICA_DEVICE void begin_half(i64 block, i32 group, bool is_first, bool whole = false) const {
     float* where = p.dq_accumulator + block * (tile_q * dim_qk);
     const auto send = [=](float* to, u32 from, u32 bytes) {
       if (is_first)
         bulk_store_kept(to, from, bytes);
-      else if constexpr (integers)
+      else if (whole)
         bulk_reduce_add_integers_kept(to, from, bytes);
       else
         bulk_reduce_add_kept(to, from, bytes);
@@ -444,8 +348,11 @@ struct BackwardTmaLoose
   }
 
   // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence. parities: of
-  // the barriers of what has landed.
-  MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities) const {
+  // the barriers of what has landed. steps: before, of which four matter.
+  MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities, i32& steps) const {
+    KeyNorms norms;
+    const bool has_factors = kSumsIntegers && maps.key_norms;
+    if (has_factors) norms = this->head_norms();
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
       const i32 tile = this->counted(query.tile);
@@ -460,13 +367,41 @@ struct BackwardTmaLoose
         __syncwarp();
         arrive_as_warp(ring.full(q_place.stage));
       }
+      Factors own;
+      if (has_factors) find_factors(own, query, norms);
       this->bring_rows(query, place.stage, [&] { do_ring.wait_empty(place); });
+      if (has_factors) store_factors(own, steps++);
       if (ragged) {
         await_landed(stages + place.stage);
         this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, tile);
       }
       mbarrier_arrive(do_ring.full(place.stage));
     }
+  }
+
+  // By what rows of dQ become whole numbers; lane n has those of rows n, 32 + n and so on of a query tile. Zeros where
+  // their head does not have one scale.
+  using Factors = float[(tile_q + 31) / 32];
+  MICA_DEVICE void find_factors(Factors& own, const HeadTile& query, const KeyNorms& norms) const {
+    const i32 row = this->counted(query.tile) * tile_q, valid = sequence.len_q - row;
+    const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+    const bool have_one = have_one_scale(norms);
+#pragma unroll
+    for (int i = 0; i < (tile_q + 31) / 32; ++i) {
+      const i32 at = i32(threadIdx.x % 32) + 32 * i;
+      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
+                  delta = at < valid ? p.row_delta[stat + at] : 0.0f;
+      own[i] = have_one ? dq_scale(dq_bound(norms, norm, delta)) : 0.0f;
+    }
+  }
+  MICA_DEVICE void store_factors(const Factors& own, i32 step) const {
+    float* to = factors_of(step);
+#pragma unroll
+    for (int i = 0; i < (tile_q + 31) / 32; ++i)
+      if (tile_q % 32 == 0 || threadIdx.x % 32 + 32 * i < tile_q) to[threadIdx.x % 32 + 32 * i] = own[i];
+  }
+  MICA_DEVICE float* factors_of(i32 step) const {
+    return reinterpret_cast<float*>(room + kRoom.factors) + step % kFactorStages * tile_q;
   }
 
   // As RingPlace<2>::of_step, without the divisions that a count of unknown sign takes.
@@ -694,7 +629,8 @@ struct BackwardTmaLoose
     if (p.dq_accumulator) hand_over_half(dq, step, group, warp);
   }
   MICA_DEVICE void hand_over_half(const float (&dq)[kColumnsDQ / 8][4], i32 step, i32 group, i32 warp) const {
-    this->hand_over(dq, group, warp, dq_ring, RingPlace<2>{group, u32(step & 1)});
+    const float* factors = kSumsIntegers && maps.key_norms ? factors_of(step) : nullptr;
+    this->hand_over(dq, group, warp, dq_ring, RingPlace<2>{group, u32(step & 1)}, factors);
   }
 };
 

@@ -54,6 +54,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout =
       backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, draws);
+  static constexpr BackwardRoom kRoom = backward_room(kLayout, draws, kStatColumns, tile_q, tile_k, dim_v);
   static_assert(kLayout.stats - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
 
   u32 smem_dq, keys_full, landed;
@@ -61,7 +62,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   MICA_DEVICE void place_tiles(u8* smem) {
     room = smem;
     smem_k = shared_address(smem);
-    smem_v = smem_k + backward_values(kLayout, kHoldsValues, tile_k, dim_v).v;
+    smem_v = smem_k + kRoom.v;
     smem_q = smem_k + kLayout.q;
     smem_do = smem_k + kLayout.d_o;
     smem_ds = smem_k + kLayout.ds;
@@ -270,22 +271,42 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     wgmma_commit();
   }
 
-  // dQ to the thread that adds it.
+  // dQ to the thread that adds it. factors: by which rows of the tile become whole numbers; null or zeros: they are
+  // floats.
   template <int rings>
   MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 group, i32 warp, const Ring<rings>& to_ring,
-                             RingPlace<rings> place) const {
+                             RingPlace<rings> place, const float* factors = nullptr) const {
     constexpr int kDim = kTransposed ? tile_q : dim_qk;
     const i32 row_block = kTransposed || kRowsEach ? group * 4 + warp : warp;
     const i32 column_block = kTransposed || kRowsEach ? 0 : group * (kColumnsDQ / 8);
     const u32 to = smem_dq + 4 * (kByColumns ? backward_dq_index_by_columns(tile_q, row_block, column_block, lane)
                                              : dq_accumulator_index(kDim, row_block, column_block, lane));
+    constexpr u32 kStep = kByColumns ? tile_q / 16 * 512 : 512;
+    float low = 0.0f, high = 0.0f;
+    if (factors) {
+      static_assert(!kTransposed || !draws);
+      const float* own = factors + (kRowsEach ? group * 64 : 0) + warp * 16 + lane / 4;
+      low = own[0];
+      high = own[8];
+    }
     to_ring.wait_empty(place);
+    if (low > 0.0f) {
 #pragma unroll
-    for (int n = 0; n < kColumnsDQ / 8; ++n)
-      if (has_columns(group, warp, n)) store_shared_floats(to + n * (kByColumns ? tile_q / 16 * 512 : 512), dq[n]);
+      for (int n = 0; n < kColumnsDQ / 8; ++n)
+        if (has_columns(group, warp, n)) store_shared_integers(to + n * kStep, dq[n], low, high);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kColumnsDQ / 8; ++n)
+        if (has_columns(group, warp, n)) store_shared_floats(to + n * kStep, dq[n]);
+    }
     fence_for_wgmma();
     __syncwarp();
     if (lane == 0) mbarrier_arrive(to_ring.full(place.stage));
+  }
+  static MICA_DEVICE void store_shared_integers(u32 to, const float (&x)[4], float low, float high) {
+    const u32 words[4] = {u32(round_to_integer(x[0] * low)), u32(round_to_integer(x[1] * low)),
+                          u32(round_to_integer(x[2] * high)), u32(round_to_integer(x[3] * high))};
+    store_shared_16(to, words);
   }
   // Whether block n of a group's dQ has columns that exist: the second group's last ones are the rest of a panel.
   static MICA_DEVICE bool has_columns(i32 group, i32 warp, int n) {

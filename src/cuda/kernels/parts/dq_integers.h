@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // dQ as sums of whole numbers, whose bits do not depend on the order in which blocks add. A row's parts are multiples
 // of a power of two, small enough for what the sums need and large enough for them to stay within 32 bits: with the
-// norms of rows, and since a row's P sum up to 1 at most,
-//   |dQ_i| <= sum_j P_ij |dO_i V_j - delta_i| |K_j| <= (|dO_i| max_j |V_j| + |delta_i|) max_j |K_j|.
+// norms of rows and the largest element of K, and since a row's P sum up to 1 at most,
+//   |dQ_ic| <= sum_j P_ij |dO_i V_j - delta_i| |K_jc| <= (|dO_i| max_j |V_j| + |delta_i|) max_jc |K_jc|.
 #pragma once
 
 #include "core/types.h"
 
 namespace mica {
 
-// The norms of rows of K and of V. Exponents as floats have them, summed over keys that are not zero.
+// The largest elements of rows of K and the norms of rows of V. Exponents as floats have them, summed over keys that are
+// not zero.
 struct alignas(16) KeyNorms {
   float largest_k, largest_v;
   i32 exponents_k, exponents_v, keys_k, keys_v;
@@ -39,7 +40,4 @@ MICA_HD float dq_scale(float bound) { return float_of((283u - dq_exponent(bound)
 MICA_HD float dq_unit(float bound) {
   return bits_of(bound) < 0x7f800000u ? float_of((dq_exponent(bound) - 29u) << 23) : float_of(0x7fc00000u);
 }
-// Parts beyond it are wrong: P was no probability, or no number.
-MICA_HD constexpr float dq_most() { return 1.5f * (1 << 30); }
-
 }  // namespace mica
