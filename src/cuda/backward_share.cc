@@ -3,6 +3,7 @@
 
 #include "cuda/argument_parts.h"
 #include "cuda/kernels/packed/packed_order.h"
+#include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "cuda/kernels/parts/backward_order.h"
 
 namespace mica {
@@ -79,7 +80,7 @@ BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Devic
 }  // namespace
 
 bool sums_integers(const KernelRow& row, const Problem& p) {
-  return p.deterministic && p.dq.dtype && row.course == Course::DRAWN && row.traits.uses_maps && row.traits.fixed_order;
+  return p.deterministic && p.dq.dtype && row.course == Course::DRAWN && row.variant == kIntegersVariant;
 }
 Problem without_order(const KernelRow& row, const Problem& p) {
   Problem free = p;
@@ -160,6 +161,11 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
   return share;
 }
 
+i32 blocks_of_key_tile(const KernelRow& row, const Problem& p, const Device& device) {
+  const i64 key_blocks = is_packed_k(p) ? 0 : i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, row.tile_k);
+  return share_key_tiles(row, without_order(row, p), device, key_blocks).parts();
+}
+
 BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i32 kMostParts = 32;
   BackwardShare share = {p.group, 1, 1};
@@ -236,7 +242,7 @@ i32 section_heads(const KernelRow& row, const Problem& p, const Device& device, 
 }
 
 i32 round_tiles(const KernelRow& row, const Problem& p, const Device& device) {
-  const bool goes_round = row.course == Course::DRAWN && row.variant > 0;
+  const bool goes_round = row.course == Course::DRAWN && row.variant == kRoundVariant;
   const bool is_dense = !is_packed_q(p) && !is_packed_k(p) && !(p.vectors & MICA_CACHE_LEFTPAD);
   if (!goes_round || !p.deterministic || p.batch_invariant || !p.dq.dtype || is_banded(p) || !is_dense) return 0;
   const i64 heads = i64(p.batch) * p.heads_k, sms = device.num_sms;
@@ -330,7 +336,7 @@ bool stores_dq_first(const KernelRow& row, const Problem& p) {
   constexpr i32 kNarrow = 96;
   if (!p.dq.dtype || !row.traits.uses_maps || row.dim_qk > 128) return false;
   if (p.deterministic) return row.course == Course::DRAWN || row.course == Course::ONE_TILE;
-  return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow || row.variant > 0);
+  return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow || row.variant == kRoundVariant);
 }
 
 // How long single key tiles take, in half steps.

@@ -127,14 +127,16 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
   const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
-  const bool draws = r.course == Course::DRAWN;
-  const bool has_columns = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, r.variant > 0);
+  const bool draws = r.course == Course::DRAWN, goes_round = draws && r.variant == kRoundVariant;
+  const bool has_columns = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, goes_round);
   const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, draws);
-  return {.smem_bytes = backward_room(layout, draws, has_columns, r.tile_q, r.tile_k, r.dim_v).bytes,
+  return {.smem_bytes = backward_room(layout, draws && r.variant == kIntegersVariant, has_columns,
+                                      backward_holds_values(draws, r.dim_v), r.tile_q, r.tile_k, r.dim_v)
+                            .bytes,
           .fixed_order = true,
           .least_keys = least_keys,
           .divides_by_scale = has_columns,
-          .dq_by_columns = draws && backward_dq_lies_by_columns(r.dim_qk, r.variant > 0),
+          .dq_by_columns = draws && backward_dq_lies_by_columns(r.dim_qk, goes_round),
           .shares_groups = true,
           .uses_maps = true};
 }
@@ -392,7 +394,13 @@ bool suits_variant(const KernelRow& row, const Problem& p, const Device& device)
   }
   const i32 keys = keys_of_sequence(row, p);
   const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
-  if (p.deterministic && !sums_integers(row, p)) return false;
+  if (row.variant == kIntegersVariant) {
+    if (!sums_integers(row, p)) return false;
+    // Blocks that share a key tile wait for one another.
+    const i32 blocks = blocks_of_key_tile(row, p, device);
+    return 2 * blocks <= device.num_sms && (std::getenv("MICA_WHOLE") || blocks > 1);
+  }
+  if (p.deterministic) return round_tiles(row, p, device) > 0;
   return !is_banded(p) && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) && tiles > device.num_sms;
 }
 
@@ -488,9 +496,9 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device&
 
 // What there is to share out says.
 bool ask_heads(Questions& q, const KernelRow& row, const KernelChoice& choice) {
-  const bool goes_round = row.course == Course::DRAWN && row.variant > 0 && choice.problem.deterministic;
-  if (!q.ask(!goes_round || choice.pieces == MICA_PIECES_NONE,
-             "its key tiles go round by how many there are, and pieces of a call have one kernel"))
+  const bool wants_all = row.course == Course::DRAWN && row.variant > 0 && choice.problem.deterministic;
+  if (!q.ask(!wants_all || choice.pieces == MICA_PIECES_NONE,
+             "what it does in a fixed order goes by all keys, and pieces of a call have one kernel"))
     return false;
   if (row.course != Course::HEADS) return true;
   if (!q.ask(choice.pieces == MICA_PIECES_NONE, "it keeps no sums of dQ for further pieces")) return false;

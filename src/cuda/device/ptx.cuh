@@ -96,6 +96,9 @@ MICA_DEVICE u32 atomic_add(u32* address, u32 x) {
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;\n" : "=r"(before) : "l"(address), "r"(x) : "memory");
   return before;
 }
+MICA_DEVICE void atomic_max(i32* address, i32 x) {
+  asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;\n" ::"l"(address), "r"(x) : "memory");
+}
 // Returns what was there: `expected` when x was written.
 MICA_DEVICE u64 compare_and_swap(u64* address, u64 expected, u64 x) {
   u64 before;

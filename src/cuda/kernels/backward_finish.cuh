@@ -49,11 +49,12 @@ MICA_DEVICE void store_4(const SummedRows& to, i64 row_offset, i32 column, const
 struct Sums {
   const float* data;
   bool is_empty;  // nobody has added to it: known later than where it lies, and so what is there is read anyway
-  const float* units = nullptr;  // whole numbers: what 1 is worth in each row; null: floats
+  const float* units = nullptr;  // whole numbers: what 1 is worth in each row, 0 in those of floats; null: floats
+  u32 offset = 0;                // of the whole numbers
 
   MICA_DEVICE float4 load(i32 index) const { return *reinterpret_cast<const float4*>(data + index); }
   MICA_DEVICE float scaled(float sum, i32 row, float scale) const {
-    if (units) sum = float(i32(bits_of(sum))) * units[row];
+    if (units && units[row] != 0.0f) sum = float(i32(bits_of(sum) - offset)) * units[row];
     return is_empty ? 0.0f : sum * scale;
   }
 };
@@ -191,7 +192,7 @@ MICA_DEVICE i32 await_head(const BackwardFinishParams& p) {
 
 // dK and dV, after all of them: they are small, and few blocks would take long.
 template <int threads>
-MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
+MICA_DEVICE void finish_keys(const BackwardFinishParams& p, float* units) {
   griddepcontrol_wait();
   const bool is_v = i32(blockIdx.x) >= p.dk_blocks;
   const SummedRows to = is_v ? p.dv : p.dq;
@@ -199,7 +200,17 @@ MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
   const Worker worker = {(index - block * p.of_keys) * threads + i32(threadIdx.x), p.of_keys * threads};
   const i32 tile_of_all = block / p.heads_q, head = block - tile_of_all * p.heads_q, batch = tile_of_all / p.tiles_q,
             first_row = (tile_of_all - batch * p.tiles_q) * p.tile_q;
-  const Sums sums = {to.sums + i64(block) * (p.tile_q * to.columns), false};
+  const float* units_of_keys = nullptr;
+  if (p.key_peers) {
+    for (i32 row = threadIdx.x; row < p.tile_q; row += threads) {
+      const KeyPeers& peers = p.key_peers[block * (p.tile_q / 16) + row / 16];
+      const float largest = float_of(u32(is_v ? peers.largest_v : peers.largest_k));
+      units[row] = is_finite_bound(largest) ? integers_unit(largest, spare_bits_of(p.parts)) : 0.0f;
+    }
+    __syncthreads();
+    units_of_keys = units;
+  }
+  const Sums sums = {to.sums + i64(block) * (p.tile_q * to.columns), false, units_of_keys};
   const i64 base = batch * to.rows.stride_batch + head * to.rows.stride_head + first_row * to.rows.stride_row;
   const i32 valid_rows = p.sequences.slot_len_q - first_row;
   if (backward_transposes_dq(p.tile_q))
@@ -228,7 +239,7 @@ template <int dim_of_row, int tile_q_of_row, int threads>
 MICA_DEVICE void backward_finish(const BackwardFinishParams& p, float* units) {
   if constexpr (dim_of_row == 0)
     if (p.of_keys > 0) {
-      finish_keys<threads>(p);
+      finish_keys<threads>(p, units);
       return;
     }
   const i32 dim = dim_of_row ? dim_of_row : p.dq.columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
@@ -248,7 +259,8 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p, float* units) {
   if (tile * tile_q >= sequence.slot_len_q) return;
   const RowsArg& rows = p.dq.rows;
   const Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0,
-                     units_of_rows<threads>(p, sequence, batch, head, tile * tile_q, tile_q, units)};
+                     units_of_rows<threads>(p, sequence, batch, head, tile * tile_q, tile_q, units),
+                     p.dq_parts ? p.dq_parts[block] * kOffsetBits : 0u};
   const i64 base =
       head * rows.stride_head + query_row_offset(sequence, tile * tile_q, rows.stride_batch, rows.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;

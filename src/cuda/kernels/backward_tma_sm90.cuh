@@ -15,9 +15,9 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool variant>
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int variant>
 struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::HEADS, serves::PLAIN, variant>
-    : BackwardTmaHeads<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, variant> {};
+    : BackwardTmaHeads<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, variant != 0> {};
 
 // A block for each key tile: where the registers do not suffice for one that goes on to the next.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
@@ -34,7 +34,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   MICA_DEVICE void run(u8* smem) {
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) this->prefetch_maps();
-    if (maps.packed_order || (maps.key_norms && maps.query_parts > 1)) griddepcontrol_wait();
+    if (maps.packed_order) griddepcontrol_wait();
     if (!this->locate_item(blockIdx.x)) {
       griddepcontrol_wait();
       return;
@@ -72,12 +72,10 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       this->bring_stats(count, q_place, place, parities, steps);
     } else if (threadIdx.x / 32 == 2) {
       this->clear_ahead(blockIdx.x);
-      if (!p.dq_accumulator) return;
+      if (threadIdx.x != 64 || !p.dq_accumulator) return;
       u32 parity = 0;
-      if (count > 0 && threadIdx.x == 64) this->await_zeros();
-      __syncwarp();
+      if (count > 0) this->await_zeros();
       this->add_dq(count, parity);
-      if (threadIdx.x != 64) return;
       bulk_wait();
       this->count_done();
     } else if (threadIdx.x == 96) {
@@ -115,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 1)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardMapsParams params) {
   extern __shared__ __align__(1024) mica::u8 smem[];
   using Kernel = mica::BackwardTmaSm90<MICA_ELEMENT, MICA_DIM_QK, MICA_DIM_V, MICA_TILE_Q, MICA_TILE_K, MICA_WARPS,
-                                       MICA_STAGES, mica::Course::MICA_COURSE, MICA_SERVED, MICA_VARIANT != 0>;
+                                       MICA_STAGES, mica::Course::MICA_COURSE, MICA_SERVED, MICA_VARIANT>;
   Kernel kernel{{{{{{{params.backward}}}, params}}}};
   kernel.run(smem);
 }

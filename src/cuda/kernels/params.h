@@ -254,7 +254,8 @@ struct BackwardMapsParams {
   const KeyNorms* key_norms;  // (batch, heads_k, kNormChunks)
   KeyNorms* head_norms;       // (batch, heads_k), for backward_finish
   const float* row_norm;      // of dO, (heads_q, rows)
-  i32* dq_order;              // as dq_semaphores, for those heads
+  i32* dq_order;              // as dq_semaphores, for those heads; of others the words of dq_turns
+  KeyPeers* key_peers;        // where blocks share key tiles: (key tile, its 16 rows)
   i32 sums_integers;          // whether they are not null once bound
   // In a fixed order without a mask: so many key tiles of a head begin at different queries, go round, and wait for one
   // another (backward_order.h). All blocks of the launch run at once, and are no fewer. 0: they do not.
@@ -315,8 +316,11 @@ struct BackwardFinishParams {
   // dQ in whole numbers, as BackwardMapsParams'; null: in floats.
   const float *row_norm, *row_delta;
   const KeyNorms* head_norms;
+  const u32* dq_parts;        // dq_order: how many parts a tile's sums have
+  const KeyPeers* key_peers;  // where it is dK and dV
   i64 stat_rows;
   i32 sums_integers;  // whether they are not null once bound
+  i32 parts;          // blocks that share a key tile
   // Converts heads whose blocks have added all of their dQ while others are still at work; null: when all are done.
   const i32* heads_done;
   i32 counts_done;  // whether it is not null once bound

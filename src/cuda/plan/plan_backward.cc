@@ -60,7 +60,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // A block may wait only for blocks that took their key tiles before it: drawn ones are in the order of their index.
   // Where they wait for one another, a stream may have fewer SMs than the GPU.
   const i32 in_round = integers ? 0 : round_tiles(row, p, choice.device);
-  const bool has_several = work_items > choice.device.num_sms || in_round > 0;
+  // So it is where blocks that share a key tile tell one another what units its sums have.
+  const bool tells_peers = integers && parts > 1;
+  const bool has_several = work_items > choice.device.num_sms || in_round > 0 || tells_peers;
   const bool draws = row.course == Course::DRAWN && has_several && work_items < kMostDrawn;
   const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
@@ -100,8 +102,10 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
-  const i64 key_semaphores = parts > 1 && p.deterministic ? round_up<i64>(key_blocks, 4) : 0;
-  const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums;
+  const i64 key_semaphores = parts > 1 && p.deterministic && !integers ? round_up<i64>(key_blocks, 4) : 0;
+  const i64 key_peers = parts > 1 && integers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
+  const i64 sums =
+      accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums + key_peers;
   if (is_beside && sums != accumulator)
     return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
                 plan.pieces, row.name);
@@ -113,6 +117,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   layout.key_semaphores = layout.heads_done + u64(done) * sizeof(float);
   layout.dk_accumulator = layout.key_semaphores + u64(key_semaphores) * sizeof(float);
   layout.dv_accumulator = layout.dk_accumulator + u64(dk_sums) * sizeof(float);
+  layout.key_peers = layout.dv_accumulator + u64(dv_sums) * sizeof(float);
 
   const i32 tail_items = packed_tail(row, shared, choice.device);
   const bool takes_in_order = tail_items >= 0 && plan.pieces == MICA_PIECES_NONE && query_blocks > 0;
@@ -138,7 +143,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.backward.part_heads = share.part_heads;
     mapped.parts = parts;
     mapped.query_parts = share.query_parts;
-    mapped.by_parts = divisor_of(parts > 1 && takes_parts_apart(row, p) ? i32(key_blocks) : parts);
+    mapped.by_parts = divisor_of(parts > 1 && takes_parts_apart(row, shared) ? i32(key_blocks) : parts);
     mapped.by_query_parts = divisor_of(share.query_parts);
     mapped.work_items = i32(work_items);
     mapped.work_epoch = draws;  // another one for each call
@@ -156,8 +161,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.round_tiles = in_round;
     mapped.sums_integers = integers;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
-    if (status == MICA_OK && in_round > 0)
-      last_step(plan).least_at_once = u32(in_round);
+    if (status == MICA_OK && (in_round > 0 || tells_peers))
+      last_step(plan).least_at_once = u32(tells_peers ? parts : in_round);
     else
       overlap(plan, choice, index);
   } else if (status == MICA_OK && has_keys) {
@@ -176,7 +181,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   }
   if (status == MICA_OK && is_piece && dk_sums + dv_sums > 0) {
     const i32 finish_keys = find_backward_finish({});
-    const BackwardFinishParams finished = backward_finish_keys_params(p, params, row, key_blocks);
+    BackwardFinishParams finished = backward_finish_keys_params(p, params, row, key_blocks);
+    finished.sums_integers = integers;
+    finished.parts = parts;
     const i64 blocks = key_blocks * finished.of_keys * (i32(dk_sums > 0) + i32(dv_sums > 0));
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish_keys, blocks, finished);
     overlap(plan, choice, finish_keys);

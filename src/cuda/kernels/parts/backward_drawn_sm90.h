@@ -7,6 +7,10 @@
 
 namespace mica {
 
+// The variants of a row whose blocks draw key tiles: they begin at their own diagonals and go round; dQ, and dK and dV
+// where blocks share them, are summed in whole numbers (dq_integers.h).
+constexpr i32 kRoundVariant = 1, kIntegersVariant = 2;
+
 // Columns in a panel of K. Two consumers make dQ of half of the columns each: a product's columns begin with a panel.
 MICA_HD constexpr i32 backward_drawn_key_columns(i32 dim_qk) { return dim_qk % 64 == 0 ? 64 : dim_qk / 2; }
 
@@ -39,15 +43,15 @@ constexpr i32 kFactorStages = 4;
 struct BackwardRoom {
   i32 v, factors, bytes;
 };
-MICA_HD constexpr BackwardRoom backward_room(const BackwardTmaSm90Layout& at, bool draws, bool has_stat_columns,
-                                             i32 tile_q, i32 tile_k, i32 dim_v) {
+MICA_HD constexpr BackwardRoom backward_room(const BackwardTmaSm90Layout& at, bool has_factors, bool has_stat_columns,
+                                             bool holds_values, i32 tile_q, i32 tile_k, i32 dim_v) {
   constexpr i32 kBoxAlignment = 128;
   BackwardRoom room = {at.v, at.stats + 2 * 2 * tile_q * i32(sizeof(float)), at.bytes};
-  if (draws && has_stat_columns) {
+  if (has_factors && has_stat_columns) {
     room.factors = round_up(room.bytes, 16);
     room.bytes = room.factors + kFactorStages * tile_q * i32(sizeof(float));
   }
-  if (backward_holds_values(draws, dim_v)) {
+  if (holds_values) {
     room.v = round_up(room.bytes, kBoxAlignment);
     room.bytes = room.v + tile_k * dim_v * 2;
   }

@@ -203,7 +203,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     for (i32 step = 0; step < count; ++step) {
       head = query.head;
       const i64 semaphore = this->dq_tile(tile_of(query));
-      if (p.dq_semaphores) this->await_turn(this->added_before(tile_of(query), last_first), semaphore, seen);
+      if (p.dq_semaphores)
+        this->await_turn(this->added_before(tile_of(query), last_first), p.dq_semaphores + semaphore, seen);
       mbarrier_arrive(dq_open);
       this->next(query);
       head = query.head;

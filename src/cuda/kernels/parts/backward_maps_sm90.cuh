@@ -2,7 +2,6 @@
 // What the backward kernels that fetch by the copy engine share: who asks for what, and rows past the sequence.
 #pragma once
 
-#include "device/key_norms.cuh"
 #include "kernels/parts/backward_fragments_sm90.cuh"
 #include "kernels/parts/backward_order.h"
 
@@ -32,7 +31,6 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   // Where a block takes whole heads: from query tile `fresh_from` on no earlier key tile is seen, up to `done_to` no
   // later one.
   i32 fresh_from = 0, done_to = 0;
-  i32 turn = 0;  // of the block, of those that share its key tile
 
   // One lane.
   MICA_DEVICE void prefetch_maps() const {
@@ -159,29 +157,23 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     return last_first ? keys.end - 1 - own : own - keys.begin;
   }
   // Waits for them. seen: a number of them that have added for sure.
-  MICA_DEVICE void await_turn(i32 before, i64 semaphore, i32 seen = 0) const {
+  static MICA_DEVICE void await_turn(i32 before, const i32* semaphore, i32 seen = 0) {
     if (seen != before)
-      while (before > 0 && load_acquire(turns_in_order() + semaphore) != before) __nanosleep(20);
-  }
-  MICA_DEVICE i32* turns_in_order() const { return maps.key_norms ? maps.dq_order : p.dq_semaphores; }
-
-  // By a warp, once the preparation is done: of the key head.
-  MICA_DEVICE KeyNorms head_norms() const {
-    return norms_of_head(maps.key_norms + i64(batch_index * p.heads_k + head_k) * kNormChunks, sequence.len_k);
+      while (before > 0 && load_acquire(semaphore) != before) __nanosleep(20);
   }
 
   // False if there is nothing to do.
   MICA_DEVICE bool locate_item(i32 item) {
     i32 key_tile = floor_div(item, maps.by_parts);
-    turn = item - key_tile * maps.parts;
+    const i32 of_parts = item - key_tile * maps.parts;
+    part = floor_div(of_parts, maps.by_query_parts);
     const i32 key_tiles = p.batch * p.heads_k * p.tiles_k;
     i32 of_last = key_tile - key_tiles;
     if (backward_takes_parts_apart(dim_qk) && maps.key_semaphores) {
-      turn = key_tile;
-      key_tile = item - turn * key_tiles;
+      part = key_tile;
+      key_tile = item - part * key_tiles;
       of_last = item - maps.work_items;
     }
-    part = floor_div(turn, maps.by_query_parts);
     of_last += p.last_heads * p.tiles_k;
     const bool goes_back = this->is_last_first() && p.last_heads > 0 && of_last >= 0;
     if (goes_back) key_tile += (p.tiles_k - 1 - 2 * floor_div(of_last, p.by_last_heads)) * p.last_heads;
@@ -189,10 +181,8 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     tiles = this->query_tiles();
     if (goes_back) tiles = TileRange{-tiles.end, -tiles.full_end, -tiles.full_begin, -tiles.begin};
     if (maps.query_parts > 1) {
-      // Key tiles that add in order take all queries at once: parts of them would wait for parts of later blocks.
-      const bool is_one = maps.key_norms && !have_one_scale(head_norms());
-      const i32 each = is_one ? tiles.end - tiles.begin : ceil_div(tiles.end - tiles.begin, maps.query_parts);
-      tiles.begin = min_of(tiles.begin + turn % maps.query_parts * each, tiles.end);
+      const i32 each = ceil_div(tiles.end - tiles.begin, maps.query_parts);
+      tiles.begin = min_of(tiles.begin + of_parts % maps.query_parts * each, tiles.end);
       tiles.end = min_of(tiles.begin + each, tiles.end);
     }
     return true;
@@ -279,7 +269,7 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
   MICA_DEVICE void wait_key_semaphore() const {
     if (!maps.key_semaphores) return;
     if (threadIdx.x == 128)
-      while (load_acquire(key_semaphore()) != turn) __nanosleep(40);
+      while (load_acquire(key_semaphore()) != part) __nanosleep(40);
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
   }
   MICA_DEVICE void release_key_semaphore() const {

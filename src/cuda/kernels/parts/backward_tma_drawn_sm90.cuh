@@ -10,12 +10,13 @@
 namespace mica {
 
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served,
-          bool goes_round>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN, served, goes_round>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, goes_round> {
-  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, goes_round>;
+          int variant>
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN, served, variant>
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, variant> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, variant>;
   using Base::band;
   using Base::batch_index;
+  using Base::goes_round;
   using Base::head_k;
   using Base::kConsumerBarrier;
   using Base::kConsumerRegisters;
@@ -23,6 +24,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   using Base::key_begin;
   using Base::keys_full;
   using Base::kHoldsValues;
+  using Base::kIntegers;
   using Base::kKeyColumns;
   using Base::kLayout;
   using Base::kProducerRegisters;
@@ -45,7 +47,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   };
   struct Owner {
     Sequence sequence;
-    i32 head_k, batch_index, part, turn;
+    i32 head_k, batch_index, part, unused;
   };
   static constexpr u32 kItemBytes = sizeof(Item) + sizeof(Owner);
   static_assert(kItemBytes == backward_tma_sm90_item_bytes());
@@ -107,18 +109,21 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     // In a fixed order a block waits for key tiles before its own. If the first ones belonged to the blocks, one of
     // them could be with a block for which there is no room, beside another stream's that wait likewise: they are
     // drawn, too.
-    bool is_own = !(p.dq_semaphores || maps.key_norms) || !maps.work_counter;
+    bool is_own = !(p.dq_semaphores || kIntegers) || !maps.work_counter;
     if (!is_own) counter.first = 0;
     if (maps.packed_order || !is_own) griddepcontrol_wait();
     for (;; is_own = false) {
       if constexpr (goes_round)
         if (maps.round_tiles > 0) counter.await_drawn(this->round_end);
+      if constexpr (kIntegers)
+        if (maps.parts > 1) this->await_peers();
       if (!is_own) counter.ask();
       const i32 item = is_own ? i32(blockIdx.x) : warp_max(counter.answer());
       if (item < 0) break;
       if (!this->locate_item(item)) continue;
       const i32 count = this->num_steps();
       if constexpr (goes_round) this->find_walk(count);
+      if constexpr (kIntegers) this->find_peers();
       // Consumers that need no keys let them go as soon as they hear of it: after it has been waited for.
       if (count == 0 && threadIdx.x == 0) pass_keys(parity);
       __syncwarp();
@@ -132,7 +137,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   MICA_DEVICE void announce(i32 count) {
     work_ring.wait_empty();
     work_ring.store(0, Item{count, key_begin, sequence.len_q, sequence.len_k, tiles});
-    work_ring.store(sizeof(Item), Owner{sequence, head_k, batch_index, part, this->turn});
+    work_ring.store(sizeof(Item), Owner{sequence, head_k, batch_index, part, 0});
     work_ring.announce();
   }
   // The other warps: how many steps the next key tile has; < 0: there is none. What decides how often a loop runs is
@@ -157,7 +162,6 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     head_k = owner.head_k;
     batch_index = owner.batch_index;
     part = owner.part;
-    this->turn = owner.turn;
   }
   // A producer's warp: acts on one key tile after the other. act(count).
   template <class Act>
@@ -227,11 +231,12 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     u32 parity = 0;
     griddepcontrol_wait();  // which clears the accumulator
     for_each_taken([&](i32 count) {
-      if (!p.dq_accumulator) return;
-      if (threadIdx.x % 32 == 0) await_first_part(count, parity);
-      __syncwarp();
-      this->add_dq(count, parity);
-      if (!maps.heads_done || threadIdx.x % 32 != 0) return;
+      bool whole = false;
+      if constexpr (kIntegers) whole = this->adds_integers();
+      if (threadIdx.x % 32 != 0 || !p.dq_accumulator) return;
+      await_first_part(count, parity);
+      this->add_dq(count, parity, whole);
+      if (!maps.heads_done) return;
       bulk_wait();
       this->count_done();
     });
@@ -306,14 +311,16 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     find_owner();
     work_ring.release();
     // The first consumer is ahead: for its last dQ it waits for the other's dS, and stores dV meanwhile. The next K can
-    // come while dK is stored.
+    // come while dK is stored. Where blocks that share a key tile wait for one another, one of them may be the first to
+    // store a part of dQ for which another waits: all of dQ goes first.
     constexpr auto kLeave = Base::Leave::BY_COPY;
-    if (group == 1) finish(step - 1, count, group, warp);
+    const bool is_first_late = group == 0 && !(kIntegers && maps.parts > 1);
+    if (!is_first_late) finish(step - 1, count, group, warp);
     if (maps.parts > 1)
       this->template leave_sums<kLeave>(dk, dv, count, consumer);
     else
       this->template leave_dv<kLeave>(dv, consumer);
-    if (group == 0) finish(step - 1, count, group, warp);
+    if (is_first_late) finish(step - 1, count, group, warp);
     if (maps.parts == 1) this->template leave_dk<kLeave>(dk, consumer);
     if constexpr (!kHoldsValues) {
       fence_for_wgmma();

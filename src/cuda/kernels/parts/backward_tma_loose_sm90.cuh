@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/kept_sums.cuh"
+#include "device/key_norms.cuh"
 #include "device/wgmma_registers.cuh"
 #include "kernels/options/cap.cuh"
 #include "kernels/parts/backward_tma_parts_sm90.cuh"
@@ -14,7 +15,7 @@ namespace mica {
 
 // What a block of a course does.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course,
-          u32 served, bool variant>
+          u32 served, int variant>
 struct BackwardTmaSm90;
 
 // The blocks that add to a tile of dQ in any order. Who comes first stores its part; the others wait until it has
@@ -36,12 +37,13 @@ struct DqTurns {
 };
 
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws, u32 served,
-          bool goes_round>
+          int variant>
 struct BackwardTmaLoose
-    : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served, goes_round> {
-  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served, goes_round>;
+    : BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served, variant> {
+  using Base = BackwardTmaParts<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, draws, served, variant>;
   using Base::band;
   using Base::batch_index;
+  using Base::goes_round;
   using Base::head_k;
   using Base::kBytesDQ;
   using Base::kColumnsDQ;
@@ -49,6 +51,7 @@ struct BackwardTmaLoose
   using Base::key_begin;
   using Base::keys_full;
   using Base::kHoldsValues;
+  using Base::kIntegers;
   using Base::kKeyColumns;
   using Base::kLayout;
   using Base::kOwnBarrier;
@@ -80,7 +83,7 @@ struct BackwardTmaLoose
   using typename Base::QTile;
   using typename Base::Scores;
   using typename Base::VTile;
-  static constexpr bool kCapped = served == serves::SOFTCAP, kSumsIntegers = draws;
+  static constexpr bool kCapped = served == serves::SOFTCAP;
   static_assert((kCapped && !goes_round) || served == serves::PLAIN);
   static constexpr int kPingPongBarrier = kOwnBarrier + kConsumers;  // and the next: of each consumer's exponentials
   // What the producers need for their addresses, where the consumers can spare it.
@@ -130,7 +133,20 @@ struct BackwardTmaLoose
   MICA_DEVICE bool locate_item(i32 item) {
     if constexpr (goes_round)
       if (maps.round_tiles > 0) return locate_in_round(item);
-    return Base::locate_item(item);
+    if (!Base::locate_item(item)) return false;
+    if constexpr (kIntegers)
+      if (maps.query_parts > 1 && !have_one_scale(head_norms())) take_all_queries(item);
+    return true;
+  }
+  // Key tiles that add floats do so one after the other, and the first of the blocks that share one takes all queries.
+  MICA_DEVICE void take_all_queries(i32 item) {
+    const i32 of_parts = item - floor_div(item, maps.by_parts) * maps.parts;
+    tiles = this->query_tiles();
+    if (of_parts % maps.query_parts > 0) tiles.begin = tiles.end;
+  }
+  // By a warp, once the preparation is done: of the key head.
+  MICA_DEVICE KeyNorms head_norms() const {
+    return norms_of_head(maps.key_norms + i64(batch_index * p.heads_k + head_k) * kNormChunks, sequence.len_k);
   }
   MICA_DEVICE bool locate_in_round(i32 item) {
     const i32 heads = p.batch * p.heads_k;
@@ -187,30 +203,28 @@ struct BackwardTmaLoose
       if (ragged) mbarrier_arrive(full);
     }
   }
-  // One warp, of which one lane does what is one lane's work. The consumers' halves of a tile come one after the other.
-  MICA_DEVICE void add_dq(i32 count, u32& parity) {
-    const bool whole = maps.key_norms && adds_integers();
-    if (threadIdx.x % 32 == 0) {
-      if (goes_round && p.dq_semaphores)
-        add_dq_in_round(count, parity);
-      else if (!whole && this->turns_in_order())
-        add_dq_in_order(count, parity);
-      else
-        add_dq_freely(count, parity, whole);
-    }
-    parity ^= u32(count & 1);
+  // The consumers' halves of a tile come one after the other. whole: they are whole numbers.
+  MICA_DEVICE void add_dq(i32 count, u32& parity, bool whole = false) {
+    if (kIntegers && !whole)
+      add_dq_in_order(count, parity);
+    else if (goes_round && p.dq_semaphores)
+      add_dq_in_round(count, parity);
+    else if (p.dq_semaphores)
+      add_dq_in_order(count, parity);
+    else
+      add_dq_freely(count, parity, whole);
   }
-  // Whether the consumers leave whole numbers; by all of the warp.
+  // Whether the consumers leave whole numbers; by all of the warp, for all who ask later.
   MICA_DEVICE bool adds_integers() const {
-    const KeyNorms norms = this->head_norms();
+    const KeyNorms norms = head_norms();
     if (threadIdx.x % 32 == 0) maps.head_norms[batch_index * p.heads_k + head_k] = norms;
     return have_one_scale(norms);
   }
   // Others wait for every part: nothing stands between it and its release. The next tile's turn is looked up while a
   // part is on its way.
-  MICA_DEVICE void add_dq_in_order(i32 count, u32 parity) {
+  MICA_DEVICE void add_dq_in_order(i32 count, u32& parity) {
     const bool last_first = this->adds_last_first(), stores = maps.dq_turns != nullptr;
-    i32* const turns = this->turns_in_order();
+    i32* const turns = kIntegers ? maps.dq_order : p.dq_semaphores;
     auto query = this->first_query_tile();
     i64 block = 0;
     i32 before = 0, seen = 0;  // seen: of the tile's count
@@ -223,7 +237,7 @@ struct BackwardTmaLoose
     if (count > 0) find();
     for (i32 step = 0; step < count; ++step, parity ^= 1) {
       i32* own = turns + block;
-      this->await_turn(before, block, seen);
+      this->await_turn(before, own, seen);
       if (before == 0 && stores)
         send_tile<true>(block, parity);
       else
@@ -239,7 +253,7 @@ struct BackwardTmaLoose
   }
   // Whoever comes next to a tile is some steps behind: a part is released a step later, when it has arrived. Steps are
   // hardly longer than what this lane has to do: it waits for nothing but halves and turns.
-  MICA_DEVICE void add_dq_in_round(i32 count, u32 parity) {
+  MICA_DEVICE void add_dq_in_round(i32 count, u32& parity) {
     const BackwardRound round = round_of(count);
     const bool stores = maps.dq_turns != nullptr, is_spread = round.is_spread();
     auto query = this->first_query_tile();
@@ -256,7 +270,7 @@ struct BackwardTmaLoose
     for (i32 step = 0; step < count; ++step, parity ^= 1) {
       const bool is_first = before == 0 && stores;
       dq_ring.wait_full({0, parity});
-      this->await_turn(before, block, seen);
+      this->await_turn(before, own, seen);
       begin_half(block, 0, is_first);
       if (step > 0) {
         bulk_wait_read_but<1>();
@@ -295,13 +309,14 @@ struct BackwardTmaLoose
       send_half(block, group, is_first);
     }
   }
-  MICA_DEVICE void add_dq_freely(i32 count, u32 parity, bool whole) {
+  MICA_DEVICE void add_dq_freely(i32 count, u32& parity, bool whole) {
     const DqTurns turns{maps.dq_turns};
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, this->next(query), parity ^= 1) {
       this->head = query.head;
       const i64 block = this->dq_tile(query.tile);
       const u32 turn = turns.take(block);
+      if (whole && !maps.dq_turns) atomic_add(reinterpret_cast<u32*>(maps.dq_order + block), 1u);  // kOffsetBits each
       bool is_first = false;
       for (i32 group = 0; group < kConsumers; ++group) {
         dq_ring.wait_full({group, parity});
@@ -351,8 +366,7 @@ struct BackwardTmaLoose
   // the barriers of what has landed. steps: before, of which four matter.
   MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities, i32& steps) const {
     KeyNorms norms;
-    const bool has_factors = kSumsIntegers && maps.key_norms;
-    if (has_factors) norms = this->head_norms();
+    if constexpr (kIntegers) norms = head_norms();
     auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
       const i32 tile = this->counted(query.tile);
@@ -368,9 +382,9 @@ struct BackwardTmaLoose
         arrive_as_warp(ring.full(q_place.stage));
       }
       Factors own;
-      if (has_factors) find_factors(own, query, norms);
+      if constexpr (kIntegers) find_factors(own, query, norms);
       this->bring_rows(query, place.stage, [&] { do_ring.wait_empty(place); });
-      if (has_factors) store_factors(own, steps++);
+      if constexpr (kIntegers) store_factors(own, steps++);
       if (ragged) {
         await_landed(stages + place.stage);
         this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, tile);
@@ -391,14 +405,13 @@ struct BackwardTmaLoose
       const i32 at = i32(threadIdx.x % 32) + 32 * i;
       const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
                   delta = at < valid ? p.row_delta[stat + at] : 0.0f;
-      own[i] = have_one ? dq_scale(dq_bound(norms, norm, delta)) : 0.0f;
+      own[i] = have_one ? integers_scale(dq_bound(norms, norm, delta)) : 0.0f;
     }
   }
   MICA_DEVICE void store_factors(const Factors& own, i32 step) const {
-    float* to = factors_of(step);
+    static_assert(!kIntegers || tile_q % 32 == 0);
 #pragma unroll
-    for (int i = 0; i < (tile_q + 31) / 32; ++i)
-      if (tile_q % 32 == 0 || threadIdx.x % 32 + 32 * i < tile_q) to[threadIdx.x % 32 + 32 * i] = own[i];
+    for (int i = 0; i < (tile_q + 31) / 32; ++i) factors_of(step)[threadIdx.x % 32 + 32 * i] = own[i];
   }
   MICA_DEVICE float* factors_of(i32 step) const {
     return reinterpret_cast<float*>(room + kRoom.factors) + step % kFactorStages * tile_q;
@@ -629,7 +642,8 @@ struct BackwardTmaLoose
     if (p.dq_accumulator) hand_over_half(dq, step, group, warp);
   }
   MICA_DEVICE void hand_over_half(const float (&dq)[kColumnsDQ / 8][4], i32 step, i32 group, i32 warp) const {
-    const float* factors = kSumsIntegers && maps.key_norms ? factors_of(step) : nullptr;
+    const float* factors = nullptr;
+    if constexpr (kIntegers) factors = factors_of(step);
     this->hand_over(dq, group, warp, dq_ring, RingPlace<2>{group, u32(step & 1)}, factors);
   }
 };

@@ -7,14 +7,15 @@
 #pragma once
 
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
+#include "device/kept_sums.cuh"
 #include "device/stat_rows_sm90.cuh"
 #include "kernels/parts/backward_maps_sm90.cuh"
 
 namespace mica {
 
-// draws: key tiles, one after the other. goes_round: see BackwardTmaLoose.
+// draws: key tiles, one after the other. variant: see BackwardTmaLoose.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, bool draws = false,
-          u32 served = serves::PLAIN, bool goes_round = false>
+          u32 served = serves::PLAIN, int variant = 0>
 struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   using Base::batch_index;
@@ -39,6 +40,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::VTile;
+  static constexpr bool goes_round = draws && variant == kRoundVariant, kIntegers = draws && variant == kIntegersVariant;
   static constexpr bool kHoldsValues = backward_holds_values(draws, dim_v);
   static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
   static constexpr bool kStatColumns = backward_row_has_stat_columns(tile_q, served == serves::PLAIN, goes_round);
@@ -54,10 +56,11 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout =
       backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, draws);
-  static constexpr BackwardRoom kRoom = backward_room(kLayout, draws, kStatColumns, tile_q, tile_k, dim_v);
+  static constexpr BackwardRoom kRoom = backward_room(kLayout, kIntegers, kStatColumns, kHoldsValues, tile_q, tile_k, dim_v);
   static_assert(kLayout.stats - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
 
   u32 smem_dq, keys_full, landed;
+  const KeyPeers* peers = nullptr;  // of the last key tile that was dealt out
 
   MICA_DEVICE void place_tiles(u8* smem) {
     room = smem;
@@ -149,13 +152,15 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <Leave leave>
   MICA_DEVICE void leave_sums(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4], i32 count,
                               i32 consumer) const {
-    constexpr bool kOneTile = leave != Leave::THROUGH_DS;          // at a time, and blocks may wait for each other
-    if (count == 0 && !(kOneTile && maps.key_semaphores)) return;  // else the next part waits for this one
-    if constexpr (kOneTile) this->wait_key_semaphore();
-    if (count > 0) {
-      add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
-      add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
+    if constexpr (kIntegers) {
+      leave_integers(dk, dv, consumer);
+      return;
     }
+    constexpr bool kOneTile = leave != Leave::THROUGH_DS;  // at a time, and blocks may wait for each other
+    if (count == 0) return;
+    if constexpr (kOneTile) this->wait_key_semaphore();
+    add_keys<dim_qk>(maps.dk_accumulator, dk, consumer);
+    add_keys<dim_v>(maps.dv_accumulator, dv, consumer);
     if constexpr (kOneTile) this->release_key_semaphore();
   }
   template <Leave leave>
@@ -172,10 +177,86 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <int dim>
   MICA_DEVICE void add_keys(float* accumulator, const float (&x)[1][dim / 8][4], i32 consumer) const {
     if (!accumulator) return;
-    const i64 block = (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
-    float* to = accumulator + block * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, threadIdx.x % 32);
+    float* to = accumulator + key_block() * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, threadIdx.x % 32);
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[0][n]);
+  }
+  MICA_DEVICE i64 key_block() const {
+    return (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
+  }
+  // By a warp: the key tile at hand. No block may take two that wait for each other: all of the one before have told
+  // before the next one is drawn.
+  static constexpr i32 kPeersOfTile = tile_k / kWarpRows;
+  MICA_DEVICE void find_peers() {
+    if (maps.parts > 1) peers = maps.key_peers + key_block() * kPeersOfTile;
+  }
+  MICA_DEVICE void await_peers() const {
+    if (peers && threadIdx.x % 32 < kPeersOfTile)
+      while (load_acquire(&peers[threadIdx.x % 32].blocks) != maps.parts) __nanosleep(100);
+    __syncwarp();
+  }
+  // The same in whole numbers, whose units the blocks that share a key tile know when all of them have told what their
+  // largest are: 16 rows by a warp, through V's rows.
+  MICA_DEVICE void leave_integers(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4],
+                                  i32 consumer) const {
+    const i64 block = key_block();
+    KeyPeers* const own = maps.key_peers + block * kPeersOfTile + consumer;
+    const i32 own_k = warp_max(largest_bits(dk[0])), own_v = warp_max(largest_bits(dv[0]));
+    if (threadIdx.x % 32 == 0) {
+      atomic_max(&own->largest_k, own_k);
+      atomic_max(&own->largest_v, own_v);
+      add_release(&own->blocks, 1);
+      while (load_acquire(&own->blocks) != maps.parts) __nanosleep(20);
+    }
+    __syncwarp();
+    if constexpr (!kHoldsValues) barrier_sync(kOwnBarrier + consumer / 4, 128);  // its warps are done with V
+    add_integers<dim_qk>(maps.dk_accumulator, block, dk[0], float_of(u32(load_acquire(&own->largest_k))), consumer);
+    add_integers<dim_v>(maps.dv_accumulator, block, dv[0], float_of(u32(load_acquire(&own->largest_v))), consumer);
+  }
+  template <int n_blocks>
+  static MICA_DEVICE i32 largest_bits(const float (&x)[n_blocks][4]) {
+    u32 largest = 0;
+#pragma unroll
+    for (int n = 0; n < n_blocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) largest = max_of(largest, bits_of(fabsf(x[n][e])));
+    return i32(largest);
+  }
+  template <int dim>
+  MICA_DEVICE void add_integers(float* accumulator, i64 block, const float (&x)[dim / 8][4], float largest,
+                                i32 consumer) const {
+    constexpr int kBlocks = kWarpRows * 128 / 512;  // of 16 x 8, in the warp's rows of a panel of V
+    static_assert(dim / 8 % kBlocks == 0);
+    if (!accumulator) return;
+    const i32 lane = threadIdx.x % 32;
+    float* to = accumulator + block * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, 0);
+    const bool whole = is_finite_bound(largest);
+    const float scale = whole ? integers_scale(largest, spare_bits_of(maps.parts)) : 0.0f;
+#pragma unroll
+    for (int first = 0; first < dim / 8; first += kBlocks) {
+      const u32 from = leave_room() + first / kBlocks % VTile::kPanels * VTile::kPanelBytes + consumer * (kWarpRows * 128);
+      if (lane == 0) bulk_wait_read_but<VTile::kPanels - 1>();
+      __syncwarp();
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n) {
+        u32 words[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float own = x[first + n][e];
+          words[e] = whole ? u32(round_to_integer(own * scale)) : bits_of(own);
+        }
+        store_shared_16(from + n * 512 + lane * 16, words);
+      }
+      fence_for_wgmma();
+      __syncwarp();
+      if (lane == 0) {
+        if (whole)
+          bulk_reduce_add_integers_kept(to + first * 128, from, kBlocks * 512);
+        else
+          bulk_reduce_add_kept(to + first * 128, from, kBlocks * 512);
+        bulk_commit();
+      }
+    }
   }
   // 16 rows of dK or dV by their warp.
   template <Leave leave, int n_blocks>
@@ -271,8 +352,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     wgmma_commit();
   }
 
-  // dQ to the thread that adds it. factors: by which rows of the tile become whole numbers; null or zeros: they are
-  // floats.
+  // dQ to the thread that adds it. factors: by which rows of the tile become whole numbers; zeros: they are floats.
   template <int rings>
   MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 group, i32 warp, const Ring<rings>& to_ring,
                              RingPlace<rings> place, const float* factors = nullptr) const {
@@ -283,17 +363,22 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
                                              : dq_accumulator_index(kDim, row_block, column_block, lane));
     constexpr u32 kStep = kByColumns ? tile_q / 16 * 512 : 512;
     float low = 0.0f, high = 0.0f;
-    if (factors) {
-      static_assert(!kTransposed || !draws);
+    if constexpr (kIntegers) {
+      static_assert(!kTransposed);
       const float* own = factors + (kRowsEach ? group * 64 : 0) + warp * 16 + lane / 4;
       low = own[0];
       high = own[8];
     }
     to_ring.wait_empty(place);
-    if (low > 0.0f) {
+    if (kIntegers && low > 0.0f) {
+      u32 unlike = 0;
 #pragma unroll
       for (int n = 0; n < kColumnsDQ / 8; ++n)
-        if (has_columns(group, warp, n)) store_shared_integers(to + n * kStep, dq[n], low, high);
+        if (has_columns(group, warp, n)) store_shared_integers(to + n * kStep, dq[n], low, high, unlike);
+      if (unlike & kExponentMask)
+#pragma unroll
+        for (int n = 0; n < kColumnsDQ / 8; ++n)
+          if (has_columns(group, warp, n)) store_shared_large_integers(to + n * kStep, dq[n], low, high);
     } else {
 #pragma unroll
       for (int n = 0; n < kColumnsDQ / 8; ++n)
@@ -303,9 +388,20 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     __syncwarp();
     if (lane == 0) mbarrier_arrive(to_ring.full(place.stage));
   }
-  static MICA_DEVICE void store_shared_integers(u32 to, const float (&x)[4], float low, float high) {
-    const u32 words[4] = {u32(round_to_integer(x[0] * low)), u32(round_to_integer(x[1] * low)),
-                          u32(round_to_integer(x[2] * high)), u32(round_to_integer(x[3] * high))};
+  // The nearest whole numbers, more by kOffsetBits. unlike: bits by which one that is too large differs.
+  static MICA_DEVICE void store_shared_integers(u32 to, const float (&x)[4], float low, float high, u32& unlike) {
+    u32 words[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      words[e] = bits_of(fmaf(x[e], e < 2 ? low : high, kOffset));
+      unlike |= words[e] ^ kOffsetExponent;
+    }
+    store_shared_16(to, words);
+  }
+  static MICA_DEVICE void store_shared_large_integers(u32 to, const float (&x)[4], float low, float high) {
+    u32 words[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) words[e] = u32(round_to_integer(x[e] * (e < 2 ? low : high))) + kOffsetBits;
     store_shared_16(to, words);
   }
   // Whether block n of a group's dQ has columns that exist: the second group's last ones are the rest of a panel.

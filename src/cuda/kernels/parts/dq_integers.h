@@ -32,12 +32,37 @@ MICA_HD bool have_one_scale(const KeyNorms& norms) {
          kMostSpread;
 }
 
+MICA_HD bool is_finite_bound(float bound) { return bits_of(bound) < 0x7f800000u; }
 // The least power of two above a bound, as a float's exponent, but for bounds that are too small for their scale.
-MICA_HD u32 dq_exponent(float bound) { return min_of(max_of(bits_of(bound) >> 23, 30u), 254u); }
-// By what a row's part is multiplied before it is rounded: then it is 2^30 at most.
-MICA_HD float dq_scale(float bound) { return float_of((283u - dq_exponent(bound)) << 23); }
-// What 1 is worth; NaN where there is no bound.
+MICA_HD u32 exponent_above(float bound) { return min_of(max_of(bits_of(bound) >> 23, 30u), 254u); }
+// By what numbers are multiplied before they are rounded, so that they are 2^(30 - spare_bits) at most.
+MICA_HD float integers_scale(float bound, i32 spare_bits = 0) {
+  return float_of((283u - u32(spare_bits) - exponent_above(bound)) << 23);
+}
+// What 1 is worth.
+MICA_HD float integers_unit(float bound, i32 spare_bits = 0) {
+  return float_of((exponent_above(bound) + u32(spare_bits) - 29u) << 23);
+}
+// NaN where there is no bound.
 MICA_HD float dq_unit(float bound) {
-  return bits_of(bound) < 0x7f800000u ? float_of((dq_exponent(bound) - 29u) << 23) : float_of(0x7fc00000u);
+  return is_finite_bound(bound) ? integers_unit(bound) : float_of(0x7fc00000u);
+}
+
+// A float to which this is added has its number in its low bits, while that has 23 of them; so has each part of dQ, and
+// their sum as many times the bits of this.
+constexpr float kOffset = 12582912.0f;  // 1.5 * 2^23
+constexpr u32 kOffsetBits = 0x4b400000u, kOffsetExponent = 0x4b000000u, kExponentMask = 0xff800000u;
+
+// dK and dV where several blocks share a key tile: the largest magnitudes that they have in 16 of its rows, which they
+// tell one another before they add. Those of no number are the largest: then floats are added.
+struct KeyPeers {
+  i32 largest_k, largest_v;  // bits of floats
+  i32 blocks;                // that have told
+  i32 unused;
+};
+MICA_HD i32 spare_bits_of(i32 parts) {
+  i32 bits = 0;
+  while (1 << bits < parts) ++bits;
+  return bits;
 }
 }  // namespace mica
