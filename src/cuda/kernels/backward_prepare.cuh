@@ -253,7 +253,8 @@ MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warp
   constexpr int kLanes = 4, kPieces = 4, kGroups = 32 / kLanes;
   const i32 group = i32(threadIdx.x % 32) / kLanes, lane = i32(threadIdx.x) % kLanes;
   const u32 units = u32(p.batch * p.heads_k) * kNormChunks;
-  for (u32 unit = warp; unit < units; unit += warps) {
+  // From the last warp on: where there are few rows, that one has none.
+  for (u32 unit = warps - 1 - warp; unit < units; unit += warps) {
     const i32 head_of_all = i32(unit / kNormChunks), batch = head_of_all / p.heads_k,
               head = head_of_all - batch * p.heads_k;
     const Sequence sequence = sequence_of(p.sequences, batch);

@@ -61,8 +61,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // Where they wait for one another, a stream may have fewer SMs than the GPU.
   const i32 in_round = integers ? 0 : round_tiles(row, p, choice.device);
   // So it is where blocks that share a key tile tell one another what units its sums have.
-  const bool tells_peers = integers && parts > 1;
-  const bool has_several = work_items > choice.device.num_sms || in_round > 0 || tells_peers;
+  const bool has_several = work_items > choice.device.num_sms || in_round > 0 || integers;
   const bool draws = row.course == Course::DRAWN && has_several && work_items < kMostDrawn;
   const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
@@ -161,8 +160,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.round_tiles = in_round;
     mapped.sums_integers = integers;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
-    if (status == MICA_OK && (in_round > 0 || tells_peers))
-      last_step(plan).least_at_once = u32(tells_peers ? parts : in_round);
+    if (status == MICA_OK && (in_round > 0 || integers)) last_step(plan).least_at_once = u32(integers ? parts : in_round);
     else
       overlap(plan, choice, index);
   } else if (status == MICA_OK && has_keys) {

@@ -133,16 +133,7 @@ struct BackwardTmaLoose
   MICA_DEVICE bool locate_item(i32 item) {
     if constexpr (goes_round)
       if (maps.round_tiles > 0) return locate_in_round(item);
-    if (!Base::locate_item(item)) return false;
-    if constexpr (kIntegers)
-      if (maps.query_parts > 1 && !have_one_scale(head_norms())) take_all_queries(item);
-    return true;
-  }
-  // Key tiles that add floats do so one after the other, and the first of the blocks that share one takes all queries.
-  MICA_DEVICE void take_all_queries(i32 item) {
-    const i32 of_parts = item - floor_div(item, maps.by_parts) * maps.parts;
-    tiles = this->query_tiles();
-    if (of_parts % maps.query_parts > 0) tiles.begin = tiles.end;
+    return Base::locate_item(item);
   }
   // By a warp, once the preparation is done: of the key head.
   MICA_DEVICE KeyNorms head_norms() const {
@@ -365,9 +356,8 @@ struct BackwardTmaLoose
   // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence. parities: of
   // the barriers of what has landed. steps: before, of which four matter.
   MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities, i32& steps) const {
+    auto query = this->first_query_tile(), last = query;
     KeyNorms norms;
-    if constexpr (kIntegers) norms = head_norms();
-    auto query = this->first_query_tile();
     for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
       const i32 tile = this->counted(query.tile);
       const bool ragged = this->is_ragged(tile * tile_q);
@@ -381,10 +371,15 @@ struct BackwardTmaLoose
         __syncwarp();
         arrive_as_warp(ring.full(q_place.stage));
       }
-      Factors own;
-      if constexpr (kIntegers) find_factors(own, query, norms);
       this->bring_rows(query, place.stage, [&] { do_ring.wait_empty(place); });
-      if constexpr (kIntegers) store_factors(own, steps++);
+      // Factors are needed a step later: the first of them come with the second step.
+      if constexpr (kIntegers) {
+        if (step == min_of(1, count - 1)) norms = head_norms();
+        if (step > 0) store_factors(last, norms, steps - 1);
+        if (step + 1 == count) store_factors(query, norms, steps);
+        last = query;
+        ++steps;
+      }
       if (ragged) {
         await_landed(stages + place.stage);
         this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, tile);
@@ -395,8 +390,8 @@ struct BackwardTmaLoose
 
   // By what rows of dQ become whole numbers; lane n has those of rows n, 32 + n and so on of a query tile. Zeros where
   // their head does not have one scale.
-  using Factors = float[(tile_q + 31) / 32];
-  MICA_DEVICE void find_factors(Factors& own, const HeadTile& query, const KeyNorms& norms) const {
+  MICA_DEVICE void store_factors(const HeadTile& query, const KeyNorms& norms, i32 step) const {
+    static_assert(!kIntegers || tile_q % 32 == 0);
     const i32 row = this->counted(query.tile) * tile_q, valid = sequence.len_q - row;
     const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
     const bool have_one = have_one_scale(norms);
@@ -405,13 +400,8 @@ struct BackwardTmaLoose
       const i32 at = i32(threadIdx.x % 32) + 32 * i;
       const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
                   delta = at < valid ? p.row_delta[stat + at] : 0.0f;
-      own[i] = have_one ? integers_scale(dq_bound(norms, norm, delta)) : 0.0f;
+      factors_of(step)[at] = have_one ? integers_scale(dq_bound(norms, norm, delta)) : 0.0f;
     }
-  }
-  MICA_DEVICE void store_factors(const Factors& own, i32 step) const {
-    static_assert(!kIntegers || tile_q % 32 == 0);
-#pragma unroll
-    for (int i = 0; i < (tile_q + 31) / 32; ++i) factors_of(step)[threadIdx.x % 32 + 32 * i] = own[i];
   }
   MICA_DEVICE float* factors_of(i32 step) const {
     return reinterpret_cast<float*>(room + kRoom.factors) + step % kFactorStages * tile_q;

@@ -210,8 +210,10 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     }
     __syncwarp();
     if constexpr (!kHoldsValues) barrier_sync(kOwnBarrier + consumer / 4, 128);  // its warps are done with V
-    add_integers<dim_qk>(maps.dk_accumulator, block, dk[0], float_of(u32(load_acquire(&own->largest_k))), consumer);
-    add_integers<dim_v>(maps.dv_accumulator, block, dv[0], float_of(u32(load_acquire(&own->largest_v))), consumer);
+    const float largest_k = float_of(u32(load_acquire(&own->largest_k))),
+                largest_v = float_of(u32(load_acquire(&own->largest_v)));
+    add_integers<dim_qk, 0>(maps.dk_accumulator, block, dk[0], largest_k, consumer);
+    add_integers<dim_v, dim_qk / 32 % VTile::kPanels>(maps.dv_accumulator, block, dv[0], largest_v, consumer);
   }
   template <int n_blocks>
   static MICA_DEVICE i32 largest_bits(const float (&x)[n_blocks][4]) {
@@ -222,7 +224,8 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
       for (int e = 0; e < 4; ++e) largest = max_of(largest, bits_of(fabsf(x[n][e])));
     return i32(largest);
   }
-  template <int dim>
+  // first_panel: of V, in whose rows the first 32 columns leave.
+  template <int dim, int first_panel>
   MICA_DEVICE void add_integers(float* accumulator, i64 block, const float (&x)[dim / 8][4], float largest,
                                 i32 consumer) const {
     constexpr int kBlocks = kWarpRows * 128 / 512;  // of 16 x 8, in the warp's rows of a panel of V
@@ -234,7 +237,8 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     const float scale = whole ? integers_scale(largest, spare_bits_of(maps.parts)) : 0.0f;
 #pragma unroll
     for (int first = 0; first < dim / 8; first += kBlocks) {
-      const u32 from = leave_room() + first / kBlocks % VTile::kPanels * VTile::kPanelBytes + consumer * (kWarpRows * 128);
+      const u32 from = leave_room() + (first_panel + first / kBlocks) % VTile::kPanels * VTile::kPanelBytes +
+                       consumer * (kWarpRows * 128);
       if (lane == 0) bulk_wait_read_but<VTile::kPanels - 1>();
       __syncwarp();
 #pragma unroll
