@@ -356,8 +356,9 @@ struct BackwardTmaLoose
   // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence. parities: of
   // the barriers of what has landed. steps: before, of which four matter.
   MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities, i32& steps) const {
-    auto query = this->first_query_tile(), last = query;
+    auto query = this->first_query_tile();
     KeyNorms norms;
+    RowSizes last;
     for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
       const i32 tile = this->counted(query.tile);
       const bool ragged = this->is_ragged(tile * tile_q);
@@ -371,13 +372,16 @@ struct BackwardTmaLoose
         __syncwarp();
         arrive_as_warp(ring.full(q_place.stage));
       }
+      RowSizes sizes;
+      if constexpr (kIntegers) load_sizes(sizes, query);
       this->bring_rows(query, place.stage, [&] { do_ring.wait_empty(place); });
-      // Factors are needed a step later: the first of them come with the second step.
+      // Factors are needed a step later: they come with the statistics of that one.
       if constexpr (kIntegers) {
-        if (step == min_of(1, count - 1)) norms = head_norms();
+        if (count == 1) norms = head_norms();
         if (step > 0) store_factors(last, norms, steps - 1);
-        if (step + 1 == count) store_factors(query, norms, steps);
-        last = query;
+        if (step + 1 == count) store_factors(sizes, norms, steps);
+#pragma unroll
+        for (int i = 0; i < (tile_q + 31) / 32; ++i) last[i] = sizes[i];
         ++steps;
       }
       if (ragged) {
@@ -385,23 +389,35 @@ struct BackwardTmaLoose
         this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, tile);
       }
       mbarrier_arrive(do_ring.full(place.stage));
+      if constexpr (kIntegers)
+        if (step == 0 && count > 1) norms = head_norms();
     }
   }
 
-  // By what rows of dQ become whole numbers; lane n has those of rows n, 32 + n and so on of a query tile. Zeros where
-  // their head does not have one scale.
-  MICA_DEVICE void store_factors(const HeadTile& query, const KeyNorms& norms, i32 step) const {
-    static_assert(!kIntegers || tile_q % 32 == 0);
+  // By what rows of dQ become whole numbers goes by the norms of dO and by delta. Lane n has those of rows n, 32 + n and
+  // so on of a query tile.
+  struct RowSize {
+    float norm, delta;
+  };
+  using RowSizes = RowSize[(tile_q + 31) / 32];
+  MICA_DEVICE void load_sizes(RowSizes& sizes, const HeadTile& query) const {
     const i32 row = this->counted(query.tile) * tile_q, valid = sequence.len_q - row;
     const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
-    const bool have_one = have_one_scale(norms);
 #pragma unroll
     for (int i = 0; i < (tile_q + 31) / 32; ++i) {
       const i32 at = i32(threadIdx.x % 32) + 32 * i;
-      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
-                  delta = at < valid ? p.row_delta[stat + at] : 0.0f;
-      factors_of(step)[at] = have_one ? integers_scale(dq_bound(norms, norm, delta)) : 0.0f;
+      sizes[i].norm = at < valid ? maps.row_norm[stat + at] : 0.0f;
+      sizes[i].delta = at < valid ? p.row_delta[stat + at] : 0.0f;
     }
+  }
+  // Zeros where their head does not have one scale.
+  MICA_DEVICE void store_factors(const RowSizes& sizes, const KeyNorms& norms, i32 step) const {
+    static_assert(!kIntegers || tile_q % 32 == 0);
+    const bool have_one = have_one_scale(norms);
+#pragma unroll
+    for (int i = 0; i < (tile_q + 31) / 32; ++i)
+      factors_of(step)[threadIdx.x % 32 + 32 * i] =
+          have_one ? integers_scale(dq_bound(norms, sizes[i].norm, sizes[i].delta)) : 0.0f;
   }
   MICA_DEVICE float* factors_of(i32 step) const {
     return reinterpret_cast<float*>(room + kRoom.factors) + step % kFactorStages * tile_q;
