@@ -65,11 +65,10 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     if (threadIdx.x / 32 == 1) {
       u32 parities = 0;
-      i32 steps = 0;
       Place q_place;
       RingPlace<2> place;
       this->begin_rows();
-      this->bring_stats(count, q_place, place, parities, steps);
+      this->bring_stats(count, q_place, place, parities);
     } else if (threadIdx.x / 32 == 2) {
       this->clear_ahead(blockIdx.x);
       if (threadIdx.x != 64 || !p.dq_accumulator) return;

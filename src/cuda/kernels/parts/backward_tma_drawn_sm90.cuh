@@ -252,19 +252,22 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
   }
   MICA_DEVICE void ask_all_do() {
     RingPlace<2> place;
+    i32 steps = 0;
     griddepcontrol_wait();  // dO may have been converted
     for_each_taken([&](i32 count) {
-      if (threadIdx.x % 32 == 0) this->ask_do(count, place);
+      if constexpr (kIntegers)
+        this->ask_do_after_factors(count, place, steps);
+      else if (threadIdx.x % 32 == 0)
+        this->ask_do(count, place);
     });
   }
   MICA_DEVICE void bring_all_stats() {
     u32 parities = 0;
-    i32 steps = 0;
     Place q_place;
     RingPlace<2> place;
     griddepcontrol_wait();  // also without a step: whoever waits for this kernel relies on what it waited for
     this->begin_rows();
-    for_each_taken([&](i32 count) { this->bring_stats(count, q_place, place, parities, steps); });
+    for_each_taken([&](i32 count) { this->bring_stats(count, q_place, place, parities); });
   }
 
   // What lives through the loop of steps is little, since registers are short: how many key tiles the block has taken,

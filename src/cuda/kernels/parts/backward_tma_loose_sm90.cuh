@@ -183,15 +183,36 @@ struct BackwardTmaLoose
   // One lane each. They go through the steps of a key tile.
   MICA_DEVICE void ask_do(i32 count, RingPlace<2>& place) const {
     auto query = this->first_query_tile();
-    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
-      const i32 row = this->counted(query.tile) * tile_q;
-      const bool ragged = this->is_ragged(row);
-      const u32 full = do_ring.full(place.stage), barrier = ragged ? landed + (stages + place.stage) * 8 : full;
-      do_ring.wait_empty(place);
-      mbarrier_arrive_expecting(barrier, OTile::kBytes);
-      this->template ask_kept<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, i32(sequence.q_begin) + row,
-                                     query.head, sequence.q_slot, barrier);
-      if (ragged) mbarrier_arrive(full);
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) ask_one_do(query, place);
+  }
+  MICA_DEVICE void ask_one_do(const HeadTile& query, const RingPlace<2>& place) const {
+    const i32 row = this->counted(query.tile) * tile_q;
+    const bool ragged = this->is_ragged(row);
+    const u32 full = do_ring.full(place.stage), barrier = ragged ? landed + (stages + place.stage) * 8 : full;
+    do_ring.wait_empty(place);
+    mbarrier_arrive_expecting(barrier, OTile::kBytes);
+    this->template ask_kept<OTile>(smem_do + place.stage * OTile::kBytes, maps.d_o, i32(sequence.q_begin) + row,
+                                   query.head, sequence.q_slot, barrier);
+    if (ragged) mbarrier_arrive(full);
+  }
+  // One warp: beside it the factors of rows, which are needed a step later: they are there when the next dO is asked
+  // for, the last of them before their own. steps: before, of which four matter.
+  MICA_DEVICE void ask_do_after_factors(i32 count, RingPlace<2>& place, i32& steps) const {
+    auto query = this->first_query_tile();
+    KeyNorms norms;
+    if (count == 1) norms = head_norms();
+    for (i32 step = 0; step < count; ++step, ++steps, place.next(), this->next(query)) {
+      const bool is_last = step + 1 == count;
+      if (is_last) {
+        do_ring.wait_empty(place);
+        store_factors(query, norms, steps);
+        __syncwarp();
+      }
+      if (threadIdx.x % 32 == 0) ask_one_do(query, place);
+      __syncwarp();  // before others write where the factors of four steps ago were
+      if (step == 0 && !is_last) norms = head_norms();
+      if (!is_last) store_factors(query, norms, steps);
+      __syncwarp();
     }
   }
   // The consumers' halves of a tile come one after the other. whole: they are whole numbers.
@@ -354,11 +375,9 @@ struct BackwardTmaLoose
   }
 
   // One warp: the row statistics, which come with dO, and zeros in the place of rows past the sequence. parities: of
-  // the barriers of what has landed. steps: before, of which four matter.
-  MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities, i32& steps) const {
+  // the barriers of what has landed.
+  MICA_DEVICE void bring_stats(i32 count, Place& q_place, RingPlace<2>& place, u32& parities) const {
     auto query = this->first_query_tile();
-    KeyNorms norms;
-    RowSizes last;
     for (i32 step = 0; step < count; ++step, place.next(), q_place.next(), this->next(query)) {
       const i32 tile = this->counted(query.tile);
       const bool ragged = this->is_ragged(tile * tile_q);
@@ -372,52 +391,29 @@ struct BackwardTmaLoose
         __syncwarp();
         arrive_as_warp(ring.full(q_place.stage));
       }
-      RowSizes sizes;
-      if constexpr (kIntegers) load_sizes(sizes, query);
       this->bring_rows(query, place.stage, [&] { do_ring.wait_empty(place); });
-      // Factors are needed a step later: they come with the statistics of that one.
-      if constexpr (kIntegers) {
-        if (count == 1) norms = head_norms();
-        if (step > 0) store_factors(last, norms, steps - 1);
-        if (step + 1 == count) store_factors(sizes, norms, steps);
-#pragma unroll
-        for (int i = 0; i < (tile_q + 31) / 32; ++i) last[i] = sizes[i];
-        ++steps;
-      }
       if (ragged) {
         await_landed(stages + place.stage);
         this->template clear_queries<OTile>(smem_do + place.stage * OTile::kBytes, tile);
       }
       mbarrier_arrive(do_ring.full(place.stage));
-      if constexpr (kIntegers)
-        if (step == 0 && count > 1) norms = head_norms();
     }
   }
 
-  // By what rows of dQ become whole numbers goes by the norms of dO and by delta. Lane n has those of rows n, 32 + n and
-  // so on of a query tile.
-  struct RowSize {
-    float norm, delta;
-  };
-  using RowSizes = RowSize[(tile_q + 31) / 32];
-  MICA_DEVICE void load_sizes(RowSizes& sizes, const HeadTile& query) const {
+  // By what rows of dQ become whole numbers; lane n has those of rows n, 32 + n and so on of a query tile. Zeros where
+  // their head does not have one scale.
+  MICA_DEVICE void store_factors(const HeadTile& query, const KeyNorms& norms, i32 step) const {
+    static_assert(!kIntegers || tile_q % 32 == 0);
     const i32 row = this->counted(query.tile) * tile_q, valid = sequence.len_q - row;
     const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+    const bool have_one = have_one_scale(norms);
 #pragma unroll
     for (int i = 0; i < (tile_q + 31) / 32; ++i) {
       const i32 at = i32(threadIdx.x % 32) + 32 * i;
-      sizes[i].norm = at < valid ? maps.row_norm[stat + at] : 0.0f;
-      sizes[i].delta = at < valid ? p.row_delta[stat + at] : 0.0f;
+      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
+                  delta = at < valid ? p.row_delta[stat + at] : 0.0f;
+      factors_of(step)[at] = have_one ? integers_scale(dq_bound(norms, norm, delta)) : 0.0f;
     }
-  }
-  // Zeros where their head does not have one scale.
-  MICA_DEVICE void store_factors(const RowSizes& sizes, const KeyNorms& norms, i32 step) const {
-    static_assert(!kIntegers || tile_q % 32 == 0);
-    const bool have_one = have_one_scale(norms);
-#pragma unroll
-    for (int i = 0; i < (tile_q + 31) / 32; ++i)
-      factors_of(step)[threadIdx.x % 32 + 32 * i] =
-          have_one ? integers_scale(dq_bound(norms, sizes[i].norm, sizes[i].delta)) : 0.0f;
   }
   MICA_DEVICE float* factors_of(i32 step) const {
     return reinterpret_cast<float*>(room + kRoom.factors) + step % kFactorStages * tile_q;
