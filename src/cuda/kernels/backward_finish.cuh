@@ -45,21 +45,49 @@ MICA_DEVICE void store_4(const SummedRows& to, i64 row_offset, i32 column, const
         make_float4(x[0], x[1], x[2], x[3]);
 }
 
-// A block of the accumulator.
+// A block of the accumulator: floats, or whole numbers (dq_integers.h).
 struct Sums {
   const float* data;
   bool is_empty;  // nobody has added to it: known later than where it lies, and so what is there is read anyway
-  const float* units = nullptr;  // whole numbers: what 1 is worth in each row, 0 in those of floats; null: floats
-  u32 offset = 0;                // of the whole numbers
+  // dQ in whole numbers: the sizes of its rows, and by how much its numbers are larger. null: it is not.
+  const float *row_norm = nullptr, *row_delta = nullptr;
+  i32 valid_rows = 0;
+  u32 offset = 0;
+  KeyNorms norms = {};
+  // dK or dV likewise, by pairs: the largest of 16 rows, kPeerWords further on those of the next. null: it is not.
+  const i32* largest = nullptr;
+  i32 spare_bits = 0;
 
-  MICA_DEVICE float4 load(i32 index) const { return *reinterpret_cast<const float4*>(data + index); }
-  MICA_DEVICE float scaled(float sum, i32 row, float scale) const {
-    if (units && units[row] != 0.0f) sum = float(i32(bits_of(sum) - offset)) * units[row];
-    return is_empty ? 0.0f : sum * scale;
+  // What 1 is worth in a row; 0: they are floats.
+  MICA_DEVICE float unit(i32 row) const {
+    constexpr i32 kPeerWords = i32(sizeof(KeyPeers) / sizeof(i32));
+    if (largest) {
+      const float most = float_of(u32(largest[row / 16 * kPeerWords]));
+      return is_finite_bound(most) ? integers_unit(most, spare_bits) : 0.0f;
+    }
+    return row_norm && row < valid_rows ? dq_unit(dq_bound(norms, row_norm[row], row_delta[row])) : 0.0f;
   }
+  // Two columns of a row, then two of another one.
+  MICA_DEVICE float4 load(i32 index, float unit, float other_unit) const {
+    const float4 sums = *reinterpret_cast<const float4*>(data + index);
+    float4 x = sums;
+    if (largest && unit > 0.0f) {
+      const u64 pair = bits_of(sums.x) | u64(bits_of(sums.y)) << 32, other = bits_of(sums.z) | u64(bits_of(sums.w)) << 32;
+      x = make_float4(low_integer(pair) * unit, high_integer(pair) * unit, low_integer(other) * other_unit,
+                      high_integer(other) * other_unit);
+    } else if (row_norm) {
+      x = make_float4(number(sums.x) * unit, number(sums.y) * unit, number(sums.z) * other_unit,
+                      number(sums.w) * other_unit);
+    }
+    return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : x;
+  }
+  // Of a transposed block, whose numbers are floats.
+  MICA_DEVICE float4 load(i32 index) const {
+    const float4 sums = *reinterpret_cast<const float4*>(data + index);
+    return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sums;
+  }
+  MICA_DEVICE float number(float sum) const { return float(i32(bits_of(sum) - offset)); }
 };
-
-constexpr i32 kMostFinishRows = 128;  // of a block that holds whole numbers
 
 // Which of a block's threads this one is, and of how many: of several blocks that have one together.
 struct Worker {
@@ -77,18 +105,19 @@ MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_colu
 #pragma unroll 2
   for (i32 unit = worker.thread / 32; unit < units; unit += worker.threads / 32) {
     const i32 row_block = unit / (dim / 32), column_block = unit % (dim / 32) * 4;
+    const float unit_low = sums.unit(row_block * 16 + row_in_block), unit_high = sums.unit(row_block * 16 + row_in_block + 8);
     float x[4][4];  // of a 16 x 8 block each: two columns of a row, and of the row eight further down
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       // Of columns that nobody has there may be no sums: the last ones are read again.
       const i32 column = min_of(column_block + i, last_column_block);
-      const float4 quad = sums.load(by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
-                                               : dq_accumulator_index(dim, row_block, column, lane));
-      const i32 row = row_block * 16 + row_in_block;
-      x[i][0] = sums.scaled(quad.x, row, to.scale);
-      x[i][1] = sums.scaled(quad.y, row, to.scale);
-      x[i][2] = sums.scaled(quad.z, row + 8, to.scale);
-      x[i][3] = sums.scaled(quad.w, row + 8, to.scale);
+      const i32 index = by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
+                                   : dq_accumulator_index(dim, row_block, column, lane);
+      const float4 quad = sums.load(index, unit_low, unit_high);
+      x[i][0] = quad.x * to.scale;
+      x[i][1] = quad.y * to.scale;
+      x[i][2] = quad.z * to.scale;
+      x[i][3] = quad.w * to.scale;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -135,11 +164,10 @@ MICA_DEVICE void store_transposed(const SummedRows& to, const Sums& sums, i64 ba
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
       const float4 quad = sums.load(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
-      const i32 row = row_block * 8 + pair * 2;
-      x[0][0][g] = sums.scaled(quad.x, row, to.scale);
-      x[1][0][g] = sums.scaled(quad.y, row + 1, to.scale);
-      x[0][1][g] = sums.scaled(quad.z, row, to.scale);
-      x[1][1][g] = sums.scaled(quad.w, row + 1, to.scale);
+      x[0][0][g] = quad.x * to.scale;
+      x[1][0][g] = quad.y * to.scale;
+      x[0][1][g] = quad.z * to.scale;
+      x[1][1][g] = quad.w * to.scale;
     }
     if (to.dtype == MICA_FP32 && !to.unaligned) {
 #pragma unroll
@@ -192,7 +220,7 @@ MICA_DEVICE i32 await_head(const BackwardFinishParams& p) {
 
 // dK and dV, after all of them: they are small, and few blocks would take long.
 template <int threads>
-MICA_DEVICE void finish_keys(const BackwardFinishParams& p, float* units) {
+MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
   griddepcontrol_wait();
   const bool is_v = i32(blockIdx.x) >= p.dk_blocks;
   const SummedRows to = is_v ? p.dv : p.dq;
@@ -200,17 +228,12 @@ MICA_DEVICE void finish_keys(const BackwardFinishParams& p, float* units) {
   const Worker worker = {(index - block * p.of_keys) * threads + i32(threadIdx.x), p.of_keys * threads};
   const i32 tile_of_all = block / p.heads_q, head = block - tile_of_all * p.heads_q, batch = tile_of_all / p.tiles_q,
             first_row = (tile_of_all - batch * p.tiles_q) * p.tile_q;
-  const float* units_of_keys = nullptr;
+  Sums sums = {to.sums + i64(block) * (p.tile_q * to.columns), false};
   if (p.key_peers) {
-    for (i32 row = threadIdx.x; row < p.tile_q; row += threads) {
-      const KeyPeers& peers = p.key_peers[block * (p.tile_q / 16) + row / 16];
-      const float largest = float_of(u32(is_v ? peers.largest_v : peers.largest_k));
-      units[row] = is_finite_bound(largest) ? integers_unit(largest, spare_bits_of(p.parts)) : 0.0f;
-    }
-    __syncthreads();
-    units_of_keys = units;
+    const KeyPeers* own = p.key_peers + i64(block) * (p.tile_q / 16);
+    sums.largest = is_v ? &own->largest_v : &own->largest_k;
+    sums.spare_bits = spare_bits_of(p.parts);
   }
-  const Sums sums = {to.sums + i64(block) * (p.tile_q * to.columns), false, units_of_keys};
   const i64 base = batch * to.rows.stride_batch + head * to.rows.stride_head + first_row * to.rows.stride_row;
   const i32 valid_rows = p.sequences.slot_len_q - first_row;
   if (backward_transposes_dq(p.tile_q))
@@ -219,27 +242,11 @@ MICA_DEVICE void finish_keys(const BackwardFinishParams& p, float* units) {
     store_rows(to, sums, false, base, to.columns, p.tile_q, valid_rows, worker);
 }
 
-// What 1 is worth in each row of a tile whose sums are whole numbers; null where they are floats. By all of the block.
-template <int threads>
-MICA_DEVICE const float* units_of_rows(const BackwardFinishParams& p, const Sequence& sequence, i32 batch, i32 head,
-                                       i32 first_row, i32 tile_q, float* units) {
-  if (!p.row_norm) return nullptr;
-  const KeyNorms norms = p.head_norms[(batch * p.heads_q + head) / p.group];
-  if (!have_one_scale(norms)) return nullptr;
-  const i64 stat = head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + first_row;
-  for (i32 i = threadIdx.x; i < tile_q; i += threads)
-    units[i] =
-        first_row + i < sequence.len_q ? dq_unit(dq_bound(norms, p.row_norm[stat + i], p.row_delta[stat + i])) : 0.0f;
-  __syncthreads();
-  return units;
-}
-
-// units: room for the rows of a tile, in shared memory.
 template <int dim_of_row, int tile_q_of_row, int threads>
-MICA_DEVICE void backward_finish(const BackwardFinishParams& p, float* units) {
+MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   if constexpr (dim_of_row == 0)
     if (p.of_keys > 0) {
-      finish_keys<threads>(p, units);
+      finish_keys<threads>(p);
       return;
     }
   const i32 dim = dim_of_row ? dim_of_row : p.dq.columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
@@ -258,9 +265,18 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p, float* units) {
   const Sequence sequence = sequence_of(p.sequences, batch);
   if (tile * tile_q >= sequence.slot_len_q) return;
   const RowsArg& rows = p.dq.rows;
-  const Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0,
-                     units_of_rows<threads>(p, sequence, batch, head, tile * tile_q, tile_q, units),
-                     p.dq_parts ? p.dq_parts[block] * kOffsetBits : 0u};
+  Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0};
+  if (p.row_norm) {
+    sums.norms = p.head_norms[(batch * p.heads_q + head) / p.group];
+    if (have_one_scale(sums.norms)) {
+      const i64 stat =
+          head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + tile * tile_q;
+      sums.row_norm = p.row_norm + stat;
+      sums.row_delta = p.row_delta + stat;
+      sums.valid_rows = sequence.len_q - tile * tile_q;
+      sums.offset = p.dq_parts[block] * kOffsetBits;
+    }
+  }
   const i64 base =
       head * rows.stride_head + query_row_offset(sequence, tile * tile_q, rows.stride_batch, rows.stride_row);
   const i32 valid_rows = sequence.slot_len_q - tile * tile_q;
@@ -275,7 +291,6 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p, float* units) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardFinishParams params) {
-  __shared__ float units[mica::kMostFinishRows];
   mica::griddepcontrol_launch_dependents();
-  mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params, units);
+  mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params);
 }

@@ -253,8 +253,10 @@ MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warp
   constexpr int kLanes = 4, kPieces = 4, kGroups = 32 / kLanes;
   const i32 group = i32(threadIdx.x % 32) / kLanes, lane = i32(threadIdx.x) % kLanes;
   const u32 units = u32(p.batch * p.heads_k) * kNormChunks;
-  // From the last warp on: where there are few rows, that one has none.
-  for (u32 unit = warps - 1 - warp; unit < units; unit += warps) {
+  // From the first warp on that has no rows, where there is one: it has nothing else to do.
+  constexpr u32 kRowsOfWarp = 16;
+  const u32 busy = u32(min_of<i64>(ceil_div<i64>(p.stat_rows * p.heads_q, kRowsOfWarp), warps)) % warps;
+  for (u32 unit = warp >= busy ? warp - busy : warp + warps - busy; unit < units; unit += warps) {
     const i32 head_of_all = i32(unit / kNormChunks), batch = head_of_all / p.heads_k,
               head = head_of_all - batch * p.heads_k;
     const Sequence sequence = sequence_of(p.sequences, batch);

@@ -160,7 +160,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.round_tiles = in_round;
     mapped.sums_integers = integers;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
-    if (status == MICA_OK && (in_round > 0 || integers)) last_step(plan).least_at_once = u32(integers ? parts : in_round);
+    if (status == MICA_OK && (in_round > 0 || integers))
+      last_step(plan).least_at_once = u32(integers ? parts : in_round);
     else
       overlap(plan, choice, index);
   } else if (status == MICA_OK && has_keys) {

@@ -116,8 +116,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     for (;; is_own = false) {
       if constexpr (goes_round)
         if (maps.round_tiles > 0) counter.await_drawn(this->round_end);
-      if constexpr (kIntegers)
-        if (maps.parts > 1) this->await_peers();
+      if constexpr (kIntegers) this->await_peers();
       if (!is_own) counter.ask();
       const i32 item = is_own ? i32(blockIdx.x) : warp_max(counter.answer());
       if (item < 0) break;

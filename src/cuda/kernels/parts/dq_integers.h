@@ -60,6 +60,10 @@ struct KeyPeers {
   i32 blocks;                // that have told
   i32 unused;
 };
+// Two of those numbers in one: their sums are those of the pairs.
+MICA_HD u64 pack_integers(i32 low, i32 high) { return u64(i64(low)) + (u64(u32(high)) << 32); }
+MICA_HD i32 low_integer(u64 pair) { return i32(u32(pair)); }
+MICA_HD i32 high_integer(u64 pair) { return i32(u32((pair - u64(i64(low_integer(pair)))) >> 32)); }
 MICA_HD i32 spare_bits_of(i32 parts) {
   i32 bits = 0;
   while (1 << bits < parts) ++bits;
