@@ -161,9 +161,13 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
   return share;
 }
 
-i32 blocks_of_key_tile(const KernelRow& row, const Problem& p, const Device& device) {
-  const i64 key_blocks = is_packed_k(p) ? 0 : i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, row.tile_k);
-  return share_key_tiles(row, without_order(row, p), device, key_blocks).parts();
+bool suits_integers(const KernelRow& row, const Problem& p, const Device& device) {
+  constexpr i64 kMostWaves = 4;
+  if (is_packed_k(p)) return false;
+  const i64 key_blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, row.tile_k);
+  const i64 parts = share_key_tiles(row, without_order(row, p), device, key_blocks).parts();
+  // They tell one another what they have, and so have to run at once.
+  return parts > 1 && 2 * parts <= device.num_sms && key_blocks * parts <= kMostWaves * device.num_sms;
 }
 
 BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {

@@ -16,8 +16,9 @@ struct BackwardShare {
 // Whether dQ has the same bits in any order: it is summed in whole numbers (kernels/parts/dq_integers.h). Not where
 // several calls add to it, which do not know one another's keys.
 bool sums_integers(const KernelRow& row, const Problem& problem);
-// How many blocks share a key tile there.
-i32 blocks_of_key_tile(const KernelRow& row, const Problem& problem, const Device& device);
+// Whether that gains: where several blocks share a key tile, in its turn each would wait for the one before it, but the
+// keys have to be measured first (docs/design/tuning.md).
+bool suits_integers(const KernelRow& row, const Problem& problem, const Device& device);
 // What then decides who takes what: the problem without its order.
 Problem without_order(const KernelRow& row, const Problem& problem);
 

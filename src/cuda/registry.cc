@@ -394,12 +394,7 @@ bool suits_variant(const KernelRow& row, const Problem& p, const Device& device)
   }
   const i32 keys = keys_of_sequence(row, p);
   const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
-  if (row.variant == kIntegersVariant) {
-    if (!sums_integers(row, p)) return false;
-    // Blocks that share a key tile wait for one another.
-    const i32 blocks = blocks_of_key_tile(row, p, device);
-    return 2 * blocks <= device.num_sms && (std::getenv("MICA_WHOLE") || blocks > 1);
-  }
+  if (row.variant == kIntegersVariant) return sums_integers(row, p) && suits_integers(row, p, device);
   if (p.deterministic) return round_tiles(row, p, device) > 0;
   return !is_banded(p) && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) && tiles > device.num_sms;
 }

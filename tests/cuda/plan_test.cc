@@ -747,6 +747,32 @@ TEST_F(PlanTest, BlocksThatShareAKeyTileDoNotGoRound) {
   }
 }
 
+// Four heads on one key head: few key tiles, which several blocks share. What they add has the same bits in any order,
+// their launch runs at once, and the workspace is hardly larger than in a free order.
+TEST_F(PlanTest, KeyTilesOfFewHeadsAreSummedInWholeNumbers) {
+  uint64_t workspace[2];
+  for (const int deterministic : {0, 1}) {
+    mica_attention a = describe(4, 3000, 3000);
+    a.k.shape[2] = a.v.shape[2] = 1;
+    a.k.stride[0] = a.v.stride[0] = 3000 * 64;
+    a.k.stride[1] = a.v.stride[1] = 64;
+    want_gradients(a);
+    a.control.deterministic = deterministic;
+    const Plan plan(a, MICA_BACKWARD);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
+    EXPECT_EQ(kernel.find("_whole") != std::string::npos, deterministic == 1) << kernel;
+    workspace[deterministic] = mica_plan_workspace(plan.plan);
+    const mica_bindings x = bind_gradients(plan);
+    fake.run_kernel = note_round;
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_GT(blocks_of_key_tile, 1);
+    EXPECT_EQ(tiles_in_round, 0);
+  }
+  EXPECT_LE(workspace[1], workspace[0] + workspace[0] / 8);
+}
+
 int32_t heads_side_by_side;
 int note_heads_side_by_side(const char* name, const test::FakeLaunch&, const void* params) {
   if (std::strstr(name, "_ordered"))

@@ -34,12 +34,16 @@ Problem problem_of(const KernelRow& row) {
   p.dtype = dtype;
   const bool is_short = row.traits.lengths == Lengths::SHORT;  // pays where every SM gets several query tiles
   const bool is_one_tile = row.traits.lengths == Lengths::ONE_TILE;
-  const bool goes_round = row.variant > 0 && row.course == Course::DRAWN;  // pays where every SM gets some key tiles
-  p.batch = is_short || goes_round               ? 64
+  const bool draws = row.course == Course::DRAWN;
+  const bool goes_round = draws && row.variant == kRoundVariant;   // pays where every SM gets some key tiles
+  const bool is_whole = draws && row.variant == kIntegersVariant;  // and where there are few, in a fixed order
+  p.deterministic = is_whole;
+  p.batch = is_whole                             ? 1
+            : is_short || goes_round             ? 64
             : row.traits.least_tiles_of_few_rows ? 8 * row.traits.least_tiles_of_few_rows
                                                  : 2;
   const bool is_tall = row.role == Role::DECODE && row.tile_q > 64;  // for more rows than four tiles of 64 have
-  p.group = is_tall ? 3 : 1;                                         // and for groups that are not joined heads
+  p.group = is_tall ? 3 : is_whole ? 2 : 1;                          // and for groups that are not joined heads
   p.heads_k = 4;
   p.heads_q = p.heads_k * p.group;
   p.dim_qk = dim_qk;
@@ -59,7 +63,7 @@ Problem problem_of(const KernelRow& row) {
                                : row.traits.lengths == Lengths::MIDDLE ? 2000
                                : is_short                              ? 256
                                : is_one_tile                           ? 128
-                               : goes_round                            ? 900
+                               : draws && row.variant > 0              ? 900
                                : row.served == serves::JOINED          ? 40000
                                                                        : max_of(5000, row.traits.least_keys);
   p.total_q = i64(p.batch) * p.max_len_q;
@@ -267,7 +271,16 @@ TEST(KernelTable, SaysWhyNot) {
       EXPECT_NE(reason(i, p, 90).find("too few heads"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
-    if (row.variant > 0) {
+    if (row.course == Course::DRAWN && row.variant == kIntegersVariant) {
+      p.deterministic = 0;
+      EXPECT_NE(reason(i, p, 90).find("another tile"), std::string::npos) << row.name << reason(i, p, 90);
+      p = fits;
+      p.batch = 50;
+      EXPECT_NE(reason(i, p, 90).find("another tile"), std::string::npos) << row.name << reason(i, p, 90);
+      p = fits;
+      p.vectors = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K;
+      EXPECT_NE(reason(i, p, 90).find("another tile"), std::string::npos) << row.name << reason(i, p, 90);
+    } else if (row.variant > 0) {
       p.max_len_q = p.hint_len_q = p.max_len_k = p.hint_len_k = row.course == Course::HEADS ? 512 : 5000;
       EXPECT_NE(reason(i, p, 90).find("another tile"), std::string::npos) << row.name << reason(i, p, 90);
       p = fits;

@@ -96,9 +96,6 @@ MICA_DEVICE u32 atomic_add(u32* address, u32 x) {
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;\n" : "=r"(before) : "l"(address), "r"(x) : "memory");
   return before;
 }
-MICA_DEVICE void reduce_add(u64* address, u64 x) {
-  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;\n" ::"l"(address), "l"(x) : "memory");
-}
 MICA_DEVICE void atomic_max(i32* address, i32 x) {
   asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;\n" ::"l"(address), "r"(x) : "memory");
 }

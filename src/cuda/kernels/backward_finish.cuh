@@ -54,7 +54,7 @@ struct Sums {
   i32 valid_rows = 0;
   u32 offset = 0;
   KeyNorms norms = {};
-  // dK or dV likewise, by pairs: the largest of 16 rows, kPeerWords further on those of the next. null: it is not.
+  // dK or dV likewise: the largest of 16 rows, kPeerWords further on those of the next. null: it is not.
   const i32* largest = nullptr;
   i32 spare_bits = 0;
 
@@ -71,14 +71,9 @@ struct Sums {
   MICA_DEVICE float4 load(i32 index, float unit, float other_unit) const {
     const float4 sums = *reinterpret_cast<const float4*>(data + index);
     float4 x = sums;
-    if (largest && unit > 0.0f) {
-      const u64 pair = bits_of(sums.x) | u64(bits_of(sums.y)) << 32, other = bits_of(sums.z) | u64(bits_of(sums.w)) << 32;
-      x = make_float4(low_integer(pair) * unit, high_integer(pair) * unit, low_integer(other) * other_unit,
-                      high_integer(other) * other_unit);
-    } else if (row_norm) {
+    if (row_norm || (largest && unit > 0.0f))
       x = make_float4(number(sums.x) * unit, number(sums.y) * unit, number(sums.z) * other_unit,
                       number(sums.w) * other_unit);
-    }
     return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : x;
   }
   // Of a transposed block, whose numbers are floats.
@@ -105,7 +100,8 @@ MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_colu
 #pragma unroll 2
   for (i32 unit = worker.thread / 32; unit < units; unit += worker.threads / 32) {
     const i32 row_block = unit / (dim / 32), column_block = unit % (dim / 32) * 4;
-    const float unit_low = sums.unit(row_block * 16 + row_in_block), unit_high = sums.unit(row_block * 16 + row_in_block + 8);
+    const float unit_low = sums.unit(row_block * 16 + row_in_block),
+                unit_high = sums.unit(row_block * 16 + row_in_block + 8);
     float x[4][4];  // of a 16 x 8 block each: two columns of a row, and of the row eight further down
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

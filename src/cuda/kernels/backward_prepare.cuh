@@ -131,7 +131,8 @@ MICA_DEVICE float largest_8_of_any(const TypedRows& a, i32 column, i32 dim) {
     if (column + e < dim) largest = larger(largest, fabsf(load_as_float(a.rows.data, a.offset + column + e, a.dtype)));
   return largest;
 }
-// Whether the sum of a row's squares has its norm as a root. Else the norm is as many times its largest element at most.
+// Whether the sum of a row's squares has its norm as a root. Else the norm is as many times its largest element at
+// most.
 MICA_DEVICE bool keeps_root(float square) { return square > 1e-30f && square < 1e30f; }
 constexpr float kMostRoot = 23.0f;  // of 512 columns
 

@@ -44,8 +44,9 @@ struct DecodeSm80 {
   using Operands = KeyOperands<Product, Key>;
   using KTile = typename Operands::template Tile<dim_qk>;
   using VTile = typename Operands::template Tile<dim_v>;
-  using Tile = PackedRows<Element, served | (Operands::kIsE4m3 && (served & kFeatureSmallPages) ? kFeaturePageFactors : 0u),
-                          MICA_JOINS_SPLITS != 0>;
+  using Tile =
+      PackedRows<Element, served | (Operands::kIsE4m3 && (served & kFeatureSmallPages) ? kFeaturePageFactors : 0u),
+                 MICA_JOINS_SPLITS != 0>;
   using Parts = typename Tile::template Parts<warps, tile_q, decode_part_stride(dim_v)>;
   static constexpr bool kPairsHeads = decode_sm80_pairs_heads(Operands::kIsE4m3 ? 1 : 2, dim_qk);
   static constexpr DecodeSm80Layout kAt =

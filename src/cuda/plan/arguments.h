@@ -23,7 +23,7 @@ struct WorkspaceLayout {
   u64 work_counter;            // persistent kernels that draw; splits that a last block joins, a word a tile
   u64 d_o;                     // backward, in q's type
   u64 row_lse, row_delta, dq_accumulator, dq_semaphores, dq_turns, key_semaphores;  // backward
-  u64 row_norm, key_norms, head_norms, key_peers;                                              // where it sums whole numbers
+  u64 row_norm, key_norms, head_norms, key_peers;                                   // where it sums whole numbers
   u64 heads_cleared, heads_done;                                                    // likewise
   u64 packed_order;                                                                 // backward, of packed sequences
   u64 dk_accumulator, dv_accumulator;  // backward, where blocks share a key tile

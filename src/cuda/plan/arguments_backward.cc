@@ -173,7 +173,8 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
     a.dq.data = if_present(p.dq, x.dq);
   }
   if (a.parts > 1) {
-    if (p.deterministic && !a.sums_integers) a.key_semaphores = reinterpret_cast<i32*>(in_workspace(x, layout.key_semaphores));
+    if (p.deterministic && !a.sums_integers)
+      a.key_semaphores = reinterpret_cast<i32*>(in_workspace(x, layout.key_semaphores));
     a.dk_accumulator = p.dk.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dk_accumulator);
     a.dv_accumulator = p.dv.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dv_accumulator);
   }
@@ -224,7 +225,8 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
   a.dq.sums = in_workspace(x, a.of_keys == 0 ? layout.dq_accumulator : layout.dk_accumulator);
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
   if (a.counts_done) a.heads_done = reinterpret_cast<const i32*>(in_workspace(x, layout.heads_done));
-  if (a.sums_integers && a.of_keys > 0) a.key_peers = reinterpret_cast<const KeyPeers*>(in_workspace(x, layout.key_peers));
+  if (a.sums_integers && a.of_keys > 0)
+    a.key_peers = reinterpret_cast<const KeyPeers*>(in_workspace(x, layout.key_peers));
   if (a.sums_integers && a.of_keys == 0) {
     a.dq_parts = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
     a.row_norm = in_workspace(x, layout.row_norm);

@@ -102,9 +102,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
   const i64 key_semaphores = parts > 1 && p.deterministic && !integers ? round_up<i64>(key_blocks, 4) : 0;
-  const i64 key_peers = parts > 1 && integers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
-  const i64 sums =
-      accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums + key_peers;
+  const i64 key_peers =
+      parts > 1 && integers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
+  const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums + key_peers;
   if (is_beside && sums != accumulator)
     return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
                 plan.pieces, row.name);

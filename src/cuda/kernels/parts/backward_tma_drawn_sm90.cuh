@@ -9,8 +9,7 @@
 
 namespace mica {
 
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served,
-          int variant>
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served, int variant>
 struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::DRAWN, served, variant>
     : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, variant> {
   using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, true, served, variant>;
@@ -317,7 +316,7 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     // come while dK is stored. Where blocks that share a key tile wait for one another, one of them may be the first to
     // store a part of dQ for which another waits: all of dQ goes first.
     constexpr auto kLeave = Base::Leave::BY_COPY;
-    const bool is_first_late = group == 0 && !(kIntegers && maps.parts > 1);
+    const bool is_first_late = group == 0 && !kIntegers;
     if (!is_first_late) finish(step - 1, count, group, warp);
     if (maps.parts > 1)
       this->template leave_sums<kLeave>(dk, dv, count, consumer);

@@ -40,7 +40,8 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::VTile;
-  static constexpr bool goes_round = draws && variant == kRoundVariant, kIntegers = draws && variant == kIntegersVariant;
+  static constexpr bool goes_round = draws && variant == kRoundVariant,
+                        kIntegers = draws && variant == kIntegersVariant;
   static constexpr bool kHoldsValues = backward_holds_values(draws, dim_v);
   static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
   static constexpr bool kStatColumns = backward_row_has_stat_columns(tile_q, served == serves::PLAIN, goes_round);
@@ -56,7 +57,8 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   static constexpr int kOwnBarrier = Base::kConsumerBarrier + 1;  // and the next: of each consumer alone
   static constexpr BackwardTmaSm90Layout kLayout =
       backward_tma_sm90_layout(tile_q, tile_k, dim_qk, dim_v, stages, draws);
-  static constexpr BackwardRoom kRoom = backward_room(kLayout, kIntegers, kStatColumns, kHoldsValues, tile_q, tile_k, dim_v);
+  static constexpr BackwardRoom kRoom =
+      backward_room(kLayout, kIntegers, kStatColumns, kHoldsValues, tile_q, tile_k, dim_v);
   static_assert(kLayout.stats - kLayout.ds == 2 * DsTile::kBytes && kLayout.ring - kLayout.dq == kBytesDQ);
 
   u32 smem_dq, keys_full, landed;
@@ -181,9 +183,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[0][n]);
   }
-  MICA_DEVICE i64 key_block() const {
-    return (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
-  }
+  MICA_DEVICE i64 key_block() const { return (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k; }
   // By a warp: the key tile at hand. No block may take two that wait for each other: all of the one before have told
   // before the next one is drawn.
   static constexpr i32 kPeersOfTile = tile_k / kWarpRows;
@@ -196,7 +196,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     __syncwarp();
   }
   // The same in whole numbers, whose units the blocks that share a key tile know when all of them have told what their
-  // largest are: 16 rows by a warp.
+  // largest are: 16 rows by a warp, through V's rows.
   MICA_DEVICE void leave_integers(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4],
                                   i32 consumer) const {
     const i64 block = key_block();
@@ -209,43 +209,57 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
       while (load_acquire(&own->blocks) != maps.parts) __nanosleep(20);
     }
     __syncwarp();
+    if constexpr (!kHoldsValues) barrier_sync(kOwnBarrier + consumer / 4, 128);  // its warps are done with V
     const float largest_k = float_of(u32(load_acquire(&own->largest_k))),
                 largest_v = float_of(u32(load_acquire(&own->largest_v)));
-    add_integers<dim_qk>(maps.dk_accumulator, block, dk[0], largest_k, consumer);
-    add_integers<dim_v>(maps.dv_accumulator, block, dv[0], largest_v, consumer);
+    add_integers<dim_qk, 0>(maps.dk_accumulator, block, dk[0], largest_k, consumer);
+    add_integers<dim_v, dim_qk / 32 % VTile::kPanels>(maps.dv_accumulator, block, dv[0], largest_v, consumer);
   }
   template <int n_blocks>
   static MICA_DEVICE i32 largest_bits(const float (&x)[n_blocks][4]) {
-    float largest = 0.0f;
-    bool is_number = true;
+    u32 largest = 0;  // no number has more of them than any other
 #pragma unroll
     for (int n = 0; n < n_blocks; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        largest = fmaxf(largest, fabsf(x[n][e]));
-        is_number &= x[n][e] == x[n][e];
-      }
-    return is_number ? i32(bits_of(largest)) : i32(kExponentMask >> 1);
+      for (int e = 0; e < 4; ++e) largest = max_of(largest, bits_of(fabsf(x[n][e])));
+    return i32(largest);
   }
-  template <int dim>
+  // first_panel: of V, in whose rows the first 32 columns leave.
+  template <int dim, int first_panel>
   MICA_DEVICE void add_integers(float* accumulator, i64 block, const float (&x)[dim / 8][4], float largest,
                                 i32 consumer) const {
+    constexpr int kBlocks = kWarpRows * 128 / 512;  // of 16 x 8, in the warp's rows of a panel of V
+    static_assert(dim / 8 % kBlocks == 0);
     if (!accumulator) return;
-    float* to = accumulator + block * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, threadIdx.x % 32);
-    if (is_finite_bound(largest)) {
-      const float scale = integers_scale(largest, spare_bits_of(maps.parts));
+    const i32 lane = threadIdx.x % 32;
+    float* to = accumulator + block * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, 0);
+    const bool whole = is_finite_bound(largest);
+    const float scale = whole ? integers_scale(largest, spare_bits_of(maps.parts)) : 0.0f;
 #pragma unroll
-      for (int n = 0; n < dim / 8; ++n) {
-        i32 numbers[4];
+    for (int first = 0; first < dim / 8; first += kBlocks) {
+      const u32 from = leave_room() + (first_panel + first / kBlocks) % VTile::kPanels * VTile::kPanelBytes +
+                       consumer * (kWarpRows * 128);
+      if (lane == 0) bulk_wait_read_but<VTile::kPanels - 1>();
+      __syncwarp();
 #pragma unroll
-        for (int e = 0; e < 4; ++e) numbers[e] = round_to_integer(x[n][e] * scale);
-        u64* const pairs = reinterpret_cast<u64*>(to + n * 128);
-        reduce_add(pairs, pack_integers(numbers[0], numbers[1]));
-        reduce_add(pairs + 1, pack_integers(numbers[2], numbers[3]));
+      for (int n = 0; n < kBlocks; ++n) {
+        u32 words[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float own = x[first + n][e];
+          words[e] = whole ? u32(round_to_integer(own * scale)) : bits_of(own);
+        }
+        store_shared_16(from + n * 512 + lane * 16, words);
       }
-    } else {
-#pragma unroll
-      for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[n]);
+      fence_for_wgmma();
+      __syncwarp();
+      if (lane == 0) {
+        if (whole)
+          bulk_reduce_add_integers_kept(to + first * 128, from, kBlocks * 512);
+        else
+          bulk_reduce_add_kept(to + first * 128, from, kBlocks * 512);
+        bulk_commit();
+      }
     }
   }
   // 16 rows of dK or dV by their warp.

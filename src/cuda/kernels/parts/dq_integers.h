@@ -9,8 +9,8 @@
 
 namespace mica {
 
-// The largest elements of rows of K and the norms of rows of V. Exponents as floats have them, summed over keys that are
-// not zero.
+// The largest elements of rows of K and the norms of rows of V. Exponents as floats have them, summed over keys that
+// are not zero.
 struct alignas(16) KeyNorms {
   float largest_k, largest_v;
   i32 exponents_k, exponents_v, keys_k, keys_v;
@@ -44,9 +44,7 @@ MICA_HD float integers_unit(float bound, i32 spare_bits = 0) {
   return float_of((exponent_above(bound) + u32(spare_bits) - 29u) << 23);
 }
 // NaN where there is no bound.
-MICA_HD float dq_unit(float bound) {
-  return is_finite_bound(bound) ? integers_unit(bound) : float_of(0x7fc00000u);
-}
+MICA_HD float dq_unit(float bound) { return is_finite_bound(bound) ? integers_unit(bound) : float_of(0x7fc00000u); }
 
 // A float to which this is added has its number in its low bits, while that has 23 of them; so has each part of dQ, and
 // their sum as many times the bits of this.
@@ -60,10 +58,6 @@ struct KeyPeers {
   i32 blocks;                // that have told
   i32 unused;
 };
-// Two of those numbers in one: their sums are those of the pairs.
-MICA_HD u64 pack_integers(i32 low, i32 high) { return u64(i64(low)) + (u64(u32(high)) << 32); }
-MICA_HD i32 low_integer(u64 pair) { return i32(u32(pair)); }
-MICA_HD i32 high_integer(u64 pair) { return i32(u32((pair - u64(i64(low_integer(pair)))) >> 32)); }
 MICA_HD i32 spare_bits_of(i32 parts) {
   i32 bits = 0;
   while (1 << bits < parts) ++bits;

@@ -44,7 +44,6 @@ inline u32 atomic_add(u32* address, u32 x) {
   *address += x;
   return before;
 }
-inline void reduce_add(u64* address, u64 x) { *address += x; }
 inline void atomic_max(i32* address, i32 x) { *address = max_of(*address, x); }
 inline u64 compare_and_swap(u64* address, u64 expected, u64 x) {
   const u64 before = *address;
