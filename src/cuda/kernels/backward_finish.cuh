@@ -270,7 +270,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
       sums.row_norm = p.row_norm + stat;
       sums.row_delta = p.row_delta + stat;
       sums.valid_rows = sequence.len_q - tile * tile_q;
-      sums.offset = p.dq_parts[block] * kOffsetBits;
+      sums.offset = p.dq_parts[block] * kOffsetBits;  // DqTurns::kOpen times it is 0
     }
   }
   const i64 base =
