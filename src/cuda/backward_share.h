@@ -13,7 +13,7 @@ struct BackwardShare {
   i32 parts() const { return head_parts * query_parts; }
 };
 
-// Whether dQ has the same bits in any order: it is summed in whole numbers (kernels/parts/dq_integers.h). Not where
+// Whether dQ has the same bits in any order: it is summed in whole numbers (kernels/whole/dq_integers.h). Not where
 // several calls add to it, which do not know one another's keys.
 bool sums_integers(const KernelRow& row, const Problem& problem);
 // Whether that gains: where several blocks share a key tile, in its turn each would wait for the one before it, but the

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole numbers instead of floats: that a bound and its scale leave room for sums, and what a unit is worth.
+#include "cuda/kernels/whole/dq_integers.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
-
-#include "cuda/kernels/parts/dq_integers.h"
 
 namespace mica {
 namespace {

@@ -11,6 +11,7 @@
 #include "cuda/backward_share.h"
 #include "cuda/few_rows.h"
 #include "cuda/kernels/params.h"
+#include "cuda/kernels/parts/backward_drawn_sm90.h"
 
 namespace mica {
 namespace {

@@ -7,8 +7,8 @@
 #include "core/schedule.h"
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "device/dq_accumulator.cuh"
-#include "device/key_norms.cuh"
 #include "kernels/params.h"
+#include "kernels/whole/key_norms.cuh"
 
 namespace mica {
 

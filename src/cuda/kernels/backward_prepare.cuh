@@ -6,9 +6,9 @@
 #pragma once
 
 #include "device/attend.cuh"
-#include "device/key_norms.cuh"
 #include "kernels/packed/packed_order.h"
 #include "kernels/params.h"
+#include "kernels/whole/key_norms.cuh"
 
 namespace mica {
 

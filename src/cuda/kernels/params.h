@@ -9,10 +9,10 @@
 #include "core/schedule.h"
 #include "core/score.h"
 #include "core/sequence.h"
-#include "cuda/kernels/parts/dq_integers.h"
 #include "cuda/kernels/parts/layouts_sm80.h"
 #include "cuda/kernels/parts/layouts_sm90.h"
 #include "cuda/kernels/parts/tensor_map.h"
+#include "cuda/kernels/whole/dq_integers.h"
 
 namespace mica {
 

@@ -6,10 +6,10 @@
 #pragma once
 
 #include "device/kept_sums.cuh"
-#include "device/key_norms.cuh"
 #include "device/wgmma_registers.cuh"
 #include "kernels/options/cap.cuh"
 #include "kernels/parts/backward_tma_parts_sm90.cuh"
+#include "kernels/whole/key_norms.cuh"
 
 namespace mica {
 

@@ -2,7 +2,7 @@
 // The norms of a head's keys from those of its chunks, and what they say about a row of dQ (dq_integers.h).
 #pragma once
 
-#include "cuda/kernels/parts/dq_integers.h"
+#include "cuda/kernels/whole/dq_integers.h"
 #include "device/ptx.cuh"
 
 namespace mica {
