@@ -118,28 +118,28 @@ void add_aligned_cases(CaseTable& table) {
       if (dim != 80)
         add("_round_groups_deterministic",
             {.batch = 1, .heads_q = 4, .heads_k = 1, .len_q = 500, .len_k = 600, .deterministic = 1});
-      // Some key tiles of two heads, with three heads or parts of the queries in each of the blocks that share them.
-      for (const bool causal : {false, true})
-        add(causal ? "_shared_causal_deterministic" : "_shared_deterministic",
-            {.batch = 1,
-             .heads_q = 6,
-             .heads_k = 2,
-             .len_q = 450,
-             .len_k = 450,
-             .causal = causal ? MICA_CAUSAL_BOTTOM_RIGHT : MICA_CAUSAL_NONE,
-             .deterministic = 1});
-      // Beside a key that is so large the others have no scale of whole numbers: dQ is summed in turn.
-      for (const int64_t heads_k : {1, 3}) {
-        Options o = {.batch = 1, .heads_q = 3, .heads_k = heads_k, .len_q = 300, .len_k = 330, .dim = dim};
-        o.dtype = MICA_BF16;
-        o.alignment = 16;
-        o.has_loud_key = true;
-        o.causal = MICA_CAUSAL_TOP_LEFT;
-        o.deterministic = 1;
-        o.gradients = kGradQkv;
-        table.add_one(name + "_loud_key_" + std::to_string(heads_k) + "_deterministic_bf16", o);
-      }
       add("_few_keys", {.batch = 1, .heads_q = 2, .heads_k = 2, .len_q = 700, .len_k = 77});
+    }
+    // Some key tiles of two heads, with three heads or parts of the queries in each of the blocks that share them.
+    for (const bool causal : {false, true})
+      add(causal ? "_shared_causal_deterministic" : "_shared_deterministic",
+          {.batch = 1,
+           .heads_q = 6,
+           .heads_k = 2,
+           .len_q = 450,
+           .len_k = 450,
+           .causal = causal ? MICA_CAUSAL_BOTTOM_RIGHT : MICA_CAUSAL_NONE,
+           .deterministic = 1});
+    // Beside a key that is so large the others have no scale of whole numbers: dQ is summed in turn.
+    for (const int64_t heads_k : {1, 3}) {
+      Options o = {.batch = 1, .heads_q = 3, .heads_k = heads_k, .len_q = 300, .len_k = 330, .dim = dim};
+      o.dtype = MICA_BF16;
+      o.alignment = 16;
+      o.has_loud_key = true;
+      o.causal = MICA_CAUSAL_TOP_LEFT;
+      o.deterministic = 1;
+      o.gradients = kGradQkv;
+      table.add_one(name + "_loud_key_" + std::to_string(heads_k) + "_deterministic_bf16", o);
     }
     // So many key tiles that blocks of backward clear dQ for those that come heads later; the group's heads, too.
     if (dim >= 128) {

@@ -80,7 +80,8 @@ BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Devic
 }  // namespace
 
 bool sums_integers(const KernelRow& row, const Problem& p) {
-  return p.deterministic && p.dq.dtype && row.course == Course::DRAWN && row.variant == kIntegersVariant;
+  const bool can = row.course == Course::DRAWN || row.course == Course::ORDERED;
+  return p.deterministic && p.dq.dtype && can && row.variant == kIntegersVariant;
 }
 Problem without_order(const KernelRow& row, const Problem& p) {
   Problem free = p;
@@ -166,6 +167,7 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
   if (is_packed_k(p)) return false;
   const i64 key_blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, row.tile_k);
   const i64 parts = share_key_tiles(row, without_order(row, p), device, key_blocks).parts();
+  if (row.course == Course::ORDERED) return true;
   // They tell one another what they have, and so have to run at once.
   return parts > 1 && 2 * parts <= device.num_sms && key_blocks * parts <= kMostWaves * device.num_sms;
 }

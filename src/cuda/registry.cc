@@ -141,10 +141,13 @@ constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
           .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
-  return {.smem_bytes = backward_halves_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes,
-          .fixed_order = r.course == Course::ORDERED,
-          .shares_groups = true,
-          .uses_maps = true};
+  const i32 factor_bytes = r.variant == kIntegersVariant ? backward_halves_factor_bytes(r.tile_q) : 0;
+  return {
+      .smem_bytes = backward_halves_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes + factor_bytes,
+      .fixed_order = r.course == Course::ORDERED,
+      .dq_in_pairs = r.variant == kIntegersVariant,
+      .shares_groups = true,
+      .uses_maps = true};
 }
 constexpr KernelTraits traits_of_backward_sliced_sm80(const KernelRow& r) {
   return {backward_sliced_sm80_layout(r.tile_q, r.tile_k, 64 * r.stages, dtype_bytes(r.dtype)).bytes, false,
@@ -491,7 +494,7 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device&
 
 // What there is to share out says.
 bool ask_heads(Questions& q, const KernelRow& row, const KernelChoice& choice) {
-  const bool wants_all = row.course == Course::DRAWN && row.variant > 0 && choice.problem.deterministic;
+  const bool wants_all = row.course != Course::HEADS && row.variant > 0 && choice.problem.deterministic;
   if (!q.ask(!wants_all || choice.pieces == MICA_PIECES_NONE,
              "what it does in a fixed order goes by all keys, and pieces of a call have one kernel"))
     return false;

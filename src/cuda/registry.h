@@ -57,6 +57,7 @@ struct KernelTraits {
   // is cut into splits only where the caller says so.
   i32 overhead_tiles = 0;
   bool dq_by_columns = false;  // backward_dq_lies_by_columns
+  bool dq_in_pairs = false;    // dq_pair_index
   bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
   bool wants_pages = false;    // finds every key by a block table

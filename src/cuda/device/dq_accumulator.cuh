@@ -13,6 +13,12 @@ namespace mica {
 MICA_DEVICE i32 dq_accumulator_index(i32 dim, i32 row_block, i32 column_block, i32 lane) {
   return ((row_block * (dim / 8) + column_block) * 32 + lane) * 4;
 }
+// The same block where pairs are added (pair_sums.cuh): those of a row, lane by lane, kPairsApart before those of the
+// eighth row after it.
+constexpr i32 kPairsApart = 64;
+MICA_DEVICE i32 dq_pair_index(i32 dim, i32 row_block, i32 column_block, i32 lane) {
+  return dq_accumulator_index(dim, row_block, column_block, 0) + lane * 2;
+}
 
 // Lane t of each four has word t of four rows, and gets the four words of row t.
 MICA_DEVICE void transpose_in_quad(u32 (&words)[4]) {

@@ -52,7 +52,7 @@ struct Sums {
   // dQ in whole numbers: the sizes of its rows, and by how much its numbers are larger. null: it is not.
   const float *row_norm = nullptr, *row_delta = nullptr;
   i32 valid_rows = 0;
-  u32 offset = 0;
+  u64 offset = 0;
   KeyNorms norms = {};
   // dK or dV likewise: the largest of 16 rows, kPeerWords further on those of the next. null: it is not.
   const i32* largest = nullptr;
@@ -76,12 +76,26 @@ struct Sums {
                       number(sums.w) * other_unit);
     return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : x;
   }
+  // The same of a block to which pairs were added: floats, or whole numbers as the halves of one.
+  MICA_DEVICE float4 load_pairs(i32 index, float unit, float other_unit) const {
+    const uint2* at = reinterpret_cast<const uint2*>(data + index);
+    const uint2 low = at[0], high = at[kPairsApart / 2];
+    if (!row_norm) return make_float4(float_of(low.x), float_of(low.y), float_of(high.x), float_of(high.y));
+    const float2 first = numbers(low), second = numbers(high);
+    return make_float4(first.x * unit, first.y * unit, second.x * other_unit, second.y * other_unit);
+  }
   // Of a transposed block, whose numbers are floats.
   MICA_DEVICE float4 load(i32 index) const {
     const float4 sums = *reinterpret_cast<const float4*>(data + index);
     return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sums;
   }
-  MICA_DEVICE float number(float sum) const { return float(i32(bits_of(sum) - offset)); }
+  MICA_DEVICE float number(float sum) const { return float(i32(bits_of(sum) - u32(offset))); }
+  // The first one's sum has carried into the second one's.
+  MICA_DEVICE float2 numbers(uint2 sums) const {
+    const i32 first = i32(sums.x - u32(offset));
+    const u64 carried = (i64(first) + offset) >> 32;
+    return make_float2(float(first), float(i32(sums.y - u32(carried) - u32(offset))));
+  }
 };
 
 // Which of a block's threads this one is, and of how many: of several blocks that have one together.
@@ -90,8 +104,8 @@ struct Worker {
 };
 
 // A block of the accumulator: a warp takes 16 rows of 32 columns, 512 neighbouring bytes a load.
-MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_columns, i64 base, i32 dim, i32 tile_q,
-                            i32 valid_rows, const Worker& worker) {
+MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_columns, bool in_pairs, i64 base, i32 dim,
+                            i32 tile_q, i32 valid_rows, const Worker& worker) {
   const i32 lane = threadIdx.x % 32, row_in_block = lane / 4, pair = lane % 4;
   const i32 units = min_of(tile_q / 16, ceil_div(valid_rows, 16)) * (dim / 32);
   const i32 last_column_block = (to.dim - 1) / 8;
@@ -109,7 +123,8 @@ MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_colu
       const i32 column = min_of(column_block + i, last_column_block);
       const i32 index = by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
                                    : dq_accumulator_index(dim, row_block, column, lane);
-      const float4 quad = sums.load(index, unit_low, unit_high);
+      const float4 quad = in_pairs ? sums.load_pairs(dq_pair_index(dim, row_block, column, lane), unit_low, unit_high)
+                                   : sums.load(index, unit_low, unit_high);
       x[i][0] = quad.x * to.scale;
       x[i][1] = quad.y * to.scale;
       x[i][2] = quad.z * to.scale;
@@ -235,7 +250,7 @@ MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
   if (backward_transposes_dq(p.tile_q))
     store_transposed(to, sums, base, to.columns, p.tile_q, valid_rows, worker);
   else
-    store_rows(to, sums, false, base, to.columns, p.tile_q, valid_rows, worker);
+    store_rows(to, sums, false, false, base, to.columns, p.tile_q, valid_rows, worker);
 }
 
 template <int dim_of_row, int tile_q_of_row, int threads>
@@ -260,6 +275,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   }
   const Sequence sequence = sequence_of(p.sequences, batch);
   if (tile * tile_q >= sequence.slot_len_q) return;
+  constexpr bool kMayHavePairs = dim_of_row > 128;
   const RowsArg& rows = p.dq.rows;
   Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0};
   if (p.row_norm) {
@@ -270,7 +286,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
       sums.row_norm = p.row_norm + stat;
       sums.row_delta = p.row_delta + stat;
       sums.valid_rows = sequence.len_q - tile * tile_q;
-      sums.offset = p.dq_parts[block] * kOffsetBits;  // DqTurns::kOpen times it is 0
+      sums.offset = u64(p.dq_parts[block]) * kOffsetBits;  // the low half of DqTurns::kOpen times it is 0
     }
   }
   const i64 base =
@@ -280,7 +296,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   if (backward_transposes_dq(tile_q))
     store_transposed(p.dq, sums, base, dim, tile_q, valid_rows, worker);
   else
-    store_rows(p.dq, sums, p.dq_by_columns, base, dim, tile_q, valid_rows, worker);
+    store_rows(p.dq, sums, p.dq_by_columns, kMayHavePairs && p.dq_in_pairs, base, dim, tile_q, valid_rows, worker);
 }
 
 }  // namespace mica

@@ -247,11 +247,11 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 th
     prepare_rows<Element, 8, 4, 1>(p, thread, threads, zeros);
 }
 
-// The norms of a chunk of a head's keys by each warp, four lanes a key. The copy engine reads these rows later: they
-// have at most 128 columns, and can be read 16 bytes at a time.
-template <class Element>
+// The norms of a chunk of a head's keys by each warp, some lanes a key. The copy engine reads these rows later: they
+// can be read 16 bytes at a time.
+template <class Element, int kLanes>
 MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warps) {
-  constexpr int kLanes = 4, kPieces = 4, kGroups = 32 / kLanes;
+  constexpr int kPieces = 4, kGroups = 32 / kLanes;
   const i32 group = i32(threadIdx.x % 32) / kLanes, lane = i32(threadIdx.x) % kLanes;
   const u32 units = u32(p.batch * p.heads_k) * kNormChunks;
   // From the first warp on that has no rows, where there is one: it has nothing else to do.
@@ -288,6 +288,15 @@ MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warp
     norms = join_norms(norms);
     if (threadIdx.x % 32 == 0) p.key_norms[unit] = norms;
   }
+}
+
+template <class Element>
+MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warps) {
+  constexpr i32 kNarrow = 128;
+  if (max_of(p.dim_qk, p.dim_v) <= kNarrow)
+    measure_keys<Element, 4>(p, warp, warps);
+  else
+    measure_keys<Element, 8>(p, warp, warps);
 }
 
 // What decides a packed sequence's place.

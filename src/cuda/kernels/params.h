@@ -257,6 +257,7 @@ struct BackwardMapsParams {
   i32* dq_order;              // as dq_semaphores, for those heads; of others the words of dq_turns
   KeyPeers* key_peers;        // where blocks share key tiles: (key tile, its 16 rows)
   i32 sums_integers;          // whether they are not null once bound
+  i32 tells_peers;            // key_peers likewise
   // In a fixed order without a mask: so many key tiles of a head begin at different queries, go round, and wait for one
   // another (backward_order.h). All blocks of the launch run at once, and are no fewer. 0: they do not.
   i32 round_tiles;
@@ -313,6 +314,7 @@ struct BackwardFinishParams {
   i32 tiles_q, packed_q;
   i32 tile_q;         // of a block of the accumulator
   i32 dq_by_columns;  // backward_dq_lies_by_columns
+  i32 dq_in_pairs;    // dq_pair_index
   // dQ in whole numbers, as BackwardMapsParams'; null: in floats.
   const float *row_norm, *row_delta;
   const KeyNorms* head_norms;
@@ -320,6 +322,7 @@ struct BackwardFinishParams {
   const KeyPeers* key_peers;  // where it is dK and dV
   i64 stat_rows;
   i32 sums_integers;  // whether they are not null once bound
+  i32 tells_peers;    // key_peers likewise
   i32 parts;          // blocks that share a key tile
   // Converts heads whose blocks have added all of their dQ while others are still at work; null: when all are done.
   const i32* heads_done;

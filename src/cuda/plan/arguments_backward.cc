@@ -165,15 +165,15 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
     a.head_norms = reinterpret_cast<KeyNorms*>(in_workspace(x, layout.head_norms));
     a.row_norm = in_workspace(x, layout.row_norm);
     a.dq_order = reinterpret_cast<i32*>(in_workspace(x, layout.dq_turns));
-    if (a.parts > 1) a.key_peers = reinterpret_cast<KeyPeers*>(in_workspace(x, layout.key_peers));
   }
+  if (a.tells_peers) a.key_peers = reinterpret_cast<KeyPeers*>(in_workspace(x, layout.key_peers));
   if (a.whole_heads) {
     a.backward.dq_semaphores = nullptr;  // a head's key tiles follow one another anyway
     a.dq = rows_arg(p.dq);
     a.dq.data = if_present(p.dq, x.dq);
   }
   if (a.parts > 1) {
-    if (p.deterministic && !a.sums_integers)
+    if (p.deterministic && !a.tells_peers)
       a.key_semaphores = reinterpret_cast<i32*>(in_workspace(x, layout.key_semaphores));
     a.dk_accumulator = p.dk.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dk_accumulator);
     a.dv_accumulator = p.dv.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dv_accumulator);
@@ -225,9 +225,8 @@ void bind(BackwardFinishParams& a, const Problem& p, const mica_bindings& x, con
   a.dq.sums = in_workspace(x, a.of_keys == 0 ? layout.dq_accumulator : layout.dk_accumulator);
   if (a.stores_dq_first) a.dq_turns = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
   if (a.counts_done) a.heads_done = reinterpret_cast<const i32*>(in_workspace(x, layout.heads_done));
-  if (a.sums_integers && a.of_keys > 0)
-    a.key_peers = reinterpret_cast<const KeyPeers*>(in_workspace(x, layout.key_peers));
-  if (a.sums_integers && a.of_keys == 0) {
+  if (a.tells_peers) a.key_peers = reinterpret_cast<const KeyPeers*>(in_workspace(x, layout.key_peers));
+  if (a.sums_integers) {
     a.dq_parts = reinterpret_cast<const u32*>(in_workspace(x, layout.dq_turns));
     a.row_norm = in_workspace(x, layout.row_norm);
     a.row_delta = in_workspace(x, layout.row_delta);

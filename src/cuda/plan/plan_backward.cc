@@ -61,7 +61,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // Where they wait for one another, a stream may have fewer SMs than the GPU.
   const i32 in_round = integers ? 0 : round_tiles(row, p, choice.device);
   // So it is where blocks that share a key tile tell one another what units its sums have.
-  const bool has_several = work_items > choice.device.num_sms || in_round > 0 || integers;
+  const bool tells_peers = integers && row.course == Course::DRAWN;
+  const bool has_several = work_items > choice.device.num_sms || in_round > 0 || tells_peers;
   const bool draws = row.course == Course::DRAWN && has_several && work_items < kMostDrawn;
   const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
   const i64 query_blocks = i64(params.tiles_q) * p.heads_q * (params.packed_q ? 1 : p.batch);
@@ -101,9 +102,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
-  const i64 key_semaphores = parts > 1 && p.deterministic && !integers ? round_up<i64>(key_blocks, 4) : 0;
+  const i64 key_semaphores = parts > 1 && p.deterministic && !tells_peers ? round_up<i64>(key_blocks, 4) : 0;
   const i64 key_peers =
-      parts > 1 && integers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
+      parts > 1 && tells_peers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
   const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums + key_peers;
   if (is_beside && sums != accumulator)
     return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
@@ -159,9 +160,10 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.tail_items = max_of(tail_items, 0);
     mapped.round_tiles = in_round;
     mapped.sums_integers = integers;
+    mapped.tells_peers = parts > 1 && tells_peers;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
-    if (status == MICA_OK && (in_round > 0 || integers))
-      last_step(plan).least_at_once = u32(integers ? parts : in_round);
+    if (status == MICA_OK && (in_round > 0 || tells_peers))
+      last_step(plan).least_at_once = u32(tells_peers ? parts : in_round);
     else
       overlap(plan, choice, index);
   } else if (status == MICA_OK && has_keys) {
@@ -171,6 +173,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     BackwardFinishParams finished = backward_finish_params(p, params, row.tile_q);
     finished.stores_dq_first = stores_first;
     finished.dq_by_columns = row.traits.dq_by_columns;
+    finished.dq_in_pairs = row.traits.dq_in_pairs;
     finished.sums_integers = integers;
     finished.counts_done = counts_done;
     finished.head_items = params.tiles_k * parts;
@@ -181,7 +184,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   if (status == MICA_OK && is_piece && dk_sums + dv_sums > 0) {
     const i32 finish_keys = find_backward_finish({});
     BackwardFinishParams finished = backward_finish_keys_params(p, params, row, key_blocks);
-    finished.sums_integers = integers;
+    finished.tells_peers = tells_peers;
     finished.parts = parts;
     const i64 blocks = key_blocks * finished.of_keys * (i32(dk_sums > 0) + i32(dv_sums > 0));
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish_keys, blocks, finished);

@@ -9,19 +9,24 @@
 //   dQ = dS K                                 | own columns, 64 at a time, added to the accumulator from the registers
 #pragma once
 
+#include "cuda/kernels/parts/backward_drawn_sm90.h"
+#include "device/pair_sums.cuh"
 #include "kernels/parts/backward_maps_sm90.cuh"
+#include "kernels/whole/key_norms.cuh"
 
 namespace mica {
 
 // ORDERED: key tiles add to dQ in a fixed order. One lane waits for the semaphore and tells the consumers, and releases
-// it when all of them have added.
+// it when all of them have added. Or, kIntegersVariant, in any order, in whole numbers (dq_integers.h), whose factors a
+// warp brings; heads whose keys do not have one scale add floats in order.
 template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, Course course,
-          u32 served>
+          u32 served, int variant>
 struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served> {
   using Base = BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, served>;
   static_assert(served == serves::PLAIN || served == serves::SOFTCAP);
   static_assert(course == Course::ONE_TILE || course == Course::ORDERED);
-  static constexpr bool kOrdered = course == Course::ORDERED;
+  static constexpr bool kOrdered = course == Course::ORDERED, kIntegers = variant == kIntegersVariant;
+  static_assert(kOrdered || !kIntegers);
   static constexpr bool kCapped = served == serves::SOFTCAP;
   using Base::band;
   using Base::batch_index;
@@ -117,8 +122,10 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         fetch(count);
       else if (threadIdx.x / 32 == 1)
         bring_stats(count);
+      else if (kIntegers && threadIdx.x / 32 == 2)
+        keep_whole(count);
       else if (kOrdered && threadIdx.x == 64)
-        keep_order(count);
+        keep_order(count, p.dq_semaphores);
       else if (threadIdx.x / 32 == 3)
         clear_and_count();
     } else {
@@ -194,24 +201,57 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
 
+  // One warp: by what the rows of a step's dQ become whole numbers; zeros where they are floats.
+  MICA_DEVICE float* factors() const { return reinterpret_cast<float*>(room + kLayout.bytes); }
+  MICA_DEVICE void keep_whole(i32 count) {
+    griddepcontrol_wait();  // which measures rows and keys, and clears the counts
+    const i32 head_of_all = batch_index * p.heads_k + head_k, lane = threadIdx.x % 32;
+    const KeyNorms norms = norms_of_head(maps.key_norms + i64(head_of_all) * kNormChunks, sequence.len_k);
+    if (lane == 0) maps.head_norms[head_of_all] = norms;  // as all blocks of the head
+    if (!have_one_scale(norms)) {
+      factors()[lane] = factors()[lane + 32] = 0.0f;
+      __syncwarp();
+      if (lane == 0) keep_order(count, maps.dq_order);
+      return;
+    }
+    auto query = this->first_query_tile();
+    for (i32 step = 0; step < count; ++step, this->next(query)) {
+      const i32 row = query.tile * tile_q, valid = sequence.len_q - row;
+      const i64 stat =
+          query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+      float own[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const i32 at = lane + 32 * i;
+        own[i] = at < valid ? integers_scale(dq_bound(norms, maps.row_norm[stat + at], p.row_delta[stat + at])) : 1.0f;
+      }
+      if (step > 0) mbarrier_wait(dq_added, (step - 1) % 2);
+      factors()[lane] = own[0];
+      factors()[lane + 32] = own[1];
+      __syncwarp();
+      if (lane != 0) continue;
+      head = query.head;
+      atomic_add(reinterpret_cast<u32*>(maps.dq_order + this->dq_tile(query.tile)), 1u);
+      mbarrier_arrive(dq_open);
+    }
+  }
   // One lane. The next tile's turn is looked up before this one's release, which takes a while.
-  MICA_DEVICE void keep_order(i32 count) {
-    griddepcontrol_wait();  // which clears the semaphores
+  MICA_DEVICE void keep_order(i32 count, i32* semaphores) {
+    if constexpr (!kIntegers) griddepcontrol_wait();  // which clears the semaphores
     const bool last_first = this->adds_last_first();
     auto query = this->first_query_tile();
     i32 seen = 0;  // of the tile's count
     for (i32 step = 0; step < count; ++step) {
       head = query.head;
       const i64 semaphore = this->dq_tile(tile_of(query));
-      if (p.dq_semaphores)
-        this->await_turn(this->added_before(tile_of(query), last_first), p.dq_semaphores + semaphore, seen);
+      if (semaphores) this->await_turn(this->added_before(tile_of(query), last_first), semaphores + semaphore, seen);
       mbarrier_arrive(dq_open);
       this->next(query);
       head = query.head;
       mbarrier_wait(dq_added, step % 2);
-      if (!p.dq_semaphores) continue;
-      if (step + 1 < count) seen = load_relaxed(p.dq_semaphores + this->dq_tile(tile_of(query)));
-      add_release(p.dq_semaphores + semaphore, 1);
+      if (!semaphores) continue;
+      if (step + 1 < count) seen = load_relaxed(semaphores + this->dq_tile(tile_of(query)));
+      add_release(semaphores + semaphore, 1);
     }
   }
 
@@ -270,9 +310,15 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         wgmma_wait<1>();
         wgmma_hold(dq);
         if constexpr (kOrdered) mbarrier_wait(dq_open, step % 2);
+        float scales[2] = {0.0f, 0.0f};
+        if constexpr (kIntegers) {
+          const float* own = factors() + warp * 16 + threadIdx.x % 32 / 4;
+          scales[0] = own[0];
+          scales[1] = own[8];
+        }
         if (p.dq_accumulator) {
-          add_dq<0, 4>(to, dq);
-          if (kRestDQ > 0 || has_upper_dq) add_dq<4, 8>(to, dq);
+          add_dq<0, 4>(to, dq, scales);
+          if (kRestDQ > 0 || has_upper_dq) add_dq<4, 8>(to, dq, scales);
         }
         if constexpr (kRestDQ > 0) this->template gemm_dq<kRestDQ>(rest, ds, rest_dq);
         begin_gradient<QTile>(dk, q + own_panels_k, ds + own_rows_k);
@@ -281,7 +327,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         arrive_as_warp(do_ring.empty(do_place.stage));
         if constexpr (kRestDQ > 0) {
           wgmma_hold(rest);
-          if (p.dq_accumulator) add_dq<0, kRestDQ / 8>(to + (rest_dq - first_dq) / 8 * 128, rest);
+          if (p.dq_accumulator) add_dq<0, kRestDQ / 8>(to + (rest_dq - first_dq) / 8 * 128, rest, scales);
         }
         if constexpr (kOrdered) {
           __syncwarp();
@@ -305,7 +351,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     const i32 first_k = (kSharesK ? group * kColumnsDQ : 0) + warp * 16, key_k = kSharesK ? 0 : group * kKeys;
     const i32 first_v = (kSharesV ? group * (dim_v / kConsumers) : 0) + warp * 16, key_v = kSharesV ? 0 : group * kKeys;
     if (maps.parts > 1) {
-      this->wait_key_semaphore();
+      const i32 item = i32(blockIdx.x);
+      this->wait_key_semaphore(item - floor_div(item, maps.by_parts) * maps.parts);
       add_keys<dim_qk>(maps.dk_accumulator, dk, first_k, key_k);
       add_keys<dim_v>(maps.dv_accumulator, dv, first_v, key_v);
       this->release_key_semaphore();
@@ -437,16 +484,48 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
 
-  // Blocks of eight columns of dQ of this warp's 16 queries.
+  // Blocks of eight columns of dQ of this warp's 16 queries. scales: of the lane's two rows, by which they become whole
+  // numbers; zeros: they are floats.
   template <int begin, int end, int n_blocks>
-  static MICA_DEVICE void add_dq(float* to, const float (&dq)[n_blocks][4]) {
+  static MICA_DEVICE void add_dq(float* to, float (&dq)[n_blocks][4], const float (&scales)[2]) {
+    if constexpr (!kIntegers) {
 #pragma unroll
-    for (int n = begin; n < end; ++n) reduce_add_4(to + n * 128, dq[n]);
+      for (int n = begin; n < end; ++n) reduce_add_4(to + n * 128, dq[n]);
+      return;
+    }
+    if (scales[0] == 0.0f) {
+#pragma unroll
+      for (int n = begin; n < end; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          reduce_add_pair(to + n * 128 + half * kPairsApart, dq[n][2 * half], dq[n][2 * half + 1]);
+      return;
+    }
+    u32 unlike = 0;  // bits by which one differs that is too large to have its number in its low bits
+#pragma unroll
+    for (int n = begin; n < end; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        dq[n][e] = fmaf(dq[n][e], scales[e / 2], kOffset);
+        unlike |= bits_of(dq[n][e]) ^ kOffsetExponent;
+      }
+    if (unlike & kExponentMask)
+#pragma unroll
+      for (int n = begin; n < end; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          dq[n][e] = float_of(u32(round_to_integer(dq[n][e])) - u32(i32(kOffset)) + kOffsetBits);
+#pragma unroll
+    for (int n = begin; n < end; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        reduce_add_pair(to + n * 128 + half * kPairsApart, bits_of(dq[n][2 * half]), bits_of(dq[n][2 * half + 1]));
   }
   // This thread's first quad of columns.
   MICA_DEVICE float* dq_place(i32 tile_of_all, i32 head_q, i32 first_column, i32 warp) const {
+    const i32 lane = threadIdx.x % 32, block = first_column / 8;
     return p.dq_accumulator + (i64(tile_of_all) * p.heads_q + head_q) * (tile_q * dim_qk) +
-           dq_accumulator_index(dim_qk, warp, first_column / 8, threadIdx.x % 32);
+           (kIntegers ? dq_pair_index(dim_qk, warp, block, lane) : dq_accumulator_index(dim_qk, warp, block, lane));
   }
 
   // dK or dV through the tile at `offset` of shared memory, 16 bytes a thread: columns from first_column and keys from

@@ -226,5 +226,7 @@ MICA_HD constexpr BackwardHalvesSm90Layout backward_halves_sm90_layout(i32 tile_
   }
   return at;
 }
+// Behind it come the factors of a tile's rows, by which dQ becomes whole numbers.
+MICA_HD constexpr i32 backward_halves_factor_bytes(i32 tile_q) { return tile_q * 4; }
 
 }  // namespace mica
