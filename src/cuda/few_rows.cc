@@ -222,11 +222,26 @@ bool wastes_tiles(const KernelRow& row, const Problem& p) {
   return 3 * ceil_div(p.hint_len_q * p.group, joined_rows) <= 2 * ceil_div(p.hint_len_q, row.tile_q) * p.group;
 }
 
-// Halves of lines cost time where they come from memory. (Batch-invariant: by what does not depend on the batch.)
+// Of rounds of blocks that read so many tiles each, in tiles, if nothing is cut: with one block less on an SM a round
+// takes less time.
+i64 cost_of_rounds(const KernelRow& row, i64 blocks, i64 tiles, const Device& device) {
+  const auto cost = [&](i32 at_once) {
+    return ceil_div<i64>(blocks, i64(at_once) * device.num_sms) * at_once * (tiles + row.traits.overhead_tiles);
+  };
+  return min_of(cost(row.blocks), cost(max_of(row.blocks - 1, 1)));
+}
+
+// Halves of lines cost time where they come from memory. Of heads that lie apart it goes by the rounds: blocks of two
+// read twice as many keys in one go. (Batch-invariant: by what does not depend on the batch.)
 i32 heads_of_block(const KernelRow& row, const Problem& p, const Device& device) {
+  if (!row.traits.pairs_heads || p.heads_k % 2 != 0) return 1;
   const auto lie_together = [](const Tensor& t) { return t.stride[2] == t.shape[3]; };
-  const bool can = row.traits.pairs_heads && p.heads_k % 2 == 0 && lie_together(p.k) && lie_together(p.v);
-  return can && (p.batch_invariant || bytes_of_keys(p) > device.l2_bytes) ? 2 : 1;
+  const bool are_halves = lie_together(p.k) && lie_together(p.v);
+  if (p.batch_invariant) return are_halves ? 2 : 1;
+  const i64 heads = i64(p.batch) * p.heads_k, tiles = ceil_div(max_of(p.hint_len_k, 1), row.tile_k);
+  const bool saves_rounds =
+      cost_of_rounds(row, heads / 2, 2 * tiles, device) < cost_of_rounds(row, heads, tiles, device);
+  return (are_halves || saves_rounds) && bytes_of_keys(p) > device.l2_bytes ? 2 : 1;
 }
 
 // They share its bandwidth as well: a round of one block less takes less time, and the last round is the fuller one.

@@ -146,6 +146,7 @@ constexpr KernelTraits traits_of_backward_halves_sm90(const KernelRow& r) {
       .smem_bytes = backward_halves_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages).bytes + factor_bytes,
       .fixed_order = r.course == Course::ORDERED,
       .dq_in_pairs = r.variant == kIntegersVariant,
+      .key_semaphores = backward_halves_places(r.warps / 4 - 1),
       .shares_groups = true,
       .uses_maps = true};
 }

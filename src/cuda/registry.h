@@ -58,6 +58,7 @@ struct KernelTraits {
   i32 overhead_tiles = 0;
   bool dq_by_columns = false;  // backward_dq_lies_by_columns
   bool dq_in_pairs = false;    // dq_pair_index
+  i32 key_semaphores = 1;      // of a key tile, whose sums blocks add to in a fixed order
   bool shares_groups = false;  // backward: several blocks can take a key tile, each some query heads of its group
   bool uses_maps = false;      // fetches by the copy engine, which has rules of its own (tensor_maps.h)
   bool wants_pages = false;    // finds every key by a block table

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "cuda/kernels/whole/pair_integers.h"
+
 namespace mica {
 namespace {
 
@@ -54,6 +56,26 @@ TEST(Integers, AnOffsetLeavesNumbersInTheLowBits) {
   }
   for (const float number : {4194304.0f, -4194305.0f, 1e9f, -1e9f, std::numeric_limits<float>::quiet_NaN()})
     EXPECT_NE((bits_of(number + kOffset) ^ kOffsetExponent) & kExponentMask, 0u) << number;
+}
+
+// Two sums in one of 64 bits, with any number of parts and of any sign.
+TEST(Integers, PairsCarryAndComeApart) {
+  const i32 numbers[] = {0, 1, -1, 4194303, -4194304, 1 << 30, -(1 << 30)};
+  for (const i32 first : numbers)
+    for (const i32 second : numbers)
+      for (const u32 parts : {1u, 2u, 3u, 7u, 400u}) {
+        u64 sum = 0, offset = 0;
+        for (u32 part = 0; part < parts; ++part) {
+          // The numbers in one part, what cancels out in the others.
+          const i32 one = part == 0 ? first : part % 2 ? 12345 : -12345, other = part == 0 ? second : -one;
+          sum += u64(u32(other) + kOffsetBits) << 32 | (u32(one) + kOffsetBits);
+          offset += kOffsetBits;
+        }
+        const i32 left = parts % 2 ? 0 : 12345;
+        const PairOfIntegers got = integers_of_pair(u32(sum), u32(sum >> 32), offset);
+        EXPECT_EQ(got.first, first + left) << second << " in " << parts;
+        EXPECT_EQ(got.second, second - left) << first << " in " << parts;
+      }
 }
 
 TEST(Integers, HeadsWithOneLoudKeyHaveNoScale) {

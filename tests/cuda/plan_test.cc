@@ -221,14 +221,20 @@ TEST_F(PlanTest, FewSplitsOfDecodeAreOneLaunch) {
 }
 
 // Rows of 64 bytes: of two key heads that lie side by side one block takes both, if their keys do not fit into L2. On
-// 100 SMs 400 such blocks are two rounds, whether two or three share an SM, and two take less time.
+// 100 SMs 400 such blocks are two rounds, whether two or three share an SM, and two take less time. Of heads that lie
+// apart, too, a block takes two where that saves rounds: of 240 heads three on an SM do as well alone.
 TEST_F(PlanTest, KeysOfHalfALineAreTakenForTwoHeads) {
-  for (const bool rows_first : {true, false}) {
-    constexpr int64_t kBatch = 100, kKeys = 8192, kHeads = 8;
+  const struct {
+    int64_t batch;
+    bool rows_first;
+    int32_t heads_of_block;
+  } cases[] = {{100, true, 2}, {100, false, 2}, {30, true, 2}, {30, false, 1}};
+  for (const auto& [batch, rows_first, heads_of_block] : cases) {
+    constexpr int64_t kKeys = 8192, kHeads = 8;
     mica_attention a = MICA_ATTENTION_INIT;
     a.device = {MICA_CUDA, device};
-    a.q = a.o = {MICA_BF16, 16, {kBatch, 1, 32, 64}, {32 * 64, 32 * 64, 64, 1}};
-    a.k = {MICA_FP8_E4M3, 16, {kBatch, kKeys, kHeads, 64}, {kKeys * kHeads * 64, kHeads * 64, 64, 1}};
+    a.q = a.o = {MICA_BF16, 16, {batch, 1, 32, 64}, {32 * 64, 32 * 64, 64, 1}};
+    a.k = {MICA_FP8_E4M3, 16, {batch, kKeys, kHeads, 64}, {kKeys * kHeads * 64, kHeads * 64, 64, 1}};
     if (!rows_first) a.k.stride[1] = 64, a.k.stride[2] = kKeys * 64;
     a.v = a.k;
     const Plan plan(a);
@@ -237,9 +243,10 @@ TEST_F(PlanTest, KeysOfHalfALineAreTakenForTwoHeads) {
     x.v = reinterpret_cast<void*>(0x100000000);
     x.o = reinterpret_cast<void*>(0x200000000);
     ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(launched().section_heads, heads_of_block);
+    if (batch != 100) continue;
     EXPECT_EQ(mica_plan_splits(plan.plan), 1);
-    EXPECT_EQ(fake.last_launch.grid_x, kBatch * kHeads / (rows_first ? 2 : 1));
-    EXPECT_EQ(launched().section_heads, rows_first ? 2 : 1);
+    EXPECT_EQ(fake.last_launch.grid_x, batch * kHeads / heads_of_block);
     EXPECT_GT(fake.last_launch.shared_bytes, 228u * 1024 / 3 - 1024) << "so that two blocks share an SM";
   }
 }
@@ -773,6 +780,38 @@ TEST_F(PlanTest, KeyTilesOfFewHeadsAreSummedInWholeNumbers) {
   EXPECT_LE(workspace[1], workspace[0] + workspace[0] / 8);
 }
 
+// Of wide heads, whose blocks add in whole numbers from registers: few of them, or those of a group, whose blocks add
+// to dK and dV in turn.
+TEST_F(PlanTest, FewWideHeadsAreSummedInWholeNumbers) {
+  const struct {
+    int64_t heads, heads_k, rows, dim;
+    bool causal, whole;
+  } cases[] = {{5, 5, 1500, 256, false, true},  {5, 5, 1500, 256, true, false}, {5, 5, 1500, 192, false, true},
+               {8, 8, 1500, 192, false, false}, {4, 2, 2300, 256, true, true},  {30, 30, 2000, 256, false, false},
+               {8, 1, 2000, 192, true, true}};
+  for (const auto& c : cases) {
+    uint64_t workspace[2];
+    for (const int deterministic : {0, 1}) {
+      mica_attention a = describe(c.heads, c.rows, c.rows);
+      for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) {
+        const int64_t heads = t == &a.k || t == &a.v ? c.heads_k : c.heads;
+        *t = {MICA_BF16, 16, {1, c.rows, heads, c.dim}, {c.rows * heads * c.dim, heads * c.dim, c.dim, 1}};
+      }
+      if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+      want_gradients(a);
+      a.control.deterministic = deterministic;
+      const Plan plan(a, MICA_BACKWARD);
+      ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+      const std::string kernel = mica_plan_kernel(plan.plan);
+      if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
+      EXPECT_EQ(kernel.find("_whole") != std::string::npos, deterministic == 1 && c.whole)
+          << kernel << " " << c.heads << ":" << c.heads_k << " " << c.causal << deterministic;
+      workspace[deterministic] = mica_plan_workspace(plan.plan);
+    }
+    EXPECT_LE(workspace[1], workspace[0] + workspace[0] / 8) << c.heads;
+  }
+}
+
 int32_t heads_side_by_side;
 int note_heads_side_by_side(const char* name, const test::FakeLaunch&, const void* params) {
   if (std::strstr(name, "_ordered"))
@@ -780,17 +819,17 @@ int note_heads_side_by_side(const char* name, const test::FakeLaunch&, const voi
   return 0;
 }
 
-// 256 columns in a fixed order: four heads of 26 key tiles fill 100 SMs. Two heads after others would be a chain of
-// their own. L2 keeps ten heads; of 14, sections of seven end together.
+// 192 columns in a fixed order: five heads of 22 key tiles fill 100 SMs. One or three heads after others would be a
+// chain of their own. L2 keeps twelve heads; of 18, sections of nine end together.
 TEST_F(PlanTest, NoSectionOfFewHeadsComesLastInAFixedOrder) {
   const struct {
     int64_t heads;  // of each of two sequences
     int32_t section;
-  } cases[] = {{2, 4}, {3, 6}, {4, 4}, {5, 10}, {7, 7}, {24, 4}};
+  } cases[] = {{3, 6}, {4, 8}, {5, 5}, {6, 12}, {9, 9}, {24, 5}};
   for (const auto& [heads, section] : cases) {
     mica_attention a = describe(heads, 2048, 2048);
     for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o})
-      *t = {MICA_BF16, 16, {2, 2048, heads, 256}, {2048 * heads * 256, heads * 256, 256, 1}};
+      *t = {MICA_BF16, 16, {2, 2048, heads, 192}, {2048 * heads * 192, heads * 192, 192, 1}};
     want_gradients(a);
     const Plan plan(a, MICA_BACKWARD);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();

@@ -6,6 +6,7 @@
 
 #include "core/schedule.h"
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
+#include "cuda/kernels/whole/pair_integers.h"
 #include "device/dq_accumulator.cuh"
 #include "kernels/params.h"
 #include "kernels/whole/key_norms.cuh"
@@ -81,8 +82,9 @@ struct Sums {
     const uint2* at = reinterpret_cast<const uint2*>(data + index);
     const uint2 low = at[0], high = at[kPairsApart / 2];
     if (!row_norm) return make_float4(float_of(low.x), float_of(low.y), float_of(high.x), float_of(high.y));
-    const float2 first = numbers(low), second = numbers(high);
-    return make_float4(first.x * unit, first.y * unit, second.x * other_unit, second.y * other_unit);
+    const PairOfIntegers own = integers_of_pair(low.x, low.y, offset), other = integers_of_pair(high.x, high.y, offset);
+    return make_float4(float(own.first) * unit, float(own.second) * unit, float(other.first) * other_unit,
+                       float(other.second) * other_unit);
   }
   // Of a transposed block, whose numbers are floats.
   MICA_DEVICE float4 load(i32 index) const {
@@ -90,12 +92,6 @@ struct Sums {
     return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sums;
   }
   MICA_DEVICE float number(float sum) const { return float(i32(bits_of(sum) - u32(offset))); }
-  // The first one's sum has carried into the second one's.
-  MICA_DEVICE float2 numbers(uint2 sums) const {
-    const i32 first = i32(sums.x - u32(offset));
-    const u64 carried = (i64(first) + offset) >> 32;
-    return make_float2(float(first), float(i32(sums.y - u32(carried) - u32(offset))));
-  }
 };
 
 // Which of a block's threads this one is, and of how many: of several blocks that have one together.
@@ -229,10 +225,16 @@ MICA_DEVICE i32 await_head(const BackwardFinishParams& p) {
   return (slot * p.tiles_q + tile) * p.heads_q + head;
 }
 
+// Whether this launch waits for all of the one before dQ's before it lets the next one begin: that of dK and dV, which
+// has nothing to wait for then and runs beside this one.
+MICA_DEVICE bool lets_keys_begin(const BackwardFinishParams& p) {
+  return p.of_keys == 0 && p.parts > 1 && !p.heads_done;
+}
+
 // dK and dV, after all of them: they are small, and few blocks would take long.
 template <int threads>
 MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
-  griddepcontrol_wait();
+  if (p.heads_done) griddepcontrol_wait();
   const bool is_v = i32(blockIdx.x) >= p.dk_blocks;
   const SummedRows to = is_v ? p.dv : p.dq;
   const i32 index = i32(blockIdx.x) - (is_v ? p.dk_blocks : 0), block = index / p.of_keys;
@@ -251,6 +253,7 @@ MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
     store_transposed(to, sums, base, to.columns, p.tile_q, valid_rows, worker);
   else
     store_rows(to, sums, false, false, base, to.columns, p.tile_q, valid_rows, worker);
+  griddepcontrol_wait();  // whoever comes after this kernel relies on what came before it
 }
 
 template <int dim_of_row, int tile_q_of_row, int threads>
@@ -263,6 +266,7 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   const i32 dim = dim_of_row ? dim_of_row : p.dq.columns, tile_q = tile_q_of_row ? tile_q_of_row : p.tile_q;
   const i32 block = p.heads_done ? await_head(p) : await_all(p), head = block % p.heads_q,
             tile_of_all = block / p.heads_q;
+  if (lets_keys_begin(p)) griddepcontrol_launch_dependents();
   i32 batch, tile;
   if (p.packed_q) {
     const QueryTile found =
@@ -303,6 +307,6 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardFinishParams params) {
-  mica::griddepcontrol_launch_dependents();
+  if (!mica::lets_keys_begin(params)) mica::griddepcontrol_launch_dependents();
   mica::backward_finish<MICA_DIM_QK, MICA_TILE_Q, 32 * MICA_WARPS>(params);
 }

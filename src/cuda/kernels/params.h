@@ -232,7 +232,7 @@ struct BackwardMapsParams {
   i32 parts, query_parts;
   Divisor by_parts, by_query_parts;
   float *dk_accumulator, *dv_accumulator;
-  i32* key_semaphores;  // how many of them have added to each block of these; null: they add in any order
+  i32* key_semaphores;  // how many of them have added to (a place in) each block of these; null: in any order
   // A block takes whole heads: it writes dQ itself, and dq_accumulator has room for the heads that blocks are at. data
   // null: not wanted.
   i32 whole_heads;

@@ -102,7 +102,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
-  const i64 key_semaphores = parts > 1 && p.deterministic && !tells_peers ? round_up<i64>(key_blocks, 4) : 0;
+  const i64 key_turns = parts > 1 && p.deterministic && !tells_peers ? key_blocks * row.traits.key_semaphores : 0;
+  const i64 key_semaphores = round_up<i64>(key_turns, 4);
   const i64 key_peers =
       parts > 1 && tells_peers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
   const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums + key_peers;
@@ -169,23 +170,28 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   } else if (status == MICA_OK && has_keys) {
     status = add_step(plan, StepKind::BACKWARD, index, key_blocks, params);
   }
-  if (status == MICA_OK && query_blocks > 0 && p.dq.dtype && writes_dq && !(whole_heads && key_blocks > 0)) {
+  const bool finishes_dq = query_blocks > 0 && p.dq.dtype && writes_dq && !(whole_heads && key_blocks > 0);
+  const bool finishes_keys = is_piece && dk_sums + dv_sums > 0;
+  if (status == MICA_OK && finishes_dq) {
     BackwardFinishParams finished = backward_finish_params(p, params, row.tile_q);
     finished.stores_dq_first = stores_first;
     finished.dq_by_columns = row.traits.dq_by_columns;
     finished.dq_in_pairs = row.traits.dq_in_pairs;
     finished.sums_integers = integers;
     finished.counts_done = counts_done;
+    finished.parts = finishes_keys ? parts : 1;
     finished.head_items = params.tiles_k * parts;
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish, query_blocks, finished);
     // After the kernel that waits for the preparation itself: only then is that one done, too.
     if (row.traits.uses_maps && has_keys) overlap(plan, choice, finish);
   }
-  if (status == MICA_OK && is_piece && dk_sums + dv_sums > 0) {
+  if (status == MICA_OK && finishes_keys) {
     const i32 finish_keys = find_backward_finish({});
     BackwardFinishParams finished = backward_finish_keys_params(p, params, row, key_blocks);
     finished.tells_peers = tells_peers;
     finished.parts = parts;
+    // Conversions of dQ that do not wait for all heads do not tell when they are done.
+    finished.counts_done = counts_done || !finishes_dq;
     const i64 blocks = key_blocks * finished.of_keys * (i32(dk_sums > 0) + i32(dv_sums > 0));
     status = add_step(plan, StepKind::BACKWARD_FINISH, finish_keys, blocks, finished);
     overlap(plan, choice, finish_keys);

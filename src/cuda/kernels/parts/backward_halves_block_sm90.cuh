@@ -351,11 +351,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     const i32 first_k = (kSharesK ? group * kColumnsDQ : 0) + warp * 16, key_k = kSharesK ? 0 : group * kKeys;
     const i32 first_v = (kSharesV ? group * (dim_v / kConsumers) : 0) + warp * 16, key_v = kSharesV ? 0 : group * kKeys;
     if (maps.parts > 1) {
-      const i32 item = i32(blockIdx.x);
-      this->wait_key_semaphore(item - floor_div(item, maps.by_parts) * maps.parts);
-      add_keys<dim_qk>(maps.dk_accumulator, dk, first_k, key_k);
-      add_keys<dim_v>(maps.dv_accumulator, dv, first_v, key_v);
-      this->release_key_semaphore();
+      in_turn(consumer, [&] { add_keys<dim_qk>(maps.dk_accumulator, dk, first_k, key_k); });
+      in_turn(4 * kConsumers + consumer, [&] { add_keys<dim_v>(maps.dv_accumulator, dv, first_v, key_v); });
       return;
     }
     if (p.dk.data) {
@@ -367,6 +364,26 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       store<VTile>(KTile::kBytes, p.dv, p.dv_dtype, p.dim_v, dv, 1.0f, first_v, key_v);
     }
   }
+  // By a warp, where blocks that share a key tile add in a fixed order: when those before this one have added what the
+  // same warp of theirs has. place: of dK or dV and the warp, each of which has a semaphore, so that a block follows
+  // another closely.
+  static constexpr i32 kPlaces = backward_halves_places(kConsumers);
+  template <class Add>
+  MICA_DEVICE void in_turn(i32 place, Add add) const {
+    if (!maps.key_semaphores) {
+      add();
+      return;
+    }
+    const i32 item = i32(blockIdx.x), turn = item - floor_div(item, maps.by_parts) * maps.parts;
+    i32* semaphore = maps.key_semaphores + this->key_block() * kPlaces + place;
+    if (threadIdx.x % 32 == 0)
+      while (load_acquire(semaphore) != turn) __nanosleep(40);
+    __syncwarp();
+    add();
+    __threadfence();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) add_release(semaphore, 1);
+  }
   // The group's part of dK or dV to their sums, transposed blocks, where other blocks have the group's other heads.
   // null: not wanted.
   template <int dim, int blocks, int n_blocks>
@@ -374,8 +391,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
                             i32 first_key) const {
     static_assert(backward_transposes_dq(tile_k));
     if (!accumulator) return;
-    const i64 block = (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
-    float* to = accumulator + block * (tile_k * dim) +
+    float* to = accumulator + this->key_block() * (tile_k * dim) +
                 dq_accumulator_index(tile_k, first_column / 16, first_key / 8, threadIdx.x % 32);
 #pragma unroll
     for (int m = 0; m < blocks; ++m)
@@ -509,12 +525,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
         dq[n][e] = fmaf(dq[n][e], scales[e / 2], kOffset);
         unlike |= bits_of(dq[n][e]) ^ kOffsetExponent;
       }
+    // A larger one is rounded once more.
     if (unlike & kExponentMask)
 #pragma unroll
       for (int n = begin; n < end; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          dq[n][e] = float_of(u32(round_to_integer(dq[n][e])) - u32(i32(kOffset)) + kOffsetBits);
+        for (int e = 0; e < 4; ++e) dq[n][e] = float_of(u32(round_to_integer(dq[n][e]) - i32(kOffset)) + kOffsetBits);
 #pragma unroll
     for (int n = begin; n < end; ++n)
 #pragma unroll

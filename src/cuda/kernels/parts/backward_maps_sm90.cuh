@@ -263,14 +263,14 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
 
   // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last. By all
   // consumers.
-  MICA_DEVICE i32* key_semaphore() const {
-    return maps.key_semaphores + (i64(this->batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
+  MICA_DEVICE i64 key_block() const {
+    return (i64(this->batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
   }
-  MICA_DEVICE void wait_key_semaphore() const { wait_key_semaphore(part); }
-  MICA_DEVICE void wait_key_semaphore(i32 turn) const {
+  MICA_DEVICE i32* key_semaphore() const { return maps.key_semaphores + key_block(); }
+  MICA_DEVICE void wait_key_semaphore() const {
     if (!maps.key_semaphores) return;
     if (threadIdx.x == 128)
-      while (load_acquire(key_semaphore()) != turn) __nanosleep(40);
+      while (load_acquire(key_semaphore()) != part) __nanosleep(40);
     barrier_sync(kConsumerBarrier, 128 * kConsumers);
   }
   MICA_DEVICE void release_key_semaphore() const {

@@ -179,15 +179,17 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <int dim>
   MICA_DEVICE void add_keys(float* accumulator, const float (&x)[1][dim / 8][4], i32 consumer) const {
     if (!accumulator) return;
-    float* to = accumulator + key_block() * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, threadIdx.x % 32);
+    float* to =
+        accumulator + this->key_block() * (tile_k * dim) + dq_accumulator_index(dim, consumer, 0, threadIdx.x % 32);
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n) reduce_add_4(to + n * 128, x[0][n]);
   }
-  MICA_DEVICE i64 key_block() const { return (i64(batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k; }
   // By a warp: the key tile at hand. No block may take two that wait for each other: all of the one before have told
   // before the next one is drawn.
   static constexpr i32 kPeersOfTile = tile_k / kWarpRows;
-  MICA_DEVICE void find_peers() { peers = maps.key_peers ? maps.key_peers + key_block() * kPeersOfTile : nullptr; }
+  MICA_DEVICE void find_peers() {
+    peers = maps.key_peers ? maps.key_peers + this->key_block() * kPeersOfTile : nullptr;
+  }
   MICA_DEVICE void await_peers() const {
     if (!peers) return;
     griddepcontrol_wait();  // which sets them to zero
@@ -199,7 +201,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   // largest are: 16 rows by a warp, through V's rows.
   MICA_DEVICE void leave_integers(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4],
                                   i32 consumer) const {
-    const i64 block = key_block();
+    const i64 block = this->key_block();
     KeyPeers* const own = maps.key_peers + block * kPeersOfTile + consumer;
     const i32 own_k = warp_max(largest_bits(dk[0])), own_v = warp_max(largest_bits(dv[0]));
     if (threadIdx.x % 32 == 0) {

@@ -228,5 +228,7 @@ MICA_HD constexpr BackwardHalvesSm90Layout backward_halves_sm90_layout(i32 tile_
 }
 // Behind it come the factors of a tile's rows, by which dQ becomes whole numbers.
 MICA_HD constexpr i32 backward_halves_factor_bytes(i32 tile_q) { return tile_q * 4; }
+// A key tile's semaphores, for dK and dV of each warp.
+MICA_HD constexpr i32 backward_halves_places(i32 consumers) { return 2 * 4 * consumers; }
 
 }  // namespace mica
