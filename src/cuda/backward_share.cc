@@ -173,7 +173,14 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
     const i64 most_waves = row.dim_qk == kWidest ? kMostWaves : 1;
     return p.group > 1 || (!is_banded(p) && key_blocks <= most_waves * device.num_sms);
   }
-  const i64 parts = share_key_tiles(row, without_order(row, p), device, key_blocks).parts();
+  const Problem free = without_order(row, p);
+  BackwardShare share = share_key_tiles(row, free, device, key_blocks);
+  const i64 parts = share.parts();
+  // Key tiles that go round are as fast as the free order where parts of the queries gain it little.
+  const auto time_of = [&](i32 query_parts) {
+    return sixteenths_of_parts(row, free, device, key_blocks, share, query_parts);
+  };
+  if (share.head_parts == 1 && 6 * time_of(share.query_parts) > 5 * time_of(1)) return false;
   // They tell one another what they have, and so have to run at once.
   return parts > 1 && 2 * parts <= device.num_sms && key_blocks * parts <= kMostWaves * device.num_sms;
 }

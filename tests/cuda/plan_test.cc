@@ -812,6 +812,26 @@ TEST_F(PlanTest, FewWideHeadsAreSummedInWholeNumbers) {
   }
 }
 
+// Parts of the queries gain three heads of 12 key tiles much on 100 SMs, five of 24 a sixteenth, less than whole
+// numbers cost: they go round.
+TEST_F(PlanTest, WholeNumbersAreForWhatGainsByParts) {
+  const struct {
+    int64_t heads, rows;
+    const char* kernel;
+  } cases[] = {{3, 1500, "_whole"}, {5, 3000, "_round"}};
+  for (const auto& c : cases) {
+    mica_attention a = describe(c.heads, c.rows, c.rows);
+    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o})
+      *t = {MICA_BF16, 16, {1, c.rows, c.heads, 128}, {c.rows * c.heads * 128, c.heads * 128, 128, 1}};
+    want_gradients(a);
+    const Plan plan(a, MICA_BACKWARD);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
+    EXPECT_NE(kernel.find(c.kernel), std::string::npos) << kernel;
+  }
+}
+
 int32_t heads_side_by_side;
 int note_heads_side_by_side(const char* name, const test::FakeLaunch&, const void* params) {
   if (std::strstr(name, "_ordered"))
