@@ -132,7 +132,7 @@ void add_aligned_cases(CaseTable& table) {
            .deterministic = 1});
     // Beside a key that is so large the others have no scale of whole numbers: dQ is summed in turn.
     for (const int64_t heads_k : {1, 3}) {
-      Options o = {.batch = 1, .heads_q = 3, .heads_k = heads_k, .len_q = 300, .len_k = 330, .dim = dim};
+      Options o = {.batch = 1, .heads_q = 6, .heads_k = heads_k, .len_q = 300, .len_k = 330, .dim = dim};
       o.dtype = MICA_BF16;
       o.alignment = 16;
       o.has_loud_key = true;
