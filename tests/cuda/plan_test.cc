@@ -757,7 +757,7 @@ TEST_F(PlanTest, BlocksThatShareAKeyTileDoNotGoRound) {
 // Four heads on one key head: few key tiles, which several blocks share. What they add has the same bits in any order,
 // their launch runs at once, and the workspace is hardly larger than in a free order.
 TEST_F(PlanTest, KeyTilesOfFewHeadsAreSummedInWholeNumbers) {
-  uint64_t workspace[2];
+  uint64_t workspace[2] = {};
   for (const int deterministic : {0, 1}) {
     mica_attention a = describe(4, 3000, 3000);
     a.k.shape[2] = a.v.shape[2] = 1;
@@ -790,7 +790,7 @@ TEST_F(PlanTest, FewWideHeadsAreSummedInWholeNumbers) {
                {8, 8, 1500, 192, false, false}, {4, 2, 2300, 256, true, true},  {30, 30, 2000, 256, false, false},
                {8, 1, 2000, 192, true, true}};
   for (const auto& c : cases) {
-    uint64_t workspace[2];
+    uint64_t workspace[2] = {};
     for (const int deterministic : {0, 1}) {
       mica_attention a = describe(c.heads, c.rows, c.rows);
       for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) {
