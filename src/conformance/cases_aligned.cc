@@ -130,6 +130,9 @@ void add_aligned_cases(CaseTable& table) {
            .len_k = 450,
            .causal = causal ? MICA_CAUSAL_BOTTOM_RIGHT : MICA_CAUSAL_NONE,
            .deterministic = 1});
+    // One of two sequences has no keys, and nobody knows how large they are.
+    add("_shared_used_deterministic",
+        {.batch = 2, .heads_q = 6, .heads_k = 2, .len_q = 130, .len_k = 330, .used_k = {330, 0}, .deterministic = 1});
     // Beside a key that is so large the others have no scale of whole numbers: dQ is summed in turn.
     for (const int64_t heads_k : {1, 3}) {
       Options o = {.batch = 1, .heads_q = 6, .heads_k = heads_k, .len_q = 300, .len_k = 330, .dim = dim};

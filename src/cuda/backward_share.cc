@@ -167,8 +167,8 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
   if (is_packed_k(p)) return false;
   const i64 key_blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, row.tile_k);
   if (row.course == Course::ORDERED) {
-    // Numbers take wide heads a tenth longer, which turns do, too, where they do not begin at their diagonals, and few
-    // rounds that wait for the last of a chain more. Blocks of a group are in step with one another nowhere.
+    // Wide heads take a tenth longer by them. In turn they do as well under a mask, where key tiles begin at their
+    // diagonals, and where these are many. Blocks of a group begin together, and wait.
     constexpr i32 kWidest = 256;
     const i64 most_waves = row.dim_qk == kWidest ? kMostWaves : 1;
     return p.group > 1 || (!is_banded(p) && key_blocks <= most_waves * device.num_sms);

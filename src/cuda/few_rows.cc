@@ -224,7 +224,7 @@ bool wastes_tiles(const KernelRow& row, const Problem& p) {
 
 // Of rounds of blocks that read so many tiles each, in tiles, if nothing is cut: with one block less on an SM a round
 // takes less time.
-i64 cost_of_rounds(const KernelRow& row, i64 blocks, i64 tiles, const Device& device) {
+static i64 cost_of_rounds(const KernelRow& row, i64 blocks, i64 tiles, const Device& device) {
   const auto cost = [&](i32 at_once) {
     return ceil_div<i64>(blocks, i64(at_once) * device.num_sms) * at_once * (tiles + row.traits.overhead_tiles);
   };

@@ -26,6 +26,10 @@ Device device_of(i32 arch) {
 }
 constexpr i32 kArchs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
+bool sums_whole(const KernelRow& row) {
+  return row.variant == kIntegersVariant && (row.course == Course::DRAWN || row.course == Course::ORDERED);
+}
+
 // A dense problem that a row is made for.
 Problem problem_of(const KernelRow& row) {
   const i32 dtype = row.dtype == MICA_NONE ? i32(MICA_BF16) : row.dtype;
@@ -36,8 +40,8 @@ Problem problem_of(const KernelRow& row) {
   const bool is_short = row.traits.lengths == Lengths::SHORT;  // pays where every SM gets several query tiles
   const bool is_one_tile = row.traits.lengths == Lengths::ONE_TILE;
   const bool draws = row.course == Course::DRAWN;
-  const bool goes_round = draws && row.variant == kRoundVariant;   // pays where every SM gets some key tiles
-  const bool is_whole = draws && row.variant == kIntegersVariant;  // and where there are few, in a fixed order
+  const bool goes_round = draws && row.variant == kRoundVariant;  // pays where every SM gets some key tiles
+  const bool is_whole = sums_whole(row);                          // and where there are few, in a fixed order
   p.deterministic = is_whole;
   p.batch = is_whole                             ? 1
             : is_short || goes_round             ? 64
@@ -64,7 +68,7 @@ Problem problem_of(const KernelRow& row) {
                                : row.traits.lengths == Lengths::MIDDLE ? 2000
                                : is_short                              ? 256
                                : is_one_tile                           ? 128
-                               : draws && row.variant > 0              ? 900
+                               : is_whole || goes_round                ? 900
                                : row.served == serves::JOINED          ? 40000
                                                                        : max_of(5000, row.traits.least_keys);
   p.total_q = i64(p.batch) * p.max_len_q;
@@ -272,11 +276,15 @@ TEST(KernelTable, SaysWhyNot) {
       EXPECT_NE(reason(i, p, 90).find("too few heads"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
-    if (row.course == Course::DRAWN && row.variant == kIntegersVariant) {
+    if (sums_whole(row)) {
       p.deterministic = 0;
       EXPECT_NE(reason(i, p, 90).find("another tile"), std::string::npos) << row.name << reason(i, p, 90);
       p = fits;
       p.batch = 50;
+      if (row.course == Course::ORDERED) {  // whose groups have them at any number
+        p.group = 1;
+        p.heads_q = p.heads_k;
+      }
       EXPECT_NE(reason(i, p, 90).find("another tile"), std::string::npos) << row.name << reason(i, p, 90);
       p = fits;
       p.vectors = MICA_CU_SEQLENS_Q | MICA_CU_SEQLENS_K;

@@ -282,7 +282,8 @@ MICA_DEVICE void backward_finish(const BackwardFinishParams& p) {
   constexpr bool kMayHavePairs = dim_of_row > 128;
   const RowsArg& rows = p.dq.rows;
   Sums sums = {p.dq.sums + i64(block) * (tile_q * dim), p.dq_turns && p.dq_turns[block] == 0};
-  if (p.row_norm) {
+  // Where nobody has added, nobody has left norms.
+  if (p.row_norm && p.dq_parts[block] != 0) {
     sums.norms = p.head_norms[(batch * p.heads_q + head) / p.group];
     if (have_one_scale(sums.norms)) {
       const i64 stat =
