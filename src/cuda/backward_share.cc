@@ -174,7 +174,7 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
     return p.group > 1 || (!is_banded(p) && key_blocks <= most_waves * device.num_sms);
   }
   const Problem free = without_order(row, p);
-  BackwardShare share = share_key_tiles(row, free, device, key_blocks);
+  const BackwardShare share = share_key_tiles(row, free, device, key_blocks);
   const i64 parts = share.parts();
   // Key tiles that go round are as fast as the free order where parts of the queries gain it little.
   const auto time_of = [&](i32 query_parts) {

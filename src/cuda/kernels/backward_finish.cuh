@@ -231,7 +231,8 @@ MICA_DEVICE bool lets_keys_begin(const BackwardFinishParams& p) {
   return p.of_keys == 0 && p.parts > 1 && !p.heads_done;
 }
 
-// dK and dV, after all of them: they are small, and few blocks would take long.
+// dK and dV, after all of them: they are small, and few blocks would take long. With heads_done, or without a launch
+// for dQ, what is before this one may not be done yet.
 template <int threads>
 MICA_DEVICE void finish_keys(const BackwardFinishParams& p) {
   if (p.heads_done) griddepcontrol_wait();
