@@ -81,7 +81,7 @@ BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Devic
 
 bool sums_integers(const KernelRow& row, const Problem& p) {
   const bool can = row.course == Course::DRAWN || row.course == Course::ORDERED;
-  return p.deterministic && p.dq.dtype && can && row.variant == kIntegersVariant;
+  return p.deterministic && p.dq.dtype && can && (row.variant & kIntegersVariant);
 }
 Problem without_order(const KernelRow& row, const Problem& p) {
   Problem free = p;
@@ -173,6 +173,8 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
     const i64 most_waves = row.dim_qk == kWidest ? kMostWaves : 1;
     return p.group > 1 || (!is_banded(p) && key_blocks <= most_waves * device.num_sms);
   }
+  if ((row.variant & kRoundVariant) && (is_banded(p) || is_packed_q(p) || (p.vectors & MICA_CACHE_LEFTPAD)))
+    return false;
   const Problem free = without_order(row, p);
   const BackwardShare share = share_key_tiles(row, free, device, key_blocks);
   const i64 parts = share.parts();
@@ -355,7 +357,7 @@ bool stores_dq_first(const KernelRow& row, const Problem& p) {
   constexpr i32 kNarrow = 96;
   if (!p.dq.dtype || !row.traits.uses_maps || row.dim_qk > 128) return false;
   if (p.deterministic) return row.course == Course::DRAWN || row.course == Course::ONE_TILE;
-  return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow || row.variant == kRoundVariant);
+  return row.course == Course::DRAWN && (is_banded(p) || row.dim_qk > kNarrow || (row.variant & kRoundVariant));
 }
 
 // How long single key tiles take, in half steps.

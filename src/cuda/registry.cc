@@ -127,10 +127,10 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
   const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
-  const bool draws = r.course == Course::DRAWN, goes_round = draws && r.variant == kRoundVariant;
+  const bool draws = r.course == Course::DRAWN, goes_round = draws && (r.variant & kRoundVariant);
   const bool has_columns = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, goes_round);
   const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, draws);
-  return {.smem_bytes = backward_room(layout, draws && r.variant == kIntegersVariant, has_columns,
+  return {.smem_bytes = backward_room(layout, draws && (r.variant & kIntegersVariant), has_columns,
                                       backward_holds_values(draws, r.dim_v), r.tile_q, r.tile_k, r.dim_v)
                             .bytes,
           .fixed_order = true,
@@ -398,7 +398,7 @@ bool suits_variant(const KernelRow& row, const Problem& p, const Device& device)
   }
   const i32 keys = keys_of_sequence(row, p);
   const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
-  if (row.variant == kIntegersVariant) return sums_integers(row, p) && suits_integers(row, p, device);
+  if (row.variant & kIntegersVariant) return sums_integers(row, p) && suits_integers(row, p, device);
   if (p.deterministic) return round_tiles(row, p, device) > 0;
   return !is_banded(p) && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) && tiles > device.num_sms;
 }

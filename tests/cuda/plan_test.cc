@@ -780,6 +780,54 @@ TEST_F(PlanTest, KeyTilesOfFewHeadsAreSummedInWholeNumbers) {
   EXPECT_LE(workspace[1], workspace[0] + workspace[0] / 8);
 }
 
+bool runs_at_once, tells_peers, takes_turns;
+int note_peers(const char* name, const test::FakeLaunch& launch, const void* params) {
+  if (!std::strstr(name, "_whole")) return 0;
+  const auto* mapped = static_cast<const BackwardMapsParams*>(params);
+  blocks_of_key_tile = mapped->parts;
+  runs_at_once = launch.runs_at_once;
+  tells_peers = mapped->key_peers != nullptr;
+  takes_turns = mapped->key_semaphores != nullptr;
+  return 0;
+}
+
+// Two floats have the same sum in either order: where two blocks share a key tile they neither tell one another units,
+// which takes a launch that runs at once, nor wait for turns.
+TEST_F(PlanTest, TwoBlocksAddToAKeyTileInEitherOrder) {
+  const struct {
+    int64_t heads, heads_k, rows, dim;
+    bool causal, tells, turns;
+  } cases[] = {{8, 4, 5260, 64, true, false, false},
+               {2, 1, 5260, 128, false, false, false},
+               {4, 1, 3000, 128, true, true, false},
+               {8, 4, 5300, 256, false, false, false},
+               {8, 1, 2000, 192, true, false, true}};
+  for (const auto& c : cases) {
+    mica_attention a = describe(c.heads, c.rows, c.rows);
+    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) {
+      const int64_t heads = t == &a.k || t == &a.v ? c.heads_k : c.heads;
+      *t = {MICA_BF16, 16, {1, c.rows, heads, c.dim}, {c.rows * heads * c.dim, heads * c.dim, c.dim, 1}};
+    }
+    if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+    want_gradients(a);
+    const Plan plan(a, MICA_BACKWARD);
+    ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
+    const std::string kernel = mica_plan_kernel(plan.plan);
+    if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
+    ASSERT_NE(kernel.find("_whole"), std::string::npos) << kernel;
+    const bool goes_round = !c.causal && c.dim <= 128;
+    EXPECT_EQ(kernel.find("_whole_round") != std::string::npos, goes_round) << kernel;
+    const mica_bindings x = bind_gradients(plan);
+    fake.run_kernel = note_peers;
+    blocks_of_key_tile = 0;
+    ASSERT_EQ(mica_execute(plan.plan, &x), MICA_OK) << mica_last_error();
+    EXPECT_EQ(blocks_of_key_tile > 2, c.tells || c.turns) << kernel << " " << blocks_of_key_tile;
+    EXPECT_EQ(runs_at_once, c.tells) << kernel;
+    EXPECT_EQ(tells_peers, c.tells) << kernel;
+    EXPECT_EQ(takes_turns, c.turns) << kernel;
+  }
+}
+
 // Of wide heads, whose blocks add in whole numbers from registers: few of them, or those of a group, whose blocks add
 // to dK and dV in turn.
 TEST_F(PlanTest, FewWideHeadsAreSummedInWholeNumbers) {

@@ -27,7 +27,7 @@ Device device_of(i32 arch) {
 constexpr i32 kArchs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 bool sums_whole(const KernelRow& row) {
-  return row.variant == kIntegersVariant && (row.course == Course::DRAWN || row.course == Course::ORDERED);
+  return (row.variant & kIntegersVariant) && (row.course == Course::DRAWN || row.course == Course::ORDERED);
 }
 
 // A dense problem that a row is made for.

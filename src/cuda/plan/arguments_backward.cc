@@ -173,7 +173,7 @@ mica_status bind(BackwardMapsParams& a, const Problem& p, const mica_bindings& x
     a.dq.data = if_present(p.dq, x.dq);
   }
   if (a.parts > 1) {
-    if (p.deterministic && !a.tells_peers)
+    if (layout.dk_accumulator > layout.key_semaphores)  // else they have no turns
       a.key_semaphores = reinterpret_cast<i32*>(in_workspace(x, layout.key_semaphores));
     a.dk_accumulator = p.dk.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dk_accumulator);
     a.dv_accumulator = p.dv.dtype == MICA_NONE ? nullptr : in_workspace(x, layout.dv_accumulator);

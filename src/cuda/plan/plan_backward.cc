@@ -3,6 +3,7 @@
 #include "cuda/plan/plan_backward.h"
 
 #include "cuda/backward_share.h"
+#include "cuda/kernels/parts/backward_order.h"
 #include "cuda/plan/arguments_backward.h"
 #include "cuda/plan/plan_forward.h"
 
@@ -20,6 +21,16 @@ static_assert(sizeof(BackwardPrepareParams) + sizeof(BackwardMapsParams) + 2 * s
 i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
   return d_bias.shape[0] * d_bias.shape[1] * ceil_div<i64>(d_bias.shape[2], row.tile_q) *
          ceil_div<i64>(d_bias.shape[3], row.tile_k);
+}
+
+// Blocks of the preparation: as many warps as have rows, chunks of keys or zeros of their own, up to several an SM.
+i64 prepare_blocks(const BackwardPrepareParams& a, const KernelRow& row, const Device& device) {
+  constexpr i64 kMostOfSm = 16, kZerosOfWarp = 32 * 4 * 4;
+  const i64 rows_of_warp = a.dim_v <= 64 ? 16 : a.dim_v <= 128 ? 8 : 4;
+  const i64 rows = ceil_div<i64>(a.stat_rows * a.heads_q, rows_of_warp);
+  const i64 chunks = a.measures ? i64(a.batch) * a.heads_k * kNormChunks : 0;
+  const i64 zeros = ceil_div<i64>(a.first_zeros + a.other_zeros, kZerosOfWarp);
+  return min_of<i64>(1 + ceil_div<i64>(max_of(rows + chunks, zeros), row.warps), kMostOfSm * device.num_sms);
 }
 
 Step& last_step(Plan& plan) { return steps_of(plan).step[steps_of(plan).num_steps - 1]; }
@@ -61,7 +72,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // Where they wait for one another, a stream may have fewer SMs than the GPU.
   const i32 in_round = integers ? 0 : round_tiles(row, p, choice.device);
   // So it is where blocks that share a key tile tell one another what units its sums have.
-  const bool tells_peers = integers && row.course == Course::DRAWN;
+  const bool tells_peers = integers && row.course == Course::DRAWN && parts > kEitherOrder;
+  const bool keys_in_turn =
+      p.deterministic && !tells_peers && parts > (takes_parts_apart(row, shared) ? 1 : kEitherOrder);
   const bool has_several = work_items > choice.device.num_sms || in_round > 0 || tells_peers;
   const bool draws = row.course == Course::DRAWN && has_several && work_items < kMostDrawn;
   const i64 blocks = whole_heads || draws ? min_of<i64>(work_items, choice.device.num_sms) : work_items;
@@ -102,10 +115,9 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // So do the sums of dK and dV where blocks share a key tile.
   const i64 dk_sums = parts > 1 && p.dk.dtype ? key_blocks * row.tile_k * row.dim_qk : 0;
   const i64 dv_sums = parts > 1 && p.dv.dtype ? key_blocks * row.tile_k * row.dim_v : 0;
-  const i64 key_turns = parts > 1 && p.deterministic && !tells_peers ? key_blocks * row.traits.key_semaphores : 0;
+  const i64 key_turns = keys_in_turn ? key_blocks * row.traits.key_semaphores : 0;
   const i64 key_semaphores = round_up<i64>(key_turns, 4);
-  const i64 key_peers =
-      parts > 1 && tells_peers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
+  const i64 key_peers = tells_peers ? key_blocks * (row.tile_k / 16) * i64(sizeof(KeyPeers) / sizeof(float)) : 0;
   const i64 sums = accumulator + semaphores + turns + cleared + done + key_semaphores + dk_sums + dv_sums + key_peers;
   if (is_beside && sums != accumulator)
     return fail(MICA_ERROR_UNSUPPORTED, "control.pieces is %d (beside), want another: %s keeps more than dQ's sums",
@@ -136,7 +148,8 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     BackwardPrepareParams prepared = backward_prepare_params(p, first_zeros, accumulator, sums);
     prepared.tile_k = takes_in_order ? row.tile_k : 0;
     prepared.measures = integers;
-    status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare, i64(choice.device.num_sms) * 16, prepared);
+    status = add_step(plan, StepKind::BACKWARD_PREPARE, prepare,
+                      prepare_blocks(prepared, kernel_table().rows[prepare], choice.device), prepared);
   }
   if (status == MICA_OK && has_keys && row.traits.uses_maps) {
     BackwardMapsParams mapped = {};
@@ -161,7 +174,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
     mapped.tail_items = max_of(tail_items, 0);
     mapped.round_tiles = in_round;
     mapped.sums_integers = integers;
-    mapped.tells_peers = parts > 1 && tells_peers;
+    mapped.tells_peers = tells_peers;
     if (status == MICA_OK) status = add_step(plan, StepKind::BACKWARD_MAPS, index, blocks, mapped);
     if (status == MICA_OK && (in_round > 0 || tells_peers))
       last_step(plan).least_at_once = u32(tells_peers ? parts : in_round);

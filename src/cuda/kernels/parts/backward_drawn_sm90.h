@@ -8,7 +8,7 @@
 namespace mica {
 
 // The variants of a row whose blocks draw key tiles: they begin at their own diagonals and go round; dQ, and dK and dV
-// where blocks share them, are summed in whole numbers (dq_integers.h).
+// where more than two blocks share them, are summed in whole numbers (dq_integers.h); or both.
 constexpr i32 kRoundVariant = 1, kIntegersVariant = 2;
 
 // Columns in a panel of K. Two consumers make dQ of half of the columns each: a product's columns begin with a panel.

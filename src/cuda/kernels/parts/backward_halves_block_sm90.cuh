@@ -365,8 +365,8 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
   }
   // By a warp, where blocks that share a key tile add in a fixed order: when those before this one have added what the
-  // same warp of theirs has. place: of dK or dV and the warp, each of which has a semaphore, so that a block follows
-  // another closely.
+  // same warp of theirs has; the first two in either order. place: of dK or dV and the warp, each of which has a
+  // semaphore, so that a block follows another closely.
   static constexpr i32 kPlaces = backward_halves_places(kConsumers);
   template <class Add>
   MICA_DEVICE void in_turn(i32 place, Add add) const {
@@ -376,7 +376,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     }
     const i32 item = i32(blockIdx.x), turn = item - floor_div(item, maps.by_parts) * maps.parts;
     i32* semaphore = maps.key_semaphores + this->key_block() * kPlaces + place;
-    if (threadIdx.x % 32 == 0)
+    if (turn >= kEitherOrder && threadIdx.x % 32 == 0)
       while (load_acquire(semaphore) != turn) __nanosleep(40);
     __syncwarp();
     add();

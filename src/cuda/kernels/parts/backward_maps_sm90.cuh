@@ -261,14 +261,15 @@ struct BackwardMaps : BackwardFragments<Element, dim_qk, dim_v, tile_q, tile_k, 
     if (maps.heads_done) add_release(maps.heads_done + batch_index * p.heads_k + head_k, 1);
   }
 
-  // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last. By all
-  // consumers.
+  // Blocks that share a key tile and add to its sums in a fixed order: from the first part to the last, of which the
+  // first two may change places. By all consumers.
   MICA_DEVICE i64 key_block() const {
     return (i64(this->batch_index) * p.tiles_k + key_begin / tile_k) * p.heads_k + head_k;
   }
   MICA_DEVICE i32* key_semaphore() const { return maps.key_semaphores + key_block(); }
   MICA_DEVICE void wait_key_semaphore() const {
     if (!maps.key_semaphores) return;
+    if (part < kEitherOrder) return;
     if (threadIdx.x == 128)
       while (load_acquire(key_semaphore()) != part) __nanosleep(40);
     barrier_sync(kConsumerBarrier, 128 * kConsumers);

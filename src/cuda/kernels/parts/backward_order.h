@@ -10,6 +10,8 @@ namespace mica {
 // together, and wait: all key tiles with the first part come before those with the second. Wider heads take the parts
 // of a key tile together, since blocks set dQ's sums to zero some heads ahead.
 MICA_HD constexpr bool backward_takes_parts_apart(i32 dim_qk) { return dim_qk <= 128; }
+// Two floats have the same sum in either order, if nothing was there before.
+constexpr i32 kEitherOrder = 2;
 
 // Key tiles of a head that begin at different queries: nobody's first turn is at the end of a chain. A key tile goes
 // through the steps of its head from its own place on, and then round to it; at every step the one that came by last

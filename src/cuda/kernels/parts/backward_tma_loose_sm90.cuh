@@ -108,7 +108,8 @@ struct BackwardTmaLoose
       walk_begin = step - walk_head * tiles_each;
       head_begin = tiles.begin;
     } else {
-      if (maps.dq_turns && tiles.begin == 0) walk_begin = key_begin / tile_q % max_of(tiles.end, 1);
+      const i32 tiles_each = max_of(tiles.end - tiles.begin, 1);
+      if (maps.dq_turns) walk_begin = tiles.begin + key_begin / tile_q % tiles_each;
       head_begin = walk_begin;
     }
   }

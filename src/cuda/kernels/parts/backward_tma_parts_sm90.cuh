@@ -40,8 +40,8 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using typename Base::KTile;
   using typename Base::Operand;
   using typename Base::VTile;
-  static constexpr bool goes_round = draws && variant == kRoundVariant,
-                        kIntegers = draws && variant == kIntegersVariant;
+  static constexpr bool goes_round = draws && (variant & kRoundVariant) != 0,
+                        kIntegers = draws && (variant & kIntegersVariant) != 0;
   static constexpr bool kHoldsValues = backward_holds_values(draws, dim_v);
   static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
   static constexpr bool kStatColumns = backward_row_has_stat_columns(tile_q, served == serves::PLAIN, goes_round);
@@ -154,10 +154,11 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   template <Leave leave>
   MICA_DEVICE void leave_sums(const float (&dk)[1][dim_qk / 8][4], const float (&dv)[1][dim_v / 8][4], i32 count,
                               i32 consumer) const {
-    if constexpr (kIntegers) {
-      leave_integers(dk, dv, consumer);
-      return;
-    }
+    if constexpr (kIntegers)
+      if (maps.key_peers) {
+        leave_integers(dk, dv, consumer);
+        return;
+      }
     constexpr bool kOneTile = leave != Leave::THROUGH_DS;  // at a time, and blocks may wait for each other
     if (count == 0) return;
     if constexpr (kOneTile) this->wait_key_semaphore();
