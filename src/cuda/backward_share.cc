@@ -178,11 +178,13 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
   const Problem free = without_order(row, p);
   const BackwardShare share = share_key_tiles(row, free, device, key_blocks);
   const i64 parts = share.parts();
-  // Key tiles that go round are as fast as the free order where parts of the queries gain it little.
+  // Turns are as fast as the free order where parts of the queries gain it little. Two parts have a tenth to gain, what
+  // whole numbers cost; more wait for one another as well.
   const auto time_of = [&](i32 query_parts) {
     return sixteenths_of_parts(row, free, device, key_blocks, share, query_parts);
   };
-  if (share.head_parts == 1 && 6 * time_of(share.query_parts) > 5 * time_of(1)) return false;
+  const i64 tenths = parts > kEitherOrder ? 12 : 11;
+  if (share.head_parts == 1 && tenths * time_of(share.query_parts) > 10 * time_of(1)) return false;
   // They tell one another what they have, and so have to run at once.
   return parts > 1 && 2 * parts <= device.num_sms && key_blocks * parts <= kMostWaves * device.num_sms;
 }

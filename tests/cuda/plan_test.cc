@@ -861,22 +861,28 @@ TEST_F(PlanTest, FewWideHeadsAreSummedInWholeNumbers) {
 }
 
 // Parts of the queries gain three heads of 12 key tiles much on 100 SMs, five of 24 a sixteenth, less than whole
-// numbers cost: they go round.
+// numbers cost: they go round. Under a causal mask four heads of 18 gain a sixth, of 21 a thirteenth.
 TEST_F(PlanTest, WholeNumbersAreForWhatGainsByParts) {
   const struct {
-    int64_t heads, rows;
+    int64_t heads, rows, dim;
+    bool causal;
     const char* kernel;
-  } cases[] = {{3, 1500, "_whole"}, {5, 3000, "_round"}};
+  } cases[] = {{3, 1500, 128, false, "_whole"},
+               {5, 3000, 128, false, "_round"},
+               {4, 2300, 64, true, "_whole"},
+               {4, 2600, 64, true, "_d64"}};
   for (const auto& c : cases) {
     mica_attention a = describe(c.heads, c.rows, c.rows);
     for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o})
-      *t = {MICA_BF16, 16, {1, c.rows, c.heads, 128}, {c.rows * c.heads * 128, c.heads * 128, 128, 1}};
+      *t = {MICA_BF16, 16, {1, c.rows, c.heads, c.dim}, {c.rows * c.heads * c.dim, c.heads * c.dim, c.dim, 1}};
+    if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
     want_gradients(a);
     const Plan plan(a, MICA_BACKWARD);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     const std::string kernel = mica_plan_kernel(plan.plan);
     if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
     EXPECT_NE(kernel.find(c.kernel), std::string::npos) << kernel;
+    EXPECT_EQ(kernel.find("_whole") != std::string::npos, std::string(c.kernel) == "_whole") << kernel;
   }
 }
 
