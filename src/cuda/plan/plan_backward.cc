@@ -26,7 +26,8 @@ i64 bias_blocks(const Tensor& d_bias, const KernelRow& row) {
 // Blocks of the preparation: as many warps as have rows, chunks of keys or zeros of their own, up to several an SM.
 i64 prepare_blocks(const BackwardPrepareParams& a, const KernelRow& row, const Device& device) {
   constexpr i64 kMostOfSm = 16, kZerosOfWarp = 32 * 4 * 4;
-  const i64 rows_of_warp = a.dim_v <= 64 ? 16 : a.dim_v <= 128 ? 8 : 4;
+  const bool of_any_type = a.o_dtype != a.d_o_dtype || a.o_dtype == MICA_FP32 || a.unaligned || a.dim_v > 256;
+  const i64 rows_of_warp = of_any_type ? 2 : a.dim_v <= 64 ? 16 : a.dim_v <= 128 ? 8 : 4;
   const i64 rows = ceil_div<i64>(a.stat_rows * a.heads_q, rows_of_warp);
   const i64 chunks = a.measures ? i64(a.batch) * a.heads_k * kNormChunks : 0;
   const i64 zeros = ceil_div<i64>(a.first_zeros + a.other_zeros, kZerosOfWarp);

@@ -107,9 +107,9 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     u32 parity = 1;  // of K and V of the key tile before
     // In a fixed order a block waits for key tiles before its own. If the first ones belonged to the blocks, one of
     // them could be with a block for which there is no room, beside another stream's that wait likewise: they are
-    // drawn, too.
-    // With whole numbers all blocks run at once.
-    bool is_own = !p.dq_semaphores || !maps.work_counter;
+    // drawn, too. So it is with whole numbers, beside a loud key, unless all blocks run at once.
+    const bool may_wait = kIntegers ? !maps.key_peers : p.dq_semaphores != nullptr;
+    bool is_own = !may_wait || !maps.work_counter;
     if (!is_own) counter.first = 0;
     if (maps.packed_order || !is_own) griddepcontrol_wait();
     for (;; is_own = false) {
