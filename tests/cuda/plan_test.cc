@@ -73,6 +73,16 @@ class PlanTest : public ::testing::Test {
     a.gradients.dk = a.gradients.dv = a.k;
     a.control.deterministic = 1;
   }
+  // The same of rows of `dim` columns, whose heads may be of groups.
+  mica_attention describe_gradients(int64_t heads, int64_t heads_k, int64_t rows, int64_t dim, bool causal = false,
+                                    int64_t batch = 1) const {
+    mica_attention a = describe(heads, rows, rows);
+    a.q = a.o = {MICA_BF16, 16, {batch, rows, heads, dim}, {rows * heads * dim, heads * dim, dim, 1}};
+    a.k = a.v = {MICA_BF16, 16, {batch, rows, heads_k, dim}, {rows * heads_k * dim, heads_k * dim, dim, 1}};
+    if (causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
+    want_gradients(a);
+    return a;
+  }
   static mica_bindings bind_gradients(const Plan& plan) {
     mica_bindings x = bind(plan);
     x.d_o = x.o;
@@ -738,12 +748,7 @@ int note_round(const char* name, const test::FakeLaunch&, const void* params) {
 // not go round, since they would wait for one another's sums of dK and dV as well.
 TEST_F(PlanTest, BlocksThatShareAKeyTileDoNotGoRound) {
   for (const int64_t heads_q : {4, 8}) {
-    mica_attention a = describe(heads_q, 2048, 2048);
-    a.k.shape[2] = a.v.shape[2] = 4;
-    a.k.stride[0] = a.v.stride[0] = 2048 * 4 * 64;
-    a.k.stride[1] = a.v.stride[1] = 4 * 64;
-    want_gradients(a);
-    const Plan plan(a, MICA_BACKWARD);
+    const Plan plan(describe_gradients(heads_q, 4, 2048, 64, false, 2), MICA_BACKWARD);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     if (std::string(mica_plan_kernel(plan.plan)).find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
     const mica_bindings x = bind_gradients(plan);
@@ -759,11 +764,7 @@ TEST_F(PlanTest, BlocksThatShareAKeyTileDoNotGoRound) {
 TEST_F(PlanTest, KeyTilesOfFewHeadsAreSummedInWholeNumbers) {
   uint64_t workspace[2] = {};
   for (const int deterministic : {0, 1}) {
-    mica_attention a = describe(4, 3000, 3000);
-    a.k.shape[2] = a.v.shape[2] = 1;
-    a.k.stride[0] = a.v.stride[0] = 3000 * 64;
-    a.k.stride[1] = a.v.stride[1] = 64;
-    want_gradients(a);
+    mica_attention a = describe_gradients(4, 1, 3000, 64);
     a.control.deterministic = deterministic;
     const Plan plan(a, MICA_BACKWARD);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
@@ -803,14 +804,7 @@ TEST_F(PlanTest, TwoBlocksAddToAKeyTileInEitherOrder) {
                {8, 4, 5300, 256, false, false, false},
                {8, 1, 2000, 192, true, false, true}};
   for (const auto& c : cases) {
-    mica_attention a = describe(c.heads, c.rows, c.rows);
-    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) {
-      const int64_t heads = t == &a.k || t == &a.v ? c.heads_k : c.heads;
-      *t = {MICA_BF16, 16, {1, c.rows, heads, c.dim}, {c.rows * heads * c.dim, heads * c.dim, c.dim, 1}};
-    }
-    if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
-    want_gradients(a);
-    const Plan plan(a, MICA_BACKWARD);
+    const Plan plan(describe_gradients(c.heads, c.heads_k, c.rows, c.dim, c.causal), MICA_BACKWARD);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     const std::string kernel = mica_plan_kernel(plan.plan);
     if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
@@ -840,13 +834,7 @@ TEST_F(PlanTest, FewWideHeadsAreSummedInWholeNumbers) {
   for (const auto& c : cases) {
     uint64_t workspace[2] = {};
     for (const int deterministic : {0, 1}) {
-      mica_attention a = describe(c.heads, c.rows, c.rows);
-      for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o}) {
-        const int64_t heads = t == &a.k || t == &a.v ? c.heads_k : c.heads;
-        *t = {MICA_BF16, 16, {1, c.rows, heads, c.dim}, {c.rows * heads * c.dim, heads * c.dim, c.dim, 1}};
-      }
-      if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
-      want_gradients(a);
+      mica_attention a = describe_gradients(c.heads, c.heads_k, c.rows, c.dim, c.causal);
       a.control.deterministic = deterministic;
       const Plan plan(a, MICA_BACKWARD);
       ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
@@ -872,12 +860,7 @@ TEST_F(PlanTest, WholeNumbersAreForWhatGainsByParts) {
                {4, 2300, 64, true, "_whole"},
                {4, 2600, 64, true, "_d64"}};
   for (const auto& c : cases) {
-    mica_attention a = describe(c.heads, c.rows, c.rows);
-    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o})
-      *t = {MICA_BF16, 16, {1, c.rows, c.heads, c.dim}, {c.rows * c.heads * c.dim, c.heads * c.dim, c.dim, 1}};
-    if (c.causal) a.mask.causal = MICA_CAUSAL_BOTTOM_RIGHT;
-    want_gradients(a);
-    const Plan plan(a, MICA_BACKWARD);
+    const Plan plan(describe_gradients(c.heads, c.heads, c.rows, c.dim, c.causal), MICA_BACKWARD);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     const std::string kernel = mica_plan_kernel(plan.plan);
     if (kernel.find("sm90") == std::string::npos) GTEST_SKIP() << "not for Hopper";
@@ -901,11 +884,7 @@ TEST_F(PlanTest, NoSectionOfFewHeadsComesLastInAFixedOrder) {
     int32_t section;
   } cases[] = {{3, 6}, {4, 8}, {5, 5}, {6, 12}, {9, 9}, {24, 5}};
   for (const auto& [heads, section] : cases) {
-    mica_attention a = describe(heads, 2048, 2048);
-    for (mica_tensor* t : {&a.q, &a.k, &a.v, &a.o})
-      *t = {MICA_BF16, 16, {2, 2048, heads, 192}, {2048 * heads * 192, heads * 192, 192, 1}};
-    want_gradients(a);
-    const Plan plan(a, MICA_BACKWARD);
+    const Plan plan(describe_gradients(heads, heads, 2048, 192, false, 2), MICA_BACKWARD);
     ASSERT_EQ(plan.status, MICA_OK) << mica_last_error();
     if (std::string(mica_plan_kernel(plan.plan)).find("_ordered") == std::string::npos)
       GTEST_SKIP() << "not for Hopper";
