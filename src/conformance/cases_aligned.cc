@@ -105,15 +105,14 @@ void add_aligned_cases(CaseTable& table) {
       // So many key tiles that blocks of backward have several, which go round.
       if (dim != 80) add("_round", {.batch = 17, .heads_q = 3, .heads_k = 3, .len_q = 140, .len_k = 300});
       // So few heads that their key tiles go round in a fixed order, two steps apart or less; one without keys.
-      if (dim != 80)
-        for (const int64_t len_q : {700, 140})
-          add("_round_" + std::to_string(len_q) + "_deterministic", {.batch = 3,
-                                                                     .heads_q = 2,
-                                                                     .heads_k = 1,
-                                                                     .len_q = len_q,
-                                                                     .len_k = 600,
-                                                                     .used_k = {600, 290, 0},
-                                                                     .deterministic = 1});
+      for (const int64_t len_q : {700, 140})
+        add("_round_" + std::to_string(len_q) + "_deterministic", {.batch = 3,
+                                                                   .heads_q = 2,
+                                                                   .heads_k = 1,
+                                                                   .len_q = len_q,
+                                                                   .len_k = 600,
+                                                                   .used_k = {600, 290, 0},
+                                                                   .deterministic = 1});
       // Blocks that share a key tile, each with one head of the group.
       if (dim != 80)
         add("_round_groups_deterministic",
@@ -133,6 +132,11 @@ void add_aligned_cases(CaseTable& table) {
     // One of two sequences has no keys, and nobody knows how large they are.
     add("_shared_used_deterministic",
         {.batch = 2, .heads_q = 6, .heads_k = 2, .len_q = 130, .len_k = 330, .used_k = {330, 0}, .deterministic = 1});
+    // So many keys that tiles of 80 queries gain: two heads of a group, or parts of the queries.
+    if (dim == 128)
+      for (const int64_t heads_k : {1, 2})
+        add("_shared_long_" + std::to_string(heads_k) + "_deterministic",
+            {.batch = 1, .heads_q = 2, .heads_k = heads_k, .len_q = 170, .len_k = 1100, .deterministic = 1});
     // Beside a key that is so large the others have no scale of whole numbers: dQ is summed in turn.
     for (const int64_t heads_k : {1, 3}) {
       Options o = {.batch = 1, .heads_q = 6, .heads_k = heads_k, .len_q = 300, .len_k = 330, .dim = dim};
@@ -143,6 +147,10 @@ void add_aligned_cases(CaseTable& table) {
       o.deterministic = 1;
       o.gradients = kGradQkv;
       table.add_one(name + "_loud_key_" + std::to_string(heads_k) + "_deterministic_bf16", o);
+      if (dim != 128) continue;
+      o.heads_q = 2 * heads_k;
+      o.len_k = 2100;
+      table.add_one(name + "_loud_key_long_" + std::to_string(heads_k) + "_deterministic_bf16", o);
     }
     // So many key tiles that blocks of backward clear dQ for those that come heads later; the group's heads, too.
     if (dim >= 128) {

@@ -80,8 +80,7 @@ BackwardShare share_by_waves(const KernelRow& row, const Problem& p, const Devic
 }  // namespace
 
 bool sums_integers(const KernelRow& row, const Problem& p) {
-  const bool can = row.course == Course::DRAWN || row.course == Course::ORDERED;
-  return p.deterministic && p.dq.dtype && can && (row.variant & kIntegersVariant);
+  return p.deterministic && p.dq.dtype && row.course != Course::HEADS && (row.variant & kIntegersVariant);
 }
 Problem without_order(const KernelRow& row, const Problem& p) {
   Problem free = p;
@@ -186,7 +185,8 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
   const i64 tenths = parts > kEitherOrder ? 12 : 11;
   if (share.head_parts == 1 && tenths * time_of(share.query_parts) > 10 * time_of(1)) return false;
   // They tell one another what they have, and so have to run at once.
-  return parts > 1 && 2 * parts <= device.num_sms && key_blocks * parts <= kMostWaves * device.num_sms;
+  const i64 most_waves = row.course == Course::ONE_TILE && parts > kEitherOrder ? 1 : kMostWaves;
+  return parts > 1 && 2 * parts <= device.num_sms && key_blocks * parts <= most_waves * device.num_sms;
 }
 
 BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {

@@ -127,11 +127,12 @@ constexpr KernelTraits traits_of_backward_sm90(const KernelRow& r) {
 constexpr KernelTraits traits_of_backward_tma_sm90(const KernelRow& r) {
   // 80 queries have the higher rate, but registers for one key tile alone (docs/design/tuning.md).
   const i32 least_keys = r.course == Course::ONE_TILE ? kLongKeys : 0;
-  const bool draws = r.course == Course::DRAWN, goes_round = draws && (r.variant & kRoundVariant);
+  const bool draws = r.course == Course::DRAWN, goes_round = draws && (r.variant & kRoundVariant),
+             in_integers = r.course != Course::HEADS && (r.variant & kIntegersVariant);
   const bool has_columns = backward_row_has_stat_columns(r.tile_q, r.served == serves::PLAIN, goes_round);
   const BackwardTmaSm90Layout layout = backward_tma_sm90_layout(r.tile_q, r.tile_k, r.dim_qk, r.dim_v, r.stages, draws);
-  return {.smem_bytes = backward_room(layout, draws && (r.variant & kIntegersVariant), has_columns,
-                                      backward_holds_values(draws, r.dim_v), r.tile_q, r.tile_k, r.dim_v)
+  return {.smem_bytes = backward_room(layout, in_integers, has_columns, backward_holds_values(draws, r.dim_v), r.tile_q,
+                                      r.tile_k, r.dim_v)
                             .bytes,
           .fixed_order = true,
           .least_keys = least_keys,
@@ -400,7 +401,9 @@ bool suits_variant(const KernelRow& row, const Problem& p, const Device& device)
   const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
   if (row.variant & kIntegersVariant) return sums_integers(row, p) && suits_integers(row, p, device);
   if (p.deterministic) return round_tiles(row, p, device) > 0;
-  return !is_banded(p) && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) && tiles > device.num_sms;
+  // Between the two it was not timed in any order.
+  return row.dim_qk % 64 == 0 && !is_banded(p) && keys <= (row.dim_qk <= kNarrow ? kMostKeysOfNarrow : kMostKeys) &&
+         tiles > device.num_sms;
 }
 
 bool suits(const KernelRow& row, const Problem& p, const Device& device) {

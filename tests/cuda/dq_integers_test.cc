@@ -94,7 +94,7 @@ TEST(Integers, HeadsWithOneLoudKeyHaveNoScale) {
 TEST(Integers, ChunksOfKeysAreAllOfThem) {
   for (const i32 keys : {1, 8, 255, 2048, 2049, 100000}) {
     EXPECT_LE(ceil_div(keys, keys_of_norm_chunk(keys)), kNormChunks) << keys;
-    EXPECT_GE(keys_of_norm_chunk(keys), 8);
+    EXPECT_GE(keys_of_norm_chunk(keys), 64);
   }
 }
 

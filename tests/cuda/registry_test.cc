@@ -27,7 +27,7 @@ Device device_of(i32 arch) {
 constexpr i32 kArchs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 bool sums_whole(const KernelRow& row) {
-  return (row.variant & kIntegersVariant) && (row.course == Course::DRAWN || row.course == Course::ORDERED);
+  return row.role == Role::BACKWARD && row.course != Course::HEADS && (row.variant & kIntegersVariant);
 }
 
 // A dense problem that a row is made for.
@@ -42,8 +42,9 @@ Problem problem_of(const KernelRow& row) {
   const bool draws = row.course == Course::DRAWN;
   const bool goes_round = draws && row.variant == kRoundVariant;  // pays where every SM gets some key tiles
   const bool is_whole = sums_whole(row);                          // and where there are few, in a fixed order
-  p.deterministic = is_whole;
-  p.batch = is_whole                             ? 1
+  const bool is_ordered = is_whole || (goes_round && dim_qk % 64 != 0);
+  p.deterministic = is_ordered;
+  p.batch = is_ordered                           ? 1
             : is_short || goes_round             ? 64
             : row.traits.least_tiles_of_few_rows ? 8 * row.traits.least_tiles_of_few_rows
                                                  : 2;
@@ -68,6 +69,7 @@ Problem problem_of(const KernelRow& row) {
                                : row.traits.lengths == Lengths::MIDDLE ? 2000
                                : is_short                              ? 256
                                : is_one_tile                           ? 128
+                               : is_whole && row.traits.least_keys > 0 ? 1100
                                : is_whole || goes_round                ? 900
                                : row.served == serves::JOINED          ? 40000
                                                                        : max_of(5000, row.traits.least_keys);

@@ -4,7 +4,8 @@
 // read the same, and each read takes its time.
 //
 // A row of 16 bytes has both in three bf16 parts, 24 bits as fp32 has. The other operand is the selector of one of
-// them, the same in all rows; columns 8 to 15 are columns 0 to 7 once more, so what it takes it takes by halves.
+// them, the same in all rows; columns 8 to 15 are columns 0 to 7 once more, so what it takes it takes by halves. No
+// selector takes columns 6 and 7: what lies there need only be finite.
 #pragma once
 
 #include "device/ptx.cuh"
@@ -15,6 +16,7 @@ namespace mica {
 struct StatRows {
   static constexpr i32 kRowBytes = 16;
   static constexpr u32 kCoreBytes = 8 * kRowBytes;  // 8 rows
+  static constexpr u32 kBeside = 12;                // where columns 6 and 7 lie
   u32 rows, selectors;                              // of all stages; of the logarithm, then of delta
 
   // By one warp, before the first rows.
@@ -24,7 +26,8 @@ struct StatRows {
     if (lane < 16) store_shared_16(selectors + lane * kRowBytes, words);
   }
   // score, delta: what is added to a row's products. Finite even where a row has nothing to see: the other product
-  // multiplies it by zero.
+  // multiplies it by zero. has_beside: another warp writes columns 6 and 7 of even rows.
+  template <bool has_beside>
   static MICA_DEVICE void write_row(u32 first, i32 row, float score, float delta) {
     constexpr float kMost = 1e38f;
     float left[2] = {score, delta};
@@ -37,7 +40,13 @@ struct StatRows {
       left[0] -= part.x;
       left[1] -= part.y;
     }
-    store_shared_16(first + row * kRowBytes, words);
+    const u32 to = first + row * kRowBytes;
+    if (has_beside && row % 2 == 0) {
+#pragma unroll
+      for (int i = 0; i < 3; ++i) store_shared_4(to + i * 4, words[i]);
+    } else {
+      store_shared_16(to, words);
+    }
   }
 
   MICA_DEVICE u32 stage(i32 index, i32 tile_q) const { return rows + index * tile_q * kRowBytes; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE, where dQ
-// is summed in whole numbers the norm of dO, and then those of the keys),
-// zeros for the sums and counts in the workspace that begin with them, and packed sequences in the order of their
-// lengths. A group of lanes shares a row; memory-bound.
+// Before backward: the statistics of every query row (LSE in log2 units, delta = row sum of dO * O less dLSE), where dQ
+// is summed in whole numbers the norms of dO's rows and of the keys, zeros for the sums and counts in the workspace
+// that begin with them, and packed sequences in the order of their lengths. A group of lanes shares a row;
+// memory-bound.
 #pragma once
 
 #include "device/attend.cuh"
@@ -218,19 +218,24 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 th
     if (zeros.are_left())
 #pragma unroll 1
       for (int i = 0; i < kZeros; ++i) zeros.store_one();
-    float own_delta = 0.0f, own_norm = 0.0f;
+    float own_delta = 0.0f, own_square = 1.0f;
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       const float delta = sum_of_lanes<lanes>(dot_8_of_pieces<Element>(o[i], d_o[i]));
       if (lane == i) own_delta = delta;
       if (!p.row_norm) continue;
       const float square = sum_of_lanes<lanes>(dot_8_of_pieces<Element>(d_o[i], d_o[i]));
-      float norm = sqrtf(square);
-      if (!__all_sync(0xffffffffu, keeps_root(square))) {
-        const float largest = largest_of_lanes<lanes>(largest_of_pieces<Element>(d_o[i]));
-        if (!keeps_root(square)) norm = kMostRoot * largest;
-      }
-      if (lane == i) own_norm = norm;
+      if (lane == i) own_square = square;
+    }
+    float own_norm = 0.0f;
+    if (p.row_norm) {
+      own_norm = sqrtf(own_square);
+      if (!__all_sync(0xffffffffu, keeps_root(own_square)))
+#pragma unroll
+        for (int i = 0; i < rows; ++i) {
+          const float largest = largest_of_lanes<lanes>(largest_of_pieces<Element>(d_o[i]));
+          if (lane == i && !keeps_root(own_square)) own_norm = kMostRoot * largest;
+        }
     }
     if (writes) store_stats(p, own, own_lse, own_delta, own_norm);
   }
@@ -247,17 +252,15 @@ MICA_DEVICE void prepare_rows(const BackwardPrepareParams& p, u32 thread, u32 th
     prepare_rows<Element, 8, 4, 1>(p, thread, threads, zeros);
 }
 
-// The norms of a chunk of a head's keys by each warp, some lanes a key. The copy engine reads these rows later: they
-// can be read 16 bytes at a time.
+// The norms of a chunk of a head's keys by each block, some lanes a key. The copy engine reads these rows later: they
+// can be read 16 bytes at a time. of_warps: in shared memory.
 template <class Element, int kLanes>
-MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warps) {
-  constexpr int kPieces = 4, kGroups = 32 / kLanes;
-  const i32 group = i32(threadIdx.x % 32) / kLanes, lane = i32(threadIdx.x) % kLanes;
+MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 own_block, u32 blocks, KeyNorms* of_warps) {
+  constexpr int kPieces = 4;
+  const i32 kGroups = i32(blockDim.x) / kLanes;
+  const i32 group = i32(threadIdx.x) / kLanes, lane = i32(threadIdx.x) % kLanes, warps = i32(blockDim.x) / 32;
   const u32 units = u32(p.batch * p.heads_k) * kNormChunks;
-  // From the first warp on that has no rows, where there is one: it has nothing else to do.
-  constexpr u32 kRowsOfWarp = 16;
-  const u32 busy = u32(min_of<i64>(ceil_div<i64>(p.stat_rows * p.heads_q, kRowsOfWarp), warps)) % warps;
-  for (u32 unit = warp >= busy ? warp - busy : warp + warps - busy; unit < units; unit += warps) {
+  for (u32 unit = own_block; unit < units; unit += blocks) {
     const i32 head_of_all = i32(unit / kNormChunks), batch = head_of_all / p.heads_k,
               head = head_of_all - batch * p.heads_k;
     const Sequence sequence = sequence_of(p.sequences, batch);
@@ -286,17 +289,23 @@ MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warp
                                 has_v});
     }
     norms = join_norms(norms);
-    if (threadIdx.x % 32 == 0) p.key_norms[unit] = norms;
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = norms;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      norms = join_norms(i32(threadIdx.x) < warps ? of_warps[threadIdx.x] : KeyNorms{});
+      if (threadIdx.x == 0) p.key_norms[unit] = norms;
+    }
+    __syncthreads();
   }
 }
 
 template <class Element>
-MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 warp, u32 warps) {
+MICA_DEVICE void measure_keys(const BackwardPrepareParams& p, u32 block, u32 blocks, KeyNorms* of_warps) {
   constexpr i32 kNarrow = 128;
   if (max_of(p.dim_qk, p.dim_v) <= kNarrow)
-    measure_keys<Element, 4>(p, warp, warps);
+    measure_keys<Element, 4>(p, block, blocks, of_warps);
   else
-    measure_keys<Element, 8>(p, warp, warps);
+    measure_keys<Element, 8>(p, block, blocks, of_warps);
 }
 
 // What decides a packed sequence's place.
@@ -328,14 +337,23 @@ MICA_DEVICE void order_sequences(const BackwardPrepareParams& p, SequenceSize* s
   }
 }
 
-MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p, SequenceSize* sizes) {
+MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p, SequenceSize* sizes, KeyNorms* of_warps) {
   const i32 ordering = p.packed_order != nullptr;  // one block does nothing else
   if (ordering && blockIdx.x == 0) {
     order_sequences(p, sizes);
     return;
   }
-  const i64 thread = i64(blockIdx.x - ordering) * blockDim.x + threadIdx.x;
-  const i64 threads = i64(gridDim.x - ordering) * blockDim.x;
+  const u32 blocks = gridDim.x - ordering, block = blockIdx.x - ordering;
+  u32 measured = 0;  // keys, by the first blocks, which take longest; rows begin with those after them
+  if (p.key_norms) {
+    if (p.keys_dtype == MICA_BF16)
+      measure_keys<Bf16>(p, block, blocks, of_warps);
+    else
+      measure_keys<Fp16>(p, block, blocks, of_warps);
+    measured = u32(p.batch * p.heads_k) * kNormChunks % blocks;
+  }
+  const i64 thread = i64(block >= measured ? block - measured : block + blocks - measured) * blockDim.x + threadIdx.x;
+  const i64 threads = i64(blocks) * blockDim.x;
   Zeros zeros{p, thread, threads};
   const bool vectors = p.o_dtype == p.d_o_dtype && p.o_dtype != MICA_FP32 && !p.unaligned;
   if (!vectors || p.converted.data || p.dim_v > 256)
@@ -345,11 +363,6 @@ MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p, SequenceSize* 
   else
     prepare_rows<Fp16>(p, u32(thread), u32(threads), zeros);
   while (zeros.are_left()) zeros.store_one();
-  if (!p.key_norms) return;
-  if (p.keys_dtype == MICA_BF16)
-    measure_keys<Bf16>(p, u32(thread / 32), u32(threads / 32));
-  else
-    measure_keys<Fp16>(p, u32(thread / 32), u32(threads / 32));
 }
 
 }  // namespace mica
@@ -357,6 +370,7 @@ MICA_DEVICE void backward_prepare(const BackwardPrepareParams& p, SequenceSize* 
 extern "C" __global__ void __launch_bounds__(32 * MICA_WARPS, 3)
     MICA_KERNEL_NAME(const __grid_constant__ mica::BackwardPrepareParams params) {
   __shared__ mica::SequenceSize sizes[mica::kMostOrderedSequences];
+  __shared__ mica::KeyNorms of_warps[MICA_WARPS];
   mica::griddepcontrol_launch_dependents();
-  mica::backward_prepare(params, sizes);
+  mica::backward_prepare(params, sizes, of_warps);
 }

@@ -20,12 +20,13 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
     : BackwardTmaHeads<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, variant != 0> {};
 
 // A block for each key tile: where the registers do not suffice for one that goes on to the next.
-template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages>
-struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::ONE_TILE, serves::PLAIN, false>
-    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN, false> {
-  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN, false>;
+template <class Element, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, int variant>
+struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Course::ONE_TILE, serves::PLAIN, variant>
+    : BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN, variant> {
+  using Base = BackwardTmaLoose<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, false, serves::PLAIN, variant>;
   using Base::kConsumerRegisters;
   using Base::keys_full;
+  using Base::kIntegers;
   using Base::kProducerRegisters;
   using Base::maps;
   using Base::p;
@@ -71,15 +72,20 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       this->bring_stats(count, q_place, place, parities);
     } else if (threadIdx.x / 32 == 2) {
       this->clear_ahead(blockIdx.x);
+      bool whole = false;
+      if constexpr (kIntegers) whole = this->adds_integers();
       if (threadIdx.x != 64 || !p.dq_accumulator) return;
       u32 parity = 0;
       if (count > 0) this->await_zeros();
-      this->add_dq(count, parity);
+      this->add_dq(count, parity, whole);
       bulk_wait();
       this->count_done();
-    } else if (threadIdx.x == 96) {
+    } else if (threadIdx.x / 32 == 3) {
       RingPlace<2> place;
-      this->ask_do(count, place);
+      if constexpr (kIntegers)
+        this->ask_do_beside_scales(count, place);
+      else if (threadIdx.x == 96)
+        this->ask_do(count, place);
     }
   }
   MICA_DEVICE void ask_all_q(i32 count) const {
@@ -100,9 +106,12 @@ struct BackwardTmaSm90<Element, dim_qk, dim_v, tile_q, tile_k, warps, stages, Co
       if (group == 1) this->ping_pong_pass(0);
       this->template loop<false>(dk, dv, place, {}, 0, count, group, warp);
     }
-    // The last dQ waits for the other consumer's dS: meanwhile dK and dV are stored.
+    // The last dQ waits for the other consumer's dS: meanwhile dK and dV are stored. But where blocks that share a key
+    // tile wait for one another, one of them may wait for this part of dQ.
+    if (kIntegers && count > 0) this->finish_dq(count - 1, group, warp);
     this->template leave_keys<Base::Leave::THROUGH_V>(dk, dv, count, consumer);
-    if (count > 0) this->finish_dq(count - 1, group, warp);
+    if (!kIntegers && count > 0) this->finish_dq(count - 1, group, warp);
+    if (kIntegers) Base::settle_rows();
   }
 };
 

@@ -29,7 +29,7 @@ i64 prepare_blocks(const BackwardPrepareParams& a, const KernelRow& row, const D
   const bool of_any_type = a.o_dtype != a.d_o_dtype || a.o_dtype == MICA_FP32 || a.unaligned || a.dim_v > 256;
   const i64 rows_of_warp = of_any_type ? 2 : a.dim_v <= 64 ? 16 : a.dim_v <= 128 ? 8 : 4;
   const i64 rows = ceil_div<i64>(a.stat_rows * a.heads_q, rows_of_warp);
-  const i64 chunks = a.measures ? i64(a.batch) * a.heads_k * kNormChunks : 0;
+  const i64 chunks = a.measures ? i64(a.batch) * a.heads_k * kNormChunks * row.warps : 0;
   const i64 zeros = ceil_div<i64>(a.first_zeros + a.other_zeros, kZerosOfWarp);
   return min_of<i64>(1 + ceil_div<i64>(max_of(rows + chunks, zeros), row.warps), kMostOfSm * device.num_sms);
 }
@@ -73,7 +73,7 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   // Where they wait for one another, a stream may have fewer SMs than the GPU.
   const i32 in_round = integers ? 0 : round_tiles(row, p, choice.device);
   // So it is where blocks that share a key tile tell one another what units its sums have.
-  const bool tells_peers = integers && row.course == Course::DRAWN && parts > kEitherOrder;
+  const bool tells_peers = integers && row.course != Course::ORDERED && parts > kEitherOrder;
   const bool keys_in_turn =
       p.deterministic && !tells_peers && parts > (takes_parts_apart(row, shared) ? 1 : kEitherOrder);
   const bool has_several = work_items > choice.device.num_sms || in_round > 0 || tells_peers;

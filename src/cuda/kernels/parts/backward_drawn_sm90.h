@@ -49,7 +49,8 @@ MICA_HD constexpr BackwardRoom backward_room(const BackwardTmaSm90Layout& at, bo
   BackwardRoom room = {at.v, at.stats + 2 * 2 * tile_q * i32(sizeof(float)), at.bytes};
   if (has_factors && has_stat_columns) {
     room.factors = round_up(room.bytes, 16);
-    room.bytes = room.factors + kFactorStages * tile_q * i32(sizeof(float));
+    // Where dQ lies transposed, its rows are scaled before, and one factor is left for all of them.
+    room.bytes = room.factors + (backward_transposes_dq(tile_q) ? 1 : kFactorStages * tile_q) * i32(sizeof(float));
   }
   if (holds_values) {
     room.v = round_up(room.bytes, kBoxAlignment);

@@ -109,8 +109,9 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       do_ring.init(1 + 32, 4 * kConsumers);
       mbarrier_init(keys_full, 1);
       for (i32 stage = 0; stage < kDoStages; ++stage) mbarrier_init(do_landed + stage * 8, 1);
-      mbarrier_init(dq_open, 1);
-      mbarrier_init(dq_added, 4 * kConsumers);
+      // Factors of rows are written and read in between: by every thread, since racecheck follows those alone.
+      mbarrier_init(dq_open, kIntegers ? 32 : 1);
+      mbarrier_init(dq_added, kIntegers ? 128 * kConsumers : 4 * kConsumers);
       for (i32 stage = 0; stage < stages; ++stage) mbarrier_init(q_landed + stage * 8, 1);
       fence_for_wgmma();
       if (count > 0) this->ask_keys(keys_full);
@@ -210,8 +211,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
     if (lane == 0) maps.head_norms[head_of_all] = norms;  // as all blocks of the head
     if (!have_one_scale(norms)) {
       factors()[lane] = factors()[lane + 32] = 0.0f;
-      __syncwarp();
-      if (lane == 0) keep_order(count, maps.dq_order);
+      keep_order(count, maps.dq_order);
       return;
     }
     auto query = this->first_query_tile();
@@ -228,14 +228,12 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       if (step > 0) mbarrier_wait(dq_added, (step - 1) % 2);
       factors()[lane] = own[0];
       factors()[lane + 32] = own[1];
-      __syncwarp();
-      if (lane != 0) continue;
       head = query.head;
-      atomic_add(reinterpret_cast<u32*>(maps.dq_order + this->dq_tile(query.tile)), 1u);
+      if (lane == 0) atomic_add(reinterpret_cast<u32*>(maps.dq_order + this->dq_tile(query.tile)), 1u);
       mbarrier_arrive(dq_open);
     }
   }
-  // One lane. The next tile's turn is looked up before this one's release, which takes a while.
+  // One lane, or a warp. The next tile's turn is looked up before this one's release, which takes a while.
   MICA_DEVICE void keep_order(i32 count, i32* semaphores) {
     if constexpr (!kIntegers) griddepcontrol_wait();  // which clears the semaphores
     const bool last_first = this->adds_last_first();
@@ -251,7 +249,7 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
       mbarrier_wait(dq_added, step % 2);
       if (!semaphores) continue;
       if (step + 1 < count) seen = load_relaxed(semaphores + this->dq_tile(tile_of(query)));
-      add_release(semaphores + semaphore, 1);
+      if (!kIntegers || threadIdx.x % 32 == 0) add_release(semaphores + semaphore, 1);
     }
   }
 
@@ -329,7 +327,9 @@ struct BackwardHalvesSm90 : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k,
           wgmma_hold(rest);
           if (p.dq_accumulator) add_dq<0, kRestDQ / 8>(to + (rest_dq - first_dq) / 8 * 128, rest, scales);
         }
-        if constexpr (kOrdered) {
+        if constexpr (kIntegers) {
+          mbarrier_arrive(dq_added);
+        } else if constexpr (kOrdered) {
           __syncwarp();
           arrive_as_warp(dq_added);
         }

@@ -57,6 +57,7 @@ struct BackwardTmaLoose
   using Base::kOwnBarrier;
   using Base::kRoom;
   using Base::kRowsEach;
+  using Base::kScalesRows;
   using Base::kStatColumns;
   using Base::kTransposed;
   using Base::landed;
@@ -166,7 +167,7 @@ struct BackwardTmaLoose
   // One lane.
   MICA_DEVICE void init_rings() const {
     ring.init(1, 4 * kConsumers);
-    do_ring.init(1 + 32, 128 * kConsumers);
+    do_ring.init(1 + 32 + (kScalesRows ? 32 : 0), 128 * kConsumers);
     ds_ring.init(4 * kConsumers, 4 * kConsumers);
     dq_ring.init(4, 1);
     for (i32 stage = 0; stage < stages + 2; ++stage) mbarrier_init(landed + stage * 8, 1);
@@ -201,19 +202,40 @@ struct BackwardTmaLoose
   MICA_DEVICE void ask_do_after_factors(i32 count, RingPlace<2>& place, i32& steps) const {
     auto query = this->first_query_tile();
     KeyNorms norms;
+    RowSizes sizes;
+    if (count > 0) sizes = load_sizes(query);
     if (count == 1) norms = head_norms();
-    for (i32 step = 0; step < count; ++step, ++steps, place.next(), this->next(query)) {
+    for (i32 step = 0; step < count; ++step, ++steps, place.next()) {
       const bool is_last = step + 1 == count;
       if (is_last) {
         do_ring.wait_empty(place);
-        store_factors(query, norms, steps);
+        store_factors(sizes, norms, steps);
         __syncwarp();
       }
       if (threadIdx.x % 32 == 0) ask_one_do(query, place);
       __syncwarp();  // before others write where the factors of four steps ago were
-      if (step == 0 && !is_last) norms = head_norms();
-      if (!is_last) store_factors(query, norms, steps);
+      if (is_last) continue;
+      if (step == 0) norms = head_norms();
+      store_factors(sizes, norms, steps);
+      this->next(query);
+      sizes = load_sizes(query);
       __syncwarp();
+    }
+  }
+  // The same with scales of rows of dS, which are there with their dO.
+  MICA_DEVICE void ask_do_beside_scales(i32 count, RingPlace<2>& place) const {
+    auto query = this->first_query_tile();
+    KeyNorms norms;
+    for (i32 step = 0; step < count; ++step, place.next(), this->next(query)) {
+      const RowSizes sizes = load_sizes(query);
+      do_ring.wait_empty(place);
+      if (threadIdx.x % 32 == 0) ask_one_do(query, place);
+      __syncwarp();
+      if (step == 0) norms = head_norms();
+      if (step == 0 && threadIdx.x % 32 == 0) *factors_of(0) = have_one_scale(norms) ? head_scale(norms) : 0.0f;
+      store_scales(sizes, norms, place.stage);
+      fence_for_wgmma();  // they lie in rows that products read
+      mbarrier_arrive(do_ring.full(place.stage));
     }
   }
   // The consumers' halves of a tile come one after the other. whole: they are whole numbers.
@@ -401,23 +423,48 @@ struct BackwardTmaLoose
     }
   }
 
-  // By what rows of dQ become whole numbers; lane n has those of rows n, 32 + n and so on of a query tile. Zeros where
-  // their head does not have one scale.
-  MICA_DEVICE void store_factors(const HeadTile& query, const KeyNorms& norms, i32 step) const {
-    static_assert(!kIntegers || tile_q % 32 == 0);
+  // What a lane has of the sizes of a query tile's rows: of rows n, 32 + n and so on; zeros past the sequence.
+  static constexpr int kRowsOfLane = (tile_q + 31) / 32;
+  struct RowSizes {
+    float norm[kRowsOfLane], delta[kRowsOfLane];
+  };
+  MICA_DEVICE RowSizes load_sizes(const HeadTile& query) const {
     const i32 row = this->counted(query.tile) * tile_q, valid = sequence.len_q - row;
     const i64 stat = query.head * p.stat_rows + sequence.q_slot * i64(p.sequences.slot_len_q) + sequence.q_begin + row;
+    RowSizes sizes;
+#pragma unroll
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      const i32 at = i32(threadIdx.x % 32) + 32 * i;
+      sizes.norm[i] = at < valid ? maps.row_norm[stat + at] : 0.0f;
+      sizes.delta[i] = at < valid ? p.row_delta[stat + at] : 0.0f;
+    }
+    return sizes;
+  }
+  // By what rows of dQ become whole numbers. Zeros where their head does not have one scale.
+  MICA_DEVICE void store_factors(const RowSizes& sizes, const KeyNorms& norms, i32 step) const {
+    static_assert(!kIntegers || kScalesRows || tile_q % 32 == 0);
     const bool have_one = have_one_scale(norms);
 #pragma unroll
-    for (int i = 0; i < (tile_q + 31) / 32; ++i) {
-      const i32 at = i32(threadIdx.x % 32) + 32 * i;
-      const float norm = at < valid ? maps.row_norm[stat + at] : 0.0f,
-                  delta = at < valid ? p.row_delta[stat + at] : 0.0f;
-      factors_of(step)[at] = have_one ? integers_scale(dq_bound(norms, norm, delta)) : 0.0f;
-    }
+    for (int i = 0; i < kRowsOfLane; ++i)
+      factors_of(step)[i32(threadIdx.x % 32) + 32 * i] =
+          have_one ? integers_scale(dq_bound(norms, sizes.norm[i], sizes.delta[i])) : 0.0f;
   }
   MICA_DEVICE float* factors_of(i32 step) const {
-    return reinterpret_cast<float*>(room + kRoom.factors) + step % kFactorStages * tile_q;
+    return reinterpret_cast<float*>(room + kRoom.factors) + (kScalesRows ? 0 : step % kFactorStages * tile_q);
+  }
+  // The same but for what the head has of it: by what rows of dS are multiplied before their product with K, those of
+  // a row and the one after it as two bf16. Ones where their head does not have one scale.
+  MICA_DEVICE void store_scales(const RowSizes& sizes, const KeyNorms& norms, i32 stage) const {
+    const u32 to = this->stat_rows().stage(stage, tile_q) + StatRows::kBeside;
+    const bool have_one = have_one_scale(norms);
+    const float per_head = 1.0f / head_scale(norms);
+#pragma unroll
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      const i32 row = i32(threadIdx.x % 32) + 32 * i;
+      const float own = have_one ? integers_scale(dq_bound(norms, sizes.norm[i], sizes.delta[i])) * per_head : 1.0f;
+      const u32 pair = pack<Bf16>(own, __shfl_xor_sync(0xffffffffu, own, 1));
+      if (row % 2 == 0 && row < tile_q) store_shared_4(to + row * StatRows::kRowBytes, pair);
+    }
   }
 
   // As RingPlace<2>::of_step, without the divisions that a count of unknown sign takes.
@@ -437,14 +484,15 @@ struct BackwardTmaLoose
       if (lane / 4 + 8 >= valid) values[i][1] = values[i][3] = 0;
     }
   }
-  // dp (64 keys x tile_q) = V dO^T, begun.
-  static MICA_DEVICE void gemm_values(float (&dp)[tile_q / 8][4], const Values& values, u32 d_o) {
+  // dp (64 keys x tile_q) = V dO^T, less the deltas of rows if they are columns, begun.
+  MICA_DEVICE void gemm_values(float (&dp)[tile_q / 8][4], const Values& values, u32 d_o, u64 rows) const {
     const u64 from_do = matrix_descriptor(d_o, 16, 1024);
     wgmma_hold(dp);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < dim_v / 16; ++i)
       WgmmaOfRegisters<Element>::add(dp, values[i], advance(from_do, i / 4 * OTile::kPanelBytes + i % 4 * 32), i > 0);
+    this->add_deltas(dp, rows);
     wgmma_commit();
   }
   // s (64 keys x tile_q) = K Q^T, less the logarithms of rows if they are there, begun.
@@ -464,6 +512,7 @@ struct BackwardTmaLoose
       for (int i = 0; i < dim_qk / 16; ++i)
         Wgmma<Element, tile_q>::add(s, advance(from_k, i / kSteps * KTile::kPanelBytes + i % kSteps * 32),
                                     advance(from_q, i / 4 * QTile::kPanelBytes + i % 4 * 32), i > 0);
+      if constexpr (has_rows) this->add_logarithms(s, rows);
       wgmma_commit();
     }
   }
@@ -559,7 +608,7 @@ struct BackwardTmaLoose
       if constexpr (!kStatColumns) do_ring.wait_full(now);
       Scores dp;
       if constexpr (kHoldsValues)
-        gemm_values(dp[0], values, d_o);
+        gemm_values(dp[0], values, d_o, this->rows_of(now.stage));
       else
         this->template gemm_rows<dim_v, VTile, OTile>(dp[0], smem_v + group * 64 * 128, d_o,
                                                       [&] { this->add_deltas(dp[0], this->rows_of(now.stage)); });
@@ -572,6 +621,8 @@ struct BackwardTmaLoose
       }
       this->template gemm_operand<dim_v, OTile>(dv[0], probability, d_o);
       if (goes_on || group == 0 || step + 1 < end) ping_pong_pass(group ^ 1);
+      typename Base::Scales scales;
+      if constexpr (kScalesRows) this->load_scales(scales, now.stage);
       wgmma_wait<1>();
       wgmma_hold(dp[0]);
       if constexpr (kCapped)
@@ -580,7 +631,10 @@ struct BackwardTmaLoose
         this->differentiate_scores(dp[0], probability, row_stats + tile_q);
       this->round(gradient, dp[0]);
       ds_ring.wait_empty(now);
-      this->share(ds, first_row, gradient);
+      if constexpr (kScalesRows)
+        this->share_scaled(ds, first_row, gradient, scales);
+      else
+        this->share(ds, first_row, gradient);
       fence_for_wgmma();
       __syncwarp();
       if (this->lane == 0) mbarrier_arrive(ds_ring.full(now.stage));

@@ -8,6 +8,7 @@
 
 #include "cuda/kernels/parts/backward_drawn_sm90.h"
 #include "device/kept_sums.cuh"
+#include "device/ptx_scale.cuh"
 #include "device/stat_rows_sm90.cuh"
 #include "kernels/parts/backward_maps_sm90.cuh"
 
@@ -41,7 +42,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   using typename Base::Operand;
   using typename Base::VTile;
   static constexpr bool goes_round = draws && (variant & kRoundVariant) != 0,
-                        kIntegers = draws && (variant & kIntegersVariant) != 0;
+                        kIntegers = (variant & kIntegersVariant) != 0;
   static constexpr bool kHoldsValues = backward_holds_values(draws, dim_v);
   static constexpr int kKeyColumns = draws ? backward_drawn_key_columns(dim_qk) : 64;  // of a panel of K
   static constexpr bool kStatColumns = backward_row_has_stat_columns(tile_q, served == serves::PLAIN, goes_round);
@@ -49,6 +50,10 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
   static_assert(kConsumers == 2 && tile_k == 64 * kConsumers && kStatRowBytes == StatRows::kRowBytes);
   static constexpr bool kTransposed = backward_transposes_dq(tile_q), kRowsEach = tile_q == 64 * kConsumers;
   static_assert(kTransposed ? kPaddedQk == 64 * kConsumers : kRowsEach || tile_q == 64);
+  // Whether rows of dS are scaled, by powers of two that lie in the row statistics, so that one number makes whole
+  // numbers of all of a tile's dQ: there is no room for factors of rows, and queries are its columns.
+  static constexpr bool kScalesRows = kIntegers && kTransposed;
+  static_assert(!kScalesRows || (kStatColumns && Element::kDtype == MICA_BF16), "any power of two is one of bf16");
   static constexpr int kColumnsDQ = kTransposed ? tile_q
                                     : kRowsEach ? kPaddedQk
                                                 : KTile::kPanels * kKeyColumns / kConsumers;  // of a product
@@ -89,7 +94,7 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
       const float inverse = -1.0f / p.score.scale_log2;  // a score's scale comes after its logarithm
       const u32 to = stat_rows().stage(stage, tile_q);
       this->bring_stats_of(query, wait_empty, [=](i32 row, float lse, float delta) {
-        StatRows::write_row(to, row, lse * inverse, -delta);
+        StatRows::write_row<kScalesRows>(to, row, lse * inverse, -delta);
       });
       fence_for_wgmma();
     } else {
@@ -321,6 +326,24 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     bulk_commit();
   }
 
+  // The scales of a step's rows of dS: read early, since others wait for dS.
+  using Scales = u32[tile_q / 8];
+  MICA_DEVICE void load_scales(Scales& scales, i32 stage) const {
+    const u32 from = stat_rows().stage(stage, tile_q) + lane % 4 * 2 * StatRows::kRowBytes + StatRows::kBeside;
+#pragma unroll
+    for (int i = 0; i < tile_q / 8; ++i) scales[i] = load_shared_4(from + i * 8 * StatRows::kRowBytes);
+  }
+  // dS times its scales, which stays as it is for dK.
+  template <int steps>
+  MICA_DEVICE void share_scaled(u32 ds, i32 first_row, const u32 (&gradient)[steps][4], const Scales& scales) const {
+#pragma unroll
+    for (int i = 0; i < steps; ++i) {
+      u32 scaled[1][4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) scaled[0][j] = multiply_bf16(gradient[i][j], scales[2 * i + j / 2]);
+      share(ds + i * 16 * 128, first_row, scaled);
+    }
+  }
   template <int steps>
   MICA_DEVICE void share(u32 ds, i32 first_row, const u32 (&gradient)[steps][4]) const {
 #pragma unroll
@@ -359,7 +382,8 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     wgmma_commit();
   }
 
-  // dQ to the thread that adds it. factors: by which rows of the tile become whole numbers; zeros: they are floats.
+  // dQ to the thread that adds it. factors: by which rows of the tile, or all that is left of them, become whole
+  // numbers; zeros: they are floats.
   template <int rings>
   MICA_DEVICE void hand_over(const float (&dq)[kColumnsDQ / 8][4], i32 group, i32 warp, const Ring<rings>& to_ring,
                              RingPlace<rings> place, const float* factors = nullptr) const {
@@ -371,10 +395,9 @@ struct BackwardTmaParts : BackwardMaps<Element, dim_qk, dim_v, tile_q, tile_k, w
     constexpr u32 kStep = kByColumns ? tile_q / 16 * 512 : 512;
     float low = 0.0f, high = 0.0f;
     if constexpr (kIntegers) {
-      static_assert(!kTransposed);
       const float* own = factors + (kRowsEach ? group * 64 : 0) + warp * 16 + lane / 4;
-      low = own[0];
-      high = own[8];
+      low = kScalesRows ? factors[0] : own[0];
+      high = kScalesRows ? low : own[8];
     }
     to_ring.wait_empty(place);
     if (kIntegers && low > 0.0f) {

@@ -16,9 +16,9 @@ struct alignas(16) KeyNorms {
   i32 exponents_k, exponents_v, keys_k, keys_v;
   i32 unused[2];
 };
-// A head's keys are measured in chunks, each by a warp.
-constexpr i32 kNormChunks = 256;
-MICA_HD i32 keys_of_norm_chunk(i32 len_k) { return max_of(8, ceil_div(len_k, kNormChunks)); }
+// A head's keys are measured in chunks, each by a block: who asks for the head's has one a lane.
+constexpr i32 kNormChunks = 32;
+MICA_HD i32 keys_of_norm_chunk(i32 len_k) { return max_of(64, ceil_div(len_k, kNormChunks)); }
 
 MICA_HD i32 exponent_of(float norm) { return i32(bits_of(norm) >> 23); }
 
@@ -39,6 +39,9 @@ MICA_HD u32 exponent_above(float bound) { return min_of(max_of(bits_of(bound) >>
 MICA_HD float integers_scale(float bound, i32 spare_bits = 0) {
   return float_of((283u - u32(spare_bits) - exponent_above(bound)) << 23);
 }
+// The part of integers_scale(dq_bound) that does not depend on the row: 2^16 over K's largest, of a head with one
+// scale.
+MICA_HD float head_scale(const KeyNorms& norms) { return float_of((270u - u32(exponent_of(norms.largest_k))) << 23); }
 // What 1 is worth.
 MICA_HD float integers_unit(float bound, i32 spare_bits = 0) {
   return float_of((exponent_above(bound) + u32(spare_bits) - 29u) << 23);

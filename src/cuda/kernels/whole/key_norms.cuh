@@ -29,16 +29,15 @@ MICA_DEVICE KeyNorms join_norms(KeyNorms norms) {
   return norms;
 }
 MICA_DEVICE KeyNorms norms_of_head(const KeyNorms* chunks, i32 len_k) {
-  const i32 count = ceil_div(len_k, keys_of_norm_chunk(len_k));
-  KeyNorms norms = {};
-#pragma unroll 4
-  for (i32 chunk = threadIdx.x % 32; chunk < count; chunk += 32) add_norms(norms, chunks[chunk]);
-  return join_norms(norms);
+  static_assert(kNormChunks == 32);
+  const i32 count = ceil_div(len_k, keys_of_norm_chunk(len_k)), lane = threadIdx.x % 32;
+  return join_norms(lane < count ? chunks[lane] : KeyNorms{});
 }
 
 // What no sum of a row of dQ exceeds. norm: of the row of dO. Rounded step by step: whoever asks has the same bits.
 MICA_DEVICE float dq_bound(const KeyNorms& norms, float norm, float delta) {
-  const float of_dp = __fadd_rn(__fmul_rn(norm, norms.largest_v), fabsf(delta));
+  constexpr u32 kLeast = 27u << 23;  // 2^-100: a row of dS times what makes it whole stays finite
+  const float of_dp = larger(__fadd_rn(__fmul_rn(norm, norms.largest_v), fabsf(delta)), float_of(kLeast));
   return __fmul_rn(of_dp, norms.largest_k);
 }
 
