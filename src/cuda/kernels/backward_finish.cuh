@@ -68,13 +68,11 @@ struct Sums {
     }
     return row_norm && row < valid_rows ? dq_unit(dq_bound(norms, row_norm[row], row_delta[row])) : 0.0f;
   }
-  // Four neighbours, with their rows' units.
-  MICA_DEVICE float4 load(i32 index, const float4& units) const {
+  // Two columns of a row, then two of another one.
+  MICA_DEVICE float4 load(i32 index, float unit, float other_unit) const {
     const float4 sums = *reinterpret_cast<const float4*>(data + index);
     float4 x = sums;
-    if (row_norm || (largest && units.x > 0.0f))
-      x = make_float4(number(sums.x) * units.x, number(sums.y) * units.y, number(sums.z) * units.z,
-                      number(sums.w) * units.w);
+    if (row_norm || (largest && unit > 0.0f)) x = in_units(sums, make_float4(unit, unit, other_unit, other_unit));
     return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : x;
   }
   // The same of a block to which pairs were added: floats, or whole numbers as the halves of one.
@@ -85,6 +83,15 @@ struct Sums {
     const PairOfIntegers own = integers_of_pair(low.x, low.y, offset), other = integers_of_pair(high.x, high.y, offset);
     return make_float4(float(own.first) * unit, float(own.second) * unit, float(other.first) * other_unit,
                        float(other.second) * other_unit);
+  }
+  // As it lies, of a transposed block: several are on their way before it is known what they are.
+  MICA_DEVICE float4 load(i32 index) const {
+    const float4 sums = *reinterpret_cast<const float4*>(data + index);
+    return is_empty ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sums;
+  }
+  MICA_DEVICE float4 in_units(const float4& sums, const float4& units) const {
+    return make_float4(number(sums.x) * units.x, number(sums.y) * units.y, number(sums.z) * units.z,
+                       number(sums.w) * units.w);
   }
   MICA_DEVICE float number(float sum) const { return float(i32(bits_of(sum) - u32(offset))); }
 };
@@ -115,7 +122,7 @@ MICA_DEVICE void store_rows(const SummedRows& to, const Sums& sums, bool by_colu
       const i32 index = by_columns ? backward_dq_index_by_columns(tile_q, row_block, column, lane)
                                    : dq_accumulator_index(dim, row_block, column, lane);
       const float4 quad = in_pairs ? sums.load_pairs(dq_pair_index(dim, row_block, column, lane), unit_low, unit_high)
-                                   : sums.load(index, make_float4(unit_low, unit_low, unit_high, unit_high));
+                                   : sums.load(index, unit_low, unit_high);
       x[i][0] = quad.x * to.scale;
       x[i][1] = quad.y * to.scale;
       x[i][2] = quad.z * to.scale;
@@ -163,12 +170,19 @@ MICA_DEVICE void store_transposed(const SummedRows& to, const Sums& sums, i64 ba
   for (i32 i = worker.thread; i < tile_q * dim / 32; i += worker.threads) {
     const i32 pair = i % 4, column_block = i / 4 % (dim / 16), row_block = i / (dim / 4);
     const i32 first_row = row_block * 8 + pair * 2;
-    const float unit = sums.unit(first_row), next_unit = sums.unit(first_row + 1);
-    const float4 units = make_float4(unit, next_unit, unit, next_unit);
+    float4 quads[8];
+#pragma unroll
+    for (int g = 0; g < 8; ++g)
+      quads[g] = sums.load(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair));
+    if (sums.row_norm) {
+      const float unit = sums.unit(first_row), next_unit = sums.unit(first_row + 1);
+#pragma unroll
+      for (int g = 0; g < 8; ++g) quads[g] = sums.in_units(quads[g], make_float4(unit, next_unit, unit, next_unit));
+    }
     float x[2][2][8];  // row, columns 0 to 7 and 8 to 15
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
-      const float4 quad = sums.load(dq_accumulator_index(tile_q, column_block, row_block, 4 * g + pair), units);
+      const float4 quad = quads[g];
       x[0][0][g] = quad.x * to.scale;
       x[1][0][g] = quad.y * to.scale;
       x[0][1][g] = quad.z * to.scale;
