@@ -503,6 +503,20 @@ void add_aligned_cases(CaseTable& table) {
     for (const int64_t page_size : {16, 24, 48})
       add("_decode_pages_" + std::to_string(page_size),
           {.batch = 3, .heads_q = 8, .len_q = 1, .len_k = 336, .used_k = {300, 17, 0}, .page_size = page_size});
+    // Fewer rows of a key head than a tile has, several of them and none that is a power of two, under a band.
+    for (const int64_t page_size : {0, 1, 16})
+      add("_decode_6_rows_window" + (page_size ? "_pages_" + std::to_string(page_size) : std::string()),
+          {.batch = 3,
+           .heads_q = 4,
+           .heads_k = 2,
+           .len_q = 3,
+           .len_k = 304,
+           .diagonal = MICA_DIAGONAL_BOTTOM_RIGHT,
+           .window_left = 150,
+           .window_right = 0,
+           .sinks_dtype = MICA_FP32,
+           .used_k = {300, 2, 17},
+           .page_size = page_size});
     // More rows of a key head than one tile of the smallest decode kernel.
     add("_decode_24_heads",
         {.batch = 2, .heads_q = 48, .len_q = 1, .len_k = 300, .used_k = {300, 17}, .has_batch_idx = true});

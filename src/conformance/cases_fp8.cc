@@ -154,6 +154,20 @@ void add_cached(CaseTable& table) {
                                        .alignment = 16,
                                        .causal = MICA_CAUSAL_BOTTOM_RIGHT,
                                        .used_k = {300, 131}});
+  for (const int64_t page_size : {0, 16})
+    add(page_size ? "7_rows_window_pages" : "7_rows_window", {.factors = Factors::kHead,
+                                                              .batch = 2,
+                                                              .heads_q = 3,
+                                                              .heads_k = 3,
+                                                              .len_q = 7,
+                                                              .len_k = 304,
+                                                              .dim = 256,
+                                                              .alignment = 16,
+                                                              .causal = MICA_CAUSAL_BOTTOM_RIGHT,
+                                                              .window_left = 150,
+                                                              .sinks_dtype = MICA_FP32,
+                                                              .used_k = {300, 131},
+                                                              .page_size = page_size});
   add("splits", {.factors = Factors::kHead,
                  .batch = 1,
                  .heads_q = 4,

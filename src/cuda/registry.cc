@@ -111,6 +111,7 @@ constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   if (r.keys == MICA_FP8_E4M3)
     traits.also_serves = traits.wants_pages ? kFeatureE4m3Queries : kFeatureE4m3Queries | kFeaturePageFactors;
   if (r.keys == MICA_FP8_E4M3 && r.served != serves::FULL) traits.overhead_tiles = r.tile_k == 16 ? 12 : 8;
+  if (r.tile_q == 8) traits.most_queries = r.tile_q;
   traits.pairs_heads = decode_sm80_pairs_heads(key_bytes(r), r.dim_qk);
   if (traits.pairs_heads && r.blocks == 3) traits.roomy_smem_bytes = hopper_smem_bytes(r.blocks) + 128;
   traits.waits = true;
@@ -478,6 +479,10 @@ bool ask_row(Questions& q, const KernelRow& row, const Problem& p, const Device&
                "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
          q.ask(p.batch_invariant || i64(p.hint_len_q) * p.group >= row.traits.least_queries,
                "%d queries of %d heads share a key head: too few for it", p.hint_len_q, p.group) &&
+         q.ask(!row.traits.most_queries || i64(p.hint_len_q) * p.group <= row.traits.most_queries,
+               "%d queries of %d heads share a key head: too many for it", p.hint_len_q, p.group) &&
+         q.ask(!row.traits.most_queries || !p.batch_invariant,
+               "batch-invariant: more rows would have a tile of another height, and bits must not go by them") &&
          q.ask(has_enough_tiles(row, p, num_sms), "%d keys of %d sequences: too few for its blocks", p.hint_len_k,
                p.batch) &&
          q.ask(is_worth_its_height(row, p, device),

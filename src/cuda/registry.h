@@ -46,6 +46,7 @@ struct KernelTraits {
   bool fixed_order = true;   // can add to dQ in a fixed order
   bool persistent = false;   // forward: a block takes one tile after the other where there are fewer blocks
   i32 least_queries = 0;     // of all query heads of a key head: it is slower with fewer
+  i32 most_queries = 0;      // the same: it reads keys more than once with more; 0: any
   i32 least_keys = 0;        // it is slower with fewer
   bool divides_by_scale = false;
   // Key tiles of all sequences, for each SM: it is slower with fewer; the second where half of its rows are in use.

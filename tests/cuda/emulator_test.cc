@@ -257,6 +257,21 @@ TEST(Emulator, TensorCores) {
     }
 }
 
+// The 16-bit numbers of an 8 x 8 matrix, as a lane holds two of a row, and of the transposed one.
+void transposed(Params p) {
+  const u32 lane = threadIdx.x;
+  const u32 pair = transpose_matrix((2 * lane) | (2 * lane + 1) << 16);
+  p.out[2 * lane] = float(pair & 0xffff);
+  p.out[2 * lane + 1] = float(pair >> 16);
+}
+
+TEST(Emulator, TransposedMatrix) {
+  std::vector<float> out(64);
+  EXPECT_EQ(run_as<transposed>(1, 32, {nullptr, out.data()}), "");
+  for (int row = 0; row < 8; ++row)
+    for (int column = 0; column < 8; ++column) EXPECT_EQ(out[row * 8 + column], float(column * 8 + row));
+}
+
 // Blocks add their number to the end of a list: the order in which they ran.
 void list_blocks(Params p) {
   if (threadIdx.x == 0) p.out[int(p.out[0] += 1.0f)] = float(blockIdx.x);

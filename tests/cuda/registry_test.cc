@@ -232,6 +232,15 @@ TEST(KernelTable, SaysWhyNot) {
       EXPECT_EQ(reason(i, p, 90).find("too few for it"), std::string::npos) << row.name << reason(i, p, 90);
     }
     p = fits;
+    if (row.traits.most_queries) {
+      p.group = row.traits.most_queries + 1;
+      EXPECT_NE(reason(i, p, 90).find("too many for it"), std::string::npos) << row.name << reason(i, p, 90);
+      p.group = row.traits.most_queries;
+      EXPECT_EQ(reason(i, p, 90).find("too many for it"), std::string::npos) << row.name << reason(i, p, 90);
+      p.batch_invariant = 1;
+      EXPECT_NE(reason(i, p, 90).find("tile of another height"), std::string::npos) << row.name << reason(i, p, 90);
+    }
+    p = fits;
     if (row.traits.least_tiles_of_sm) {
       p.batch = 1;
       EXPECT_NE(reason(i, p, 90).find("too few for its blocks"), std::string::npos) << row.name << reason(i, p, 90);

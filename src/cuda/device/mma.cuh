@@ -59,6 +59,13 @@ MICA_DEVICE void pack_a(u32 (&a)[4], const float (&left)[4], const float (&right
   a[3] = pack<Element>(right[2], right[3]);
 }
 
+// A 16 x 8 accumulator becomes a 16 x 8 B operand, in the first two words.
+template <class Element>
+MICA_DEVICE void pack_b(u32 (&b)[4], const float (&c)[4]) {
+  b[0] = transpose_matrix(pack<Element>(c[0], c[1]));
+  b[1] = transpose_matrix(pack<Element>(c[2], c[3]));
+}
+
 // -inf for the columns of one row outside [begin, end), counted from the lane's first column.
 template <int n>
 MICA_DEVICE void hide_outside(float (&row_block)[n][4], int half, i32 begin, i32 end) {

@@ -43,6 +43,13 @@ MICA_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
                : "r"(address));
 }
 
+// 9.7.14.5.17 movmatrix: an 8 x 8 matrix of 16-bit elements, of which lane l has two of row l / 4, transposed.
+MICA_DEVICE u32 transpose_matrix(u32 pair) {
+  u32 x;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(x) : "r"(pair));
+  return x;
+}
+
 // 9.7.13.13 griddepcontrol: where kernels may overlap (steps.h), the earlier one says from when on the next one's
 // blocks may be dealt out, and the next one waits until the earlier one is done and all it wrote is to be seen.
 MICA_DEVICE void griddepcontrol_launch_dependents() {

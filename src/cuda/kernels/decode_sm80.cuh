@@ -5,10 +5,12 @@
 // warps join their partial results through shared memory. Keys and values may be e4m3 beside a Q of 16 bits: both
 // products then are of fp16 where it is faster, which e4m3 becomes by one instruction for two elements. Rows of 64
 // bytes are half of a line of memory: where those of two key heads lie side by side, a block takes both, each with half
-// of its warps. On Hopper the last block of a tile may join the splits (ForwardParams::work_counter is not null).
+// of its warps. Tiles of eight rows are columns of the products (options/packed_columns.cuh). On Hopper the last block
+// of a tile may join the splits (ForwardParams::work_counter is not null).
 #pragma once
 
 #include "kernels/options/block_entries.cuh"
+#include "kernels/options/packed_columns.cuh"
 #include "kernels/options/page_walk.cuh"
 #include "kernels/parts/key_operands.cuh"
 #include "kernels/parts/packed_rows.cuh"
@@ -38,8 +40,11 @@ struct ProductOf<Element, true> {
 template <class Element_, class Key, int dim_qk, int dim_v, int tile_q, int tile_k, int warps, int stages, u32 served>
 struct DecodeSm80 {
   using Element = Element_;
+  // Up to eight rows are columns of the products.
+  static constexpr bool kColumns = tile_q == 8;
   // Factors of queries and keys become part of a scale that each row has, and products may be of fp16.
-  static constexpr bool kScalesRows = KeyOperands<Element, Key>::kIsE4m3 && served != serves::FULL && dim_qk <= 128;
+  static constexpr bool kScalesRows =
+      KeyOperands<Element, Key>::kIsE4m3 && served != serves::FULL && (kColumns || dim_qk <= 128);
   using Product = typename ProductOf<Element, kScalesRows>::Type;
   using Operands = KeyOperands<Product, Key>;
   using KTile = typename Operands::template Tile<dim_qk>;
@@ -53,12 +58,16 @@ struct DecodeSm80 {
       decode_sm80_layout(tile_q, tile_k, dim_qk, dim_v, warps, stages, Operands::kIsE4m3 ? 1 : 2);
   static_assert(kAt.stage_v == tile_k * KTile::kRowBytes);
   static_assert(kAt.stage_factors - kAt.stage_v == tile_k * VTile::kRowBytes);
-  static_assert(tile_q == 16 && (tile_k == 16 || tile_k == 32) && stages >= 2);
+  static_assert((tile_q == 16 || kColumns) && (tile_k == 16 || tile_k == 32) && stages >= 2);
+  static_assert(!kColumns || (served & ~(Operands::kIsE4m3 ? serves::LARGE_PAGES : serves::PAGED)) == 0);
   static_assert(32 % KTile::kChunks == 0 && 32 % VTile::kChunks == 0);
 
-  using Scores = float[tile_k / 8][4];
+  static constexpr int kBlock = kColumns ? 16 : 8;  // keys of a fragment of scores, columns of V of one of sums
+  static constexpr int kQWords = kColumns ? 2 : 4;  // of an operand of 16 columns of Q
+  using Scores = float[tile_k / kBlock][4];
   // Lengths, and entries of the block table by lanes, where there are registers.
-  static constexpr bool kGuesses = kMayBeginEarly && served != serves::FULL && (!Operands::kIsE4m3 || dim_qk <= 128);
+  static constexpr bool kGuesses =
+      kMayBeginEarly && served != serves::FULL && (!Operands::kIsE4m3 || kColumns || dim_qk <= 128);
   static constexpr bool kByLanes = kGuesses && !Operands::kIsE4m3 && dim_qk <= 128;
   static constexpr bool kLargePages = served == serves::LARGE_PAGES;
 
@@ -74,10 +83,10 @@ struct DecodeSm80 {
   PageWalk<tile_k> walk;  // the same where pages hold pieces of tiles
   u32 ring, k_lane, v_lane, factors_lane;
   KeyFactors factors;  // of e4m3
-  u32 q[dim_qk / 16][4];
+  u32 q[dim_qk / 16][kQWords];
   float row_scale[2];  // from products to scores in log2 units
   SoftmaxState<FloatMath> state[2];
-  float out[dim_v / 8][4];
+  float out[dim_v / kBlock][4];
 
   // The warps of a head; whether this one's is the second of two heads; this thread among those of its head.
   MICA_DEVICE i32 warps_of_head() const { return kPairsHeads && p.section_heads == 2 ? warps / 2 : warps; }
@@ -253,31 +262,36 @@ struct DecodeSm80 {
       }
       expand_e4m3<Product>(pairs, four);
       q[step][half] = pairs[0];
-      q[step][half + 2] = pairs[1];
+      q[step][half + kQWords / 2] = pairs[1];
     }
   }
 
-  // Q as the A operands of its products; a query that is not in use becomes zeros.
+  // Q as the operands of its products; a query that is not in use becomes zeros.
   MICA_DEVICE void load_q() {
     // As K's columns stand (key_operands.cuh).
     constexpr i32 kFirst = Operands::kIsE4m3 ? 4 : 2, kSecond = Operands::kIsE4m3 ? 2 : 8;
     const i32 column = threadIdx.x % 4 * kFirst;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const u16* from = rows.q_row(rows.row[half]);
-      const bool used = rows.row[half].query < rows.sequence.len_q;
+    for (int half = 0; half < kQWords / 2; ++half) {
+      const typename Tile::Row row = kColumns ? rows.row_at(threadIdx.x % 32 / 4) : rows.row[half];
+      const u16* from = rows.q_row(row);
+      const bool used = row.query < rows.sequence.len_q;
       row_scale[half] = p.score.scale_log2;
       if (Operands::kIsE4m3 && (p.features & kFeatureE4m3Queries)) {
-        load_q_bytes(half, rows.q_bytes(rows.row[half]), used);
+        load_q_bytes(half, rows.q_bytes(row), used);
         continue;
       }
 #pragma unroll
       for (int step = 0; step < dim_qk / 16; ++step) {
         q[step][half] = used ? load_q_pair(from, step * 16 + column) : 0u;
-        q[step][half + 2] = used ? load_q_pair(from, step * 16 + kSecond + column) : 0u;
+        q[step][half + kQWords / 2] = used ? load_q_pair(from, step * 16 + kSecond + column) : 0u;
       }
       if constexpr (Product::kDtype != Element::kDtype) row_scale[half] *= q_to_fp16(half);
     }
+    if constexpr (kColumns && kScalesRows)
+      rows_to_columns(row_scale, row_scale[0]);
+    else if constexpr (kColumns)
+      row_scale[1] = row_scale[0];
     if constexpr (kScalesRows) scale_rows(rows.has(kFeaturePageFactors) ? 1.0f : factors.k * factors.q);
   }
   // A row of bf16 times the power of two that brings its largest element to between 2^14 and 2^15, so that all that is
@@ -288,7 +302,7 @@ struct DecodeSm80 {
     for (int step = 0; step < dim_qk / 16; ++step)
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
-        const float2 x = unpack<Element>(q[step][half + 2 * pair]);
+        const float2 x = unpack<Element>(q[step][half + kQWords / 2 * pair]);
         largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
       }
     constexpr u32 kBias = 127, kWanted = 14;
@@ -299,7 +313,7 @@ struct DecodeSm80 {
     for (int step = 0; step < dim_qk / 16; ++step)
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
-        u32& word = q[step][half + 2 * pair];
+        u32& word = q[step][half + kQWords / 2 * pair];
         const float2 x = unpack<Element>(word);
         word = pack<Product>(x.x * factor, x.y * factor);
       }
@@ -312,7 +326,7 @@ struct DecodeSm80 {
 #pragma unroll
     for (int step = 0; step < dim_qk / 16; ++step)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) q[step][e] ^= flip;
+      for (int e = 0; e < kQWords; ++e) q[step][e] ^= flip;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float scale = row_scale[half] * fabsf(factor);
@@ -326,10 +340,18 @@ struct DecodeSm80 {
 #pragma unroll
     for (int step = 0; step < dim_qk / 16 / Operands::kSteps; ++step)
 #pragma unroll
-      for (int n = 0; n < tile_k / 16; ++n)
-        Operands::of_k(KTile::step(k_address, step) + n * 16 * KTile::kRowBytes, [&](int half, int s, u32 b0, u32 b1) {
-          mma_m16n8k16<Product>(scores[2 * n + half], q[step * Operands::kSteps + s], b0, b1);
-        });
+      for (int n = 0; n < tile_k / 16; ++n) {
+        const u32 address = KTile::step(k_address, step) + n * 16 * KTile::kRowBytes;
+        if constexpr (kColumns)
+          Operands::of_k_as_rows(address, [&](int s, const u32(&a)[4]) {
+            const auto& b = q[step * Operands::kSteps + s];
+            mma_m16n8k16<Product>(scores[n], a, b[0], b[1]);
+          });
+        else
+          Operands::of_k(address, [&](int half, int s, u32 b0, u32 b1) {
+            mma_m16n8k16<Product>(scores[2 * n + half], q[step * Operands::kSteps + s], b0, b1);
+          });
+      }
     if constexpr (Operands::kIsE4m3) {
       if (rows.has(kFeaturePageFactors))
         KeyFactors::multiply(scores, factors_lane + stage * kAt.stage_bytes, factors.q);
@@ -344,13 +366,23 @@ struct DecodeSm80 {
     const u32 v_address = v_lane + stage * kAt.stage_bytes;
 #pragma unroll
     for (int step = 0; step < tile_k / 16; ++step) {
-      u32 a[4];
-      pack_a<T>(a, probabilities[2 * step], probabilities[2 * step + 1]);
+      u32 own[4];
+      if constexpr (kColumns)
+        pack_b<T>(own, probabilities[step]);
+      else
+        pack_a<T>(own, probabilities[2 * step], probabilities[2 * step + 1]);
 #pragma unroll
-      for (int n = 0; n < dim_v / 16 / Operands::kSteps; ++n)
-        KeyOperands<T, Key>::of_v(
-            VTile::step(v_address, n) + step * 16 * VTile::kRowBytes,
-            [&](int block, u32 b0, u32 b1) { mma_m16n8k16<T>(out[2 * Operands::kSteps * n + block], a, b0, b1); });
+      for (int n = 0; n < dim_v / 16 / Operands::kSteps; ++n) {
+        const u32 address = VTile::step(v_address, n) + step * 16 * VTile::kRowBytes;
+        if constexpr (kColumns)
+          KeyOperands<T, Key>::of_v_as_rows(address, [&](int block, const u32(&a)[4]) {
+            mma_m16n8k16<T>(out[Operands::kSteps * n + block], a, own[0], own[1]);
+          });
+        else
+          KeyOperands<T, Key>::of_v(address, [&](int block, u32 b0, u32 b1) {
+            mma_m16n8k16<T>(out[2 * Operands::kSteps * n + block], own, b0, b1);
+          });
+      }
     }
   }
   MICA_DEVICE void gemm_pv(Scores& probabilities, i32 stage) {
@@ -385,13 +417,19 @@ struct DecodeSm80 {
       load(tile + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1, own.end);
       Scores scores;
       gemm_qk(scores, stage);
-      rows.score(scores, tile * tile_k);
-      if (tile < tiles.full_begin || tile >= tiles.full_end) rows.mask(scores, tile * tile_k);
-      if constexpr (kScalesRows)
-        rows.softmax(scores, state, out, row_scale);
-      else
-        rows.softmax(scores, state, out);
-      rows.drop(scores, tile * tile_k);
+      const bool is_full = tile >= tiles.full_begin && tile < tiles.full_end;
+      if constexpr (kColumns) {
+        if (!is_full) mask_columns(rows, scores, tile * tile_k);
+        softmax_columns(scores, state, out, row_scale);
+      } else {
+        rows.score(scores, tile * tile_k);
+        if (!is_full) rows.mask(scores, tile * tile_k);
+        if constexpr (kScalesRows)
+          rows.softmax(scores, state, out, row_scale);
+        else
+          rows.softmax(scores, state, out);
+        rows.drop(scores, tile * tile_k);
+      }
       if (Operands::kIsE4m3 && rows.has(kFeaturePageFactors))
         KeyFactors::multiply(scores, factors_lane + stage * kAt.stage_bytes + tile_k * 4, factors.v_inverse);
       gemm_pv(scores, stage);
@@ -402,7 +440,10 @@ struct DecodeSm80 {
   MICA_DEVICE i32 first_tile() const { return own.begin + i32(thread_of_head() / 32); }
   // What follows from the tile, before the kernel before this one is done.
   MICA_DEVICE void prepare() {
-    rows.begin_rows(0);
+    if constexpr (kColumns)
+      rows.begin_columns();
+    else
+      rows.begin_rows(0);
     tiles = rows.touched(tile_k);
     own = rows.share_of(tiles);
     if constexpr (kGuesses)
@@ -443,12 +484,15 @@ struct DecodeSm80 {
     zero(out);
     attend();
 
-    Operands::put_in_order(out);
+    if constexpr (!kColumns) Operands::put_in_order(out);
     if constexpr (Operands::kIsE4m3) scale(out, factors.v);
     cp_async_wait<0>();
     __syncthreads();  // the rings are free
     const Parts parts(smem);
-    parts.store(warp, 0, 0, state, out);
+    if constexpr (kColumns)
+      store_columns<Operands::kIsE4m3>(parts, warp, state, out);
+    else
+      parts.store(warp, 0, 0, state, out);
     __syncthreads();
     for (i32 index = thread_of_head(); index < rows.rows * (dim_v / 4); index += 32 * warps_of_head())
       rows.join(parts, index / (dim_v / 4), index % (dim_v / 4) * 4, own_head() * warps_of_head(), warps_of_head());

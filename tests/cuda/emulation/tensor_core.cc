@@ -105,6 +105,18 @@ void perform_stmatrix(void* const (&lanes)[32]) {
       }
 }
 
+struct Transposed {
+  u32 pair, result;
+};
+void perform_movmatrix(void* const (&lanes)[32]) {
+  const auto element = [&](int row, int column) {
+    return u16(static_cast<const Transposed*>(lanes[row * 4 + column / 2])->pair >> (column % 2 * 16));
+  };
+  for (int lane = 0; lane < 32; ++lane)
+    static_cast<Transposed*>(lanes[lane])->result =
+        element(lane % 4 * 2, lane / 4) | u32(element(lane % 4 * 2 + 1, lane / 4)) << 16;
+}
+
 }  // namespace
 
 void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, bool is_bf16) {
@@ -133,6 +145,12 @@ void stmatrix_x4(u32 address, const u32 (&r)[4], bool transposed) {
     together("stmatrix.trans", &own, perform_stmatrix<true>);
   else
     together("stmatrix", &own, perform_stmatrix<false>);
+}
+
+u32 movmatrix_trans(u32 pair) {
+  Transposed own = {pair, 0};
+  together("movmatrix.trans", &own, perform_movmatrix);
+  return own.result;
 }
 
 }  // namespace mica::emulation

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tensor cores, ldmatrix and stmatrix do, for the 32 lanes of a warp at once.
+// What the tensor cores, ldmatrix, stmatrix and movmatrix do, for the 32 lanes of a warp at once.
 #pragma once
 
 #include "core/types.h"
@@ -11,5 +11,6 @@ void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, bool is_bf16
 void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
 void ldmatrix_x4(u32 (&r)[4], u32 address, bool transposed);
 void stmatrix_x4(u32 address, const u32 (&r)[4], bool transposed);
+u32 movmatrix_trans(u32 pair);
 
 }  // namespace mica::emulation

@@ -39,6 +39,22 @@ struct KeyOperands {
     use(0, b[0], b[1]);
     use(1, b[2], b[3]);
   }
+  // The same as A operands of products whose rows are keys, and columns of V. use(step, a): 16 keys, 16 columns.
+  template <class Use>
+  static MICA_DEVICE void of_k_as_rows(u32 address, Use use) {
+    u32 b[4];
+    ldmatrix_x4(b, address);
+    const u32 a[4] = {b[0], b[2], b[1], b[3]};
+    use(0, a);
+  }
+  // use(block, a): 16 columns, 16 keys.
+  template <class Use>
+  static MICA_DEVICE void of_v_as_rows(u32 address, Use use) {
+    u32 b[4];
+    ldmatrix_x4_trans(b, address);
+    const u32 a[4] = {b[0], b[2], b[1], b[3]};
+    use(0, a);
+  }
   template <int n>
   static MICA_DEVICE void put_in_order(float (&)[n][4]) {}
 };
@@ -79,6 +95,34 @@ struct KeyOperands<Element, E4m3> {
       expand_e4m3<Element>(second, byte_perm(r[2 * chunk + 1], 0, 0x3120));
       use(2 * chunk, first[0], second[0]);
       use(2 * chunk + 1, first[1], second[1]);
+    }
+  }
+
+  // As above, but row g of a block of V has column 2 g, row g + 8 the next.
+  template <class Use>
+  static MICA_DEVICE void of_k_as_rows(u32 address, Use use) {
+    u32 r[4];
+    ldmatrix_x4(r, address);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      u32 upper[2], lower[2];
+      expand_e4m3<Element>(upper, r[step]);
+      expand_e4m3<Element>(lower, r[2 + step]);
+      const u32 a[4] = {upper[0], lower[0], upper[1], lower[1]};
+      use(step, a);
+    }
+  }
+  template <class Use>
+  static MICA_DEVICE void of_v_as_rows(u32 address, Use use) {
+    u32 r[4];
+    ldmatrix_x4_trans(r, address);
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      u32 first[2], second[2];
+      expand_e4m3<Element>(first, byte_perm(r[2 * block], 0, 0x3120));
+      expand_e4m3<Element>(second, byte_perm(r[2 * block + 1], 0, 0x3120));
+      const u32 a[4] = {first[0], first[1], second[0], second[1]};
+      use(block, a);
     }
   }
 

@@ -135,6 +135,11 @@ struct PackedRows {
     const i32 last = min_of(r, rows - 1);
     return Row{query_begin + last / heads, head_begin + last % heads};
   }
+  // The lane's rows as columns (options/packed_columns.cuh).
+  MICA_DEVICE void begin_columns() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) keys[i] = keys_of_row(band, row_at(threadIdx.x % 4 * 2 + i).query);
+  }
   MICA_DEVICE void begin_rows(i32 first) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -276,6 +281,7 @@ struct PackedRows {
   // A partial result in shared memory: O (tile_q, stride), then maximum and sum of each row, for each of `parts`.
   template <int parts, int tile_q, int stride>
   struct Parts {
+    static constexpr int kRows = tile_q, kStride = stride;
     float* out;
     float* states;
     MICA_DEVICE explicit Parts(u8* smem) : out(reinterpret_cast<float*>(smem)), states(out + parts * tile_q * stride) {}

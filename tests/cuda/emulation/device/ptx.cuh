@@ -28,6 +28,7 @@ void cp_async_wait() {
 
 inline void ldmatrix_x4(u32 (&r)[4], u32 address) { emulation::ldmatrix_x4(r, address, false); }
 inline void ldmatrix_x4_trans(u32 (&r)[4], u32 address) { emulation::ldmatrix_x4(r, address, true); }
+inline u32 transpose_matrix(u32 pair) { return emulation::movmatrix_trans(pair); }
 
 inline void reduce_add_4(float* address, const float (&x)[4]) {
   for (int e = 0; e < 4; ++e) address[e] += x[e];
