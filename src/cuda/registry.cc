@@ -110,7 +110,8 @@ constexpr KernelTraits traits_of_decode_sm80(const KernelRow& r) {
   traits.wants_pages = r.served == serves::LARGE_PAGES;
   if (r.keys == MICA_FP8_E4M3)
     traits.also_serves = traits.wants_pages ? kFeatureE4m3Queries : kFeatureE4m3Queries | kFeaturePageFactors;
-  if (r.keys == MICA_FP8_E4M3 && r.served != serves::FULL) traits.overhead_tiles = r.tile_k == 16 ? 12 : 8;
+  const bool counts_rounds = (r.keys == MICA_FP8_E4M3 && r.served != serves::FULL) || r.blocks == 1;
+  if (counts_rounds) traits.overhead_tiles = r.tile_k == 16 ? 12 : 8;
   if (r.tile_q == 8) traits.most_queries = r.tile_q;
   traits.pairs_heads = decode_sm80_pairs_heads(key_bytes(r), r.dim_qk);
   if (traits.pairs_heads && r.blocks == 3) traits.roomy_smem_bytes = hopper_smem_bytes(r.blocks) + 128;
