@@ -92,77 +92,91 @@ bool takes_parts_apart(const KernelRow& row, const Problem& p) {
   return p.deterministic && backward_takes_parts_apart(row.dim_qk);
 }
 
-// By the heads of a group.
-static BackwardShare share_groups(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
-  BackwardShare share = share_by_waves(row, p, device, key_blocks);
-  if (row.dim_qk > 128 || !can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0) return share;
-  // Equal parts, as few as keep the SMs busy: each adds to dK and dV. A fixed order gains by more, but not where their
-  // sums would be as large as dQ's.
-  const bool has_sums = share.head_parts > 1 || p.group >= 4;
-  const i32 fewest_heads = p.deterministic && has_sums ? 1 : share.part_heads;
-  const i64 sms = device.num_sms, tiles_q = mean_tiles(row, p).q, head_bytes = p.max_len_q * bytes_of_query_row(row, p);
-  const i64 many = p.hint_len_k <= kShortKeys ? 11 : 14;  // quarters of a wave: a part costs short sequences more
-  if (fewest_heads == 1) share = {1, p.group, 1};
-  i64 least = 0;
-  for (i32 heads = p.group; heads >= fewest_heads; --heads) {
-    if (p.group % heads != 0) continue;
-    const i32 parts = p.group / heads;
-    const i64 items = key_blocks * parts;
-    if (is_causal(p)) {
-      // Two full waves are even, where the second one's long key tiles follow short ones, and so are many. A block's
-      // heads follow one another: L2 should keep all of them, since blocks of different lengths are at different ones.
-      const bool is_even = (items * 10 >= sms * 19 && items <= sms * 2) || items * 4 >= sms * many;
-      if (is_even && heads * head_bytes <= device.l2_bytes / 5 * 2) return {heads, parts, 1};
-      continue;
-    }
-    const i64 steps = ceil_div(items, sms) * (heads * tiles_q + (parts > 1 ? kStepsOfSharedTile : kStepsOfTile));
-    if (least > 0 && steps >= least) continue;
-    least = steps;
-    share = {heads, parts, 1};
+// Key tiles of all heads of a key head: how many, of how many query tiles a head, and steps of all of them.
+struct KeyTiles {
+  i64 blocks, tiles_q, steps;
+};
+static KeyTiles key_tiles_of(const KernelRow& row, const Problem& p, i64 key_blocks) {
+  const TileCounts tiles = mean_tiles(row, p);
+  i64 of_head = tiles.q * tiles.k;
+  if (is_causal(p) && (is_packed_q(p) || is_packed_k(p))) {
+    of_head = tiles.k * (tiles.q + 1) / 2;
+  } else if (is_causal(p)) {
+    const i64 shift = i64(p.bottom_right ? p.max_len_k - p.max_len_q : 0) + p.shift + p.window_right;
+    of_head = 0;
+    for (i64 tile = 0; tile < tiles.k; ++tile)
+      of_head += max_of<i64>(tiles.q - max_of<i64>(tile * row.tile_k - shift, 0) / row.tile_q, 0);
   }
-  return share;
+  return {key_blocks, tiles.q, key_blocks * p.group * of_head / max_of<i64>(tiles.k, 1)};
 }
 
-// How long key tiles take if `parts` blocks have a part of the queries of each, in sixteenths of a step.
-static i64 sixteenths_of_parts(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks,
-                               const BackwardShare& share, i32 parts) {
-  constexpr i64 kBytesOfUnit = 1 << 18;
-  const bool has_sums = share.head_parts > 1, is_shared = has_sums || parts > 1;
-  const i64 sms = device.num_sms, items = key_blocks * share.head_parts,
-            beside = is_shared ? kStepsOfSharedTile : kStepsOfTile;
-  const i64 longest = i64(share.part_heads) * ceil_div(p.max_len_q, row.tile_q), each = ceil_div<i64>(longest, parts);
+// How long they take if each block has `share` of one, in sixteenths of a step.
+static i64 sixteenths_of_share(const KernelRow& row, const Problem& p, const Device& device, const KeyTiles& tiles,
+                               const BackwardShare& share) {
+  constexpr i64 kBytesOfUnit = 1 << 18, kStepsOfTelling = 2;
+  const i64 parts = share.parts(), sms = device.num_sms, items = tiles.blocks * parts;
+  const i64 beside = parts > 1 ? kStepsOfSharedTile : kStepsOfTile;
+  const i64 longest = share.part_heads * ceil_div<i64>(tiles.tiles_q, share.query_parts) + beside;
   // Without a mask by waves. Under a causal one the longest come first: until the longest is done, or all are, where an
   // eighth of a long one is left at the end.
-  i64 time = kUnit * ceil_div(items * parts, sms) * (each + beside);
-  if (is_causal(p)) {
-    const i64 steps = items * (longest + share.part_heads) / 2;
-    time = max_of(kUnit * (each + beside), kUnit * (items * parts * beside + steps) / sms + kUnit / 8 * each);
-  }
-  // Sums of dK and dV are set to zero before, added to, and read once more.
-  const i64 sum_bytes = key_blocks * row.tile_k * i64(row.dim_qk + row.dim_v) * i64(sizeof(float));
-  return time + (is_shared && !has_sums ? kUnit + sum_bytes / kBytesOfUnit : 0);
+  i64 time = kUnit * ceil_div(items, sms) * longest;
+  if (is_causal(p))
+    time = max_of(kUnit * longest, kUnit * (items * beside + tiles.steps) / sms + kUnit / 8 * (longest - beside));
+  // Sums of dK and dV are set to zero before, added to, and read once more; of whole numbers blocks tell one another
+  // the units.
+  const i64 sum_bytes = tiles.blocks * row.tile_k * i64(row.dim_qk + row.dim_v) * i64(sizeof(float));
+  const bool tells = (row.variant & kIntegersVariant) && row.course != Course::ORDERED && !p.deterministic;
+  if (parts > 1) time += kUnit + sum_bytes / kBytesOfUnit;
+  if (parts > kEitherOrder && tells) time += kUnit * kStepsOfTelling;
+  return time;
 }
 
-BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks) {
-  constexpr i32 kMostParts = 8;
-  BackwardShare share = share_groups(row, p, device, key_blocks);
+// By how much a share has to be faster, as it was counted, to be as fast as one of a head and all of its queries: parts
+// of the queries by a twentieth. Under a mask, where the steps of blocks differ more than was counted, by a sixteenth,
+// and so have several heads a block.
+static i64 uncounted(const Problem& p, const BackwardShare& share, i64 time) {
+  if (!is_causal(p)) return share.query_parts > 1 ? time / 20 : 0;
+  return time / 16 * ((share.query_parts > 1) + (share.part_heads > 1));
+}
+
+BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks,
+                              i32 most_query_parts) {
+  constexpr i32 kWideHeads = 129;
+  const BackwardShare by_waves = share_by_waves(row, p, device, key_blocks);
+  if (!can_share_keys(row, p) || p.max_len_q == 0 || key_blocks == 0) return by_waves;
   // Parts of the queries would add in any order. Of lengths that differ, or in a window, key tiles have other numbers
   // of steps.
   const bool is_even = !is_packed_q(p) && (is_causal(p) ? p.max_len_q == p.max_len_k : !is_banded(p));
-  if (!can_share_keys(row, p) || p.deterministic || !is_even || key_blocks == 0) return share;
-  const i32 most = min_of(kMostParts, ceil_div(p.max_len_q, row.tile_q));
-  i64 least = sixteenths_of_parts(row, p, device, key_blocks, share, 1);
-  for (i32 parts = 2; parts <= most; ++parts) {
-    const i64 time = sixteenths_of_parts(row, p, device, key_blocks, share, parts);
-    if (20 * time >= 19 * least) continue;
-    least = time;
-    share.query_parts = parts;
+  const i32 most_parts = p.deterministic || !is_even ? 1 : min_of(most_query_parts, ceil_div(p.max_len_q, row.tile_q));
+  // Equal parts of a group: each adds to dK and dV. In turn they gain by more of them, but not where their sums would
+  // be as large as dQ's.
+  const bool is_wide = row.dim_qk >= kWideHeads, has_sums = by_waves.head_parts > 1 || p.group >= 4;
+  const i32 fewest_heads = !is_wide && p.deterministic && has_sums ? 1 : by_waves.part_heads;
+  const i32 most_heads = is_wide ? by_waves.part_heads : p.group;
+  // Under a mask a block's heads follow one another, and blocks of different lengths are at different ones: L2 should
+  // keep all of them.
+  const i64 head_bytes = p.max_len_q * bytes_of_query_row(row, p), in_l2 = device.l2_bytes / 5 * 2;
+  const KeyTiles tiles = key_tiles_of(row, p, key_blocks);
+  BackwardShare share = by_waves;
+  i64 least = 0;
+  for (i32 heads = most_heads; heads >= fewest_heads; --heads) {
+    if (p.group % heads != 0 && heads != by_waves.part_heads) continue;
+    if (is_causal(p) && heads > fewest_heads && heads * head_bytes > in_l2) continue;
+    for (i32 parts = 1; parts <= most_parts; ++parts) {
+      const BackwardShare other = {heads, ceil_div(p.group, heads), parts};
+      const i64 counted = sixteenths_of_share(row, p, device, tiles, other);
+      const i64 time = counted + uncounted(p, other, counted);
+      if (least > 0 && time >= least) continue;
+      least = time;
+      share = other;
+    }
   }
   return share;
 }
 
 bool suits_integers(const KernelRow& row, const Problem& p, const Device& device) {
   constexpr i64 kMostWaves = 4;
+  constexpr i32 kNarrow = 64;
   if (is_packed_k(p)) return false;
   const i64 key_blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, row.tile_k);
   if (row.course == Course::ORDERED) {
@@ -176,17 +190,19 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
     return false;
   const Problem free = without_order(row, p);
   const BackwardShare share = share_key_tiles(row, free, device, key_blocks);
+  const BackwardShare in_turn = share_key_tiles(row, p, device, key_blocks);
   const i64 parts = share.parts();
-  // Turns are as fast as the free order where parts of the queries gain it little. Two parts have a tenth to gain, what
-  // whole numbers cost; more wait for one another as well.
-  const auto time_of = [&](i32 query_parts) {
-    return sixteenths_of_parts(row, free, device, key_blocks, share, query_parts);
-  };
-  const i64 tenths = parts > kEitherOrder ? 12 : 11;
-  if (share.head_parts == 1 && tenths * time_of(share.query_parts) > 10 * time_of(1)) return false;
   // They tell one another what they have, and so have to run at once.
   const i64 most_waves = row.course == Course::ONE_TILE && parts > kEitherOrder ? 1 : kMostWaves;
-  return parts > 1 && 2 * parts <= device.num_sms && key_blocks * parts <= most_waves * device.num_sms;
+  if (parts == 1 || 2 * parts > device.num_sms || key_blocks * parts > most_waves * device.num_sms) return false;
+  // Blocks that share a key tile wait long for their turns with it, but for narrow heads under a mask, whose key tiles
+  // end one after the other. Other turns are as fast as the free order where its shares gain little: two parts have a
+  // tenth to gain, what whole numbers cost; more wait for one another as well.
+  const KeyTiles tiles = key_tiles_of(row, p, key_blocks);
+  const i64 tenths = parts > kEitherOrder ? 12 : 11;
+  return (in_turn.parts() > 1 && !(row.dim_qk <= kNarrow && is_causal(p))) ||
+         tenths * sixteenths_of_share(row, free, device, tiles, share) <=
+             10 * sixteenths_of_share(row, p, device, tiles, in_turn);
 }
 
 BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {
@@ -271,7 +287,7 @@ i32 round_tiles(const KernelRow& row, const Problem& p, const Device& device) {
   const i64 heads = i64(p.batch) * p.heads_k, sms = device.num_sms;
   const i64 tiles_q = ceil_div(p.max_len_q, row.tile_q), tiles_k = ceil_div(p.max_len_k, row.tile_k);
   if (heads * tiles_q * tiles_k == 0) return 0;
-  const BackwardShare share = share_groups(row, p, device, heads * tiles_k);
+  const BackwardShare share = share_key_tiles(row, p, device, heads * tiles_k);
   // Blocks that share a key tile wait for their turns with its sums, and for the last steps of those that go round.
   if (share.parts() > 1) return 0;
   const i64 steps = share.part_heads * tiles_q, of_tile = kUnit * (steps + kStepsOfTile);

@@ -6,6 +6,8 @@
 
 namespace mica {
 
+constexpr i32 kMostQueryParts = 8;  // of a key tile
+
 struct BackwardShare {
   i32 part_heads;   // query heads of a group that a block takes
   i32 head_parts;   // how many blocks that makes of a group
@@ -22,8 +24,10 @@ bool suits_integers(const KernelRow& row, const Problem& problem, const Device& 
 // What then decides who takes what: the problem without its order.
 Problem without_order(const KernelRow& row, const Problem& problem);
 
-// Of a kernel whose blocks take single key tiles; there are key_blocks of them.
-BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, const Device& device, i64 key_blocks);
+// Of a kernel whose blocks take single key tiles; there are key_blocks of them. Heads of a group and queries are shared
+// out together.
+BackwardShare share_key_tiles(const KernelRow& row, const Problem& problem, const Device& device, i64 key_blocks,
+                              i32 most_query_parts = kMostQueryParts);
 
 // Whether parts of a key tile are not taken together: all key tiles with the first part come before those with the
 // second (BackwardMapsParams::by_parts then divides by the number of key tiles).

@@ -801,7 +801,7 @@ TEST_F(PlanTest, TwoBlocksAddToAKeyTileInEitherOrder) {
     int64_t heads, heads_k, rows, dim;
     bool causal, tells, turns;
     const char* kernel;
-  } cases[] = {{8, 4, 5260, 64, true, false, false, "_d64_whole"},
+  } cases[] = {{8, 4, 5260, 96, true, false, false, "_d96_whole"},
                {2, 1, 5260, 128, false, false, false, "_d128_whole_q80"},
                {4, 1, 1100, 128, false, true, false, "_d128_whole_q80"},
                {4, 2, 700, 128, false, true, false, "_d128_whole_round"},

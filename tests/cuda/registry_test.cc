@@ -465,6 +465,106 @@ TEST(BackwardShare, FewKeyTilesAreSharedByTheirQueries) {
     }
 }
 
+// Heads of a group and queries are shared out together, on an H200: as blocks fill its SMs most evenly. Under a causal
+// mask several heads a block, or parts of their queries, have to gain more. In turn there are heads alone.
+TEST(BackwardShare, HeadsAndQueriesAreSharedTogether) {
+  struct {
+    const char* row;
+    i32 batch, rows, heads_q, heads_k;
+    bool causal;
+    BackwardShare any_order, in_turn;
+  } const cases[] = {{"backward_tma_sm90_bf16_d128_q80", 1, 1500, 6, 2, false, {3, 1, 5}, {1, 3, 1}},
+                     {"backward_tma_sm90_bf16_d128_whole_q80", 1, 1500, 6, 2, false, {3, 1, 5}, {1, 3, 1}},
+                     {"backward_tma_sm90_bf16_d128_q80", 1, 5260, 2, 1, false, {2, 1, 3}, {1, 2, 1}},
+                     {"backward_tma_sm90_bf16_d128_whole_q80", 1, 5260, 2, 1, false, {2, 1, 3}, {1, 2, 1}},
+                     {"backward_tma_sm90_bf16_d128_q80", 1, 1771, 4, 4, false, {1, 1, 2}, {1, 1, 1}},
+                     {"backward_tma_sm90_bf16_d64_round", 1, 2337, 4, 1, false, {2, 2, 3}, {1, 4, 1}},
+                     {"backward_tma_sm90_bf16_d96_q64", 4, 713, 6, 2, false, {3, 1, 2}, {1, 3, 1}},
+                     {"backward_tma_sm90_bf16_d128_q80", 1, 3224, 32, 4, false, {8, 1, 6}, {1, 8, 1}},
+                     {"backward_tma_sm90_bf16_d64", 1, 3334, 4, 1, true, {1, 4, 2}, {1, 4, 1}},
+                     {"backward_tma_sm90_bf16_d64", 1, 3120, 16, 4, true, {1, 4, 1}, {1, 4, 1}},
+                     {"backward_tma_sm90_bf16_d64", 3, 817, 6, 1, true, {1, 6, 1}, {1, 6, 1}},
+                     {"backward_tma_sm90_bf16_d64", 4, 1161, 8, 4, true, {2, 1, 1}, {2, 1, 1}},
+                     {"backward_tma_sm90_bf16_d96_q64", 1, 1569, 12, 2, true, {3, 2, 4}, {1, 6, 1}},
+                     {"backward_tma_sm90_bf16_d96_q64", 4, 1733, 16, 4, true, {4, 1, 1}, {4, 1, 1}},
+                     {"backward_tma_sm90_bf16_d128_q64", 3, 1173, 16, 2, true, {2, 4, 1}, {2, 4, 1}},
+                     {"backward_tma_sm90_bf16_d128_q64", 1, 1025, 16, 4, true, {1, 4, 1}, {1, 4, 1}}};
+  Device device = device_of(90);
+  device.num_sms = 132;
+  int found = 0;
+  for (const auto& c : cases)
+    for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+      const KernelRow& row = kernel_table().rows[i];
+      if (row_name(i) != c.row) continue;
+      ++found;
+      Problem p = problem_of(row);
+      p.batch = c.batch;
+      p.heads_q = c.heads_q;
+      p.heads_k = c.heads_k;
+      p.group = c.heads_q / c.heads_k;
+      p.max_len_q = p.hint_len_q = p.max_len_k = p.hint_len_k = c.rows;
+      if (c.causal) p.window_right = 0;
+      const i64 key_blocks = i64(c.batch) * c.heads_k * ceil_div(c.rows, row.tile_k);
+      const auto expect = [&](const BackwardShare& want) {
+        const BackwardShare share = share_key_tiles(row, p, device, key_blocks);
+        EXPECT_TRUE(share.part_heads == want.part_heads && share.head_parts == want.head_parts &&
+                    share.query_parts == want.query_parts)
+            << c.row << ", " << c.batch << " x " << c.rows << " rows of " << c.heads_q << ":" << c.heads_k << ": "
+            << share.part_heads << " " << share.head_parts << " " << share.query_parts;
+      };
+      p.deterministic = false;
+      expect(c.any_order);
+      p.deterministic = true;
+      expect(c.in_turn);
+      p.batch_invariant = true;
+      expect({p.group, 1, 1});
+      p.batch_invariant = false;
+      p.deterministic = false;
+      p.vectors = MICA_CACHE_LEFTPAD;
+      expect({p.group, 1, 1});
+      p.vectors = 0;
+      EXPECT_EQ(share_key_tiles(row, p, device, key_blocks, 1).query_parts, 1) << c.row;
+    }
+  EXPECT_EQ(found, int(std::size(cases)));
+}
+
+// In whole numbers where blocks would wait long for their turns with a key tile, or parts of the queries gain more than
+// those cost. Narrow heads under a mask wait little; tiles of 80 queries whose blocks tell one another run at once.
+TEST(BackwardShare, WholeNumbersAreForWhatWouldWait) {
+  struct {
+    const char* row;
+    i32 batch, rows, heads_q, heads_k;
+    bool causal, suits;
+  } const cases[] = {{"backward_tma_sm90_bf16_d128_whole_q80", 1, 5260, 2, 1, false, true},
+                     {"backward_tma_sm90_bf16_d128_whole_q80", 8, 1245, 4, 1, false, false},
+                     {"backward_tma_sm90_bf16_d128_whole_round", 8, 1245, 4, 1, false, true},
+                     {"backward_tma_sm90_bf16_d64_whole_round", 1, 2260, 16, 2, false, true},
+                     {"backward_tma_sm90_bf16_d64_whole_round", 3, 2100, 4, 2, false, false},
+                     {"backward_tma_sm90_bf16_d128_whole_q80", 1, 3224, 32, 4, false, false},
+                     {"backward_tma_sm90_bf16_d64_whole", 1, 3334, 4, 1, true, true},
+                     {"backward_tma_sm90_bf16_d64_whole", 1, 3120, 16, 4, true, false},
+                     {"backward_tma_sm90_bf16_d64_whole", 4, 1161, 8, 4, true, false},
+                     {"backward_tma_sm90_bf16_d96_whole", 2, 1593, 16, 4, true, true},
+                     {"backward_tma_sm90_bf16_d128_whole", 1, 1803, 16, 4, true, true}};
+  Device device = device_of(90);
+  device.num_sms = 132;
+  for (const auto& c : cases)
+    for (i32 i = 0; i < kernel_table().num_rows; ++i) {
+      const KernelRow& row = kernel_table().rows[i];
+      if (row_name(i) != c.row) continue;
+      Problem p = problem_of(row);
+      p.deterministic = true;
+      p.batch = c.batch;
+      p.heads_q = c.heads_q;
+      p.heads_k = c.heads_k;
+      p.group = c.heads_q / c.heads_k;
+      p.max_len_q = p.hint_len_q = p.max_len_k = p.hint_len_k = c.rows;
+      if (c.causal) p.window_right = 0;
+      EXPECT_EQ(suits_integers(row, p, device), c.suits)
+          << c.row << ", " << c.batch << " x " << c.rows << " rows of " << c.heads_q << ":" << c.heads_k;
+    }
+}
+
 // Heads as rows, over keys that come from memory, on an H200: a tile of 128 rows for each of ten key heads is cut into
 // as many ranges as SMs have room for, of 16 tiles or more; more tiles than SMs are not cut, since their parts are
 // joined for longer than the last round is idle.

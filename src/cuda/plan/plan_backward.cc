@@ -58,10 +58,10 @@ mica_status plan_backward(Plan& plan, const KernelChoice& choice, i32 index) {
   const bool whole_heads = row.course == Course::HEADS;
   const bool integers = plan.pieces == MICA_PIECES_NONE && key_blocks > 0 && sums_integers(row, p);
   const Problem shared = integers ? without_order(row, p) : p;
-  BackwardShare share =
-      whole_heads ? share_heads(row, p, choice.device) : share_key_tiles(row, shared, choice.device, key_blocks);
   // Pieces beside one another keep nothing but dQ's sums.
-  if (!whole_heads && plan.pieces != MICA_PIECES_NONE) share.query_parts = 1;
+  const i32 most_query_parts = plan.pieces == MICA_PIECES_NONE ? kMostQueryParts : 1;
+  const BackwardShare share = whole_heads ? share_heads(row, p, choice.device)
+                                          : share_key_tiles(row, shared, choice.device, key_blocks, most_query_parts);
   const i32 parts = share.parts();
   if (!whole_heads) {
     params.section_heads = section_heads(row, shared, choice.device, parts);
