@@ -129,6 +129,21 @@ void add_aligned_cases(CaseTable& table) {
            .len_k = 450,
            .causal = causal ? MICA_CAUSAL_BOTTOM_RIGHT : MICA_CAUSAL_NONE,
            .deterministic = 1});
+    // Key tiles of one head, whose blocks take several heads of the group and a part of their queries each.
+    for (const bool causal : {false, true})
+      for (const bool deterministic : {false, true}) {
+        if (dim > 128) continue;
+        const std::string mask = causal ? "_causal" : "", order = deterministic ? "_deterministic" : "";
+        add("_shared_heads" + mask + order, {.batch = 1,
+                                             .heads_q = !causal         ? 6
+                                                        : deterministic ? 2
+                                                                        : 4,
+                                             .heads_k = 1,
+                                             .len_q = 600,
+                                             .len_k = 600,
+                                             .causal = causal ? MICA_CAUSAL_BOTTOM_RIGHT : MICA_CAUSAL_NONE,
+                                             .deterministic = deterministic});
+      }
     // One of two sequences has no keys, and nobody knows how large they are.
     add("_shared_used_deterministic",
         {.batch = 2, .heads_q = 6, .heads_k = 2, .len_q = 130, .len_k = 330, .used_k = {330, 0}, .deterministic = 1});

@@ -131,12 +131,14 @@ static i64 sixteenths_of_share(const KernelRow& row, const Problem& p, const Dev
   return time;
 }
 
-// By how much a share has to be faster, as it was counted, to be as fast as one of a head and all of its queries: parts
-// of the queries by a twentieth. Under a mask, where the steps of blocks differ more than was counted, by a sixteenth,
-// and so have several heads a block.
-static i64 uncounted(const Problem& p, const BackwardShare& share, i64 time) {
+// What else a share has to gain, as it was counted. Parts of the queries a twentieth; under a mask, where the steps of
+// blocks differ more than was counted, a sixteenth, and parts of several heads' queries an eighth. Several heads a
+// block leave a sixteenth of a long one more at the end there.
+static i64 uncounted_sixteenths(const Problem& p, const KeyTiles& tiles, const BackwardShare& share, i64 time) {
+  const bool has_heads = share.part_heads > 1;
   if (!is_causal(p)) return share.query_parts > 1 ? time / 20 : 0;
-  return time / 16 * ((share.query_parts > 1) + (share.part_heads > 1));
+  if (share.query_parts > 1) return time / (has_heads ? 8 : 16);
+  return has_heads ? kUnit / 16 * share.part_heads * tiles.tiles_q : 0;
 }
 
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks,
@@ -165,7 +167,7 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
     for (i32 parts = 1; parts <= most_parts; ++parts) {
       const BackwardShare other = {heads, ceil_div(p.group, heads), parts};
       const i64 counted = sixteenths_of_share(row, p, device, tiles, other);
-      const i64 time = counted + uncounted(p, other, counted);
+      const i64 time = counted + uncounted_sixteenths(p, tiles, other, counted);
       if (least > 0 && time >= least) continue;
       least = time;
       share = other;
