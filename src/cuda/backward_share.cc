@@ -110,35 +110,43 @@ static KeyTiles key_tiles_of(const KernelRow& row, const Problem& p, i64 key_blo
   return {key_blocks, tiles.q, key_blocks * p.group * of_head / max_of<i64>(tiles.k, 1)};
 }
 
+// Whether blocks that share key tiles add to them in whole numbers (`p` is without its order), and how many waves of
+// them there are at most.
+static bool adds_integers(const KernelRow& row, const Problem& p) {
+  return (row.variant & kIntegersVariant) && row.course != Course::ORDERED && !p.deterministic;
+}
+constexpr i64 kMostWavesOfWhole = 4;
+
 // How long they take if each block has `share` of one, in sixteenths of a step.
 static i64 sixteenths_of_share(const KernelRow& row, const Problem& p, const Device& device, const KeyTiles& tiles,
                                const BackwardShare& share) {
   constexpr i64 kBytesOfUnit = 1 << 18, kStepsOfTelling = 2;
   const i64 parts = share.parts(), sms = device.num_sms, items = tiles.blocks * parts;
   const i64 beside = parts > 1 ? kStepsOfSharedTile : kStepsOfTile;
-  const i64 longest = share.part_heads * ceil_div<i64>(tiles.tiles_q, share.query_parts) + beside;
+  const i64 longest = share.part_heads * ceil_div<i64>(tiles.tiles_q, share.query_parts);
   // Without a mask by waves. Under a causal one the longest come first: until the longest is done, or all are, where an
-  // eighth of a long one is left at the end.
-  i64 time = kUnit * ceil_div(items, sms) * longest;
-  if (is_causal(p))
-    time = max_of(kUnit * longest, kUnit * (items * beside + tiles.steps) / sms + kUnit / 8 * (longest - beside));
+  // eighth of a long one is left at the end. Of blocks of several heads, which are long, a sixteenth more is left, but
+  // for two full waves, where the second one's long key tiles follow short ones, and for many.
+  i64 time = kUnit * ceil_div(items, sms) * (longest + beside);
+  if (is_causal(p)) {
+    const bool is_even = (items * 10 >= sms * 19 && items <= sms * 2) || items * 2 >= sms * 7;
+    const bool has_whole_heads = share.part_heads > 1 && share.query_parts == 1;
+    time = max_of(kUnit * (longest + beside), kUnit * (items * beside + tiles.steps) / sms + kUnit / 8 * longest);
+    if (has_whole_heads && !is_even) time += kUnit / 16 * longest;
+  }
   // Sums of dK and dV are set to zero before, added to, and read once more; of whole numbers blocks tell one another
   // the units.
   const i64 sum_bytes = tiles.blocks * row.tile_k * i64(row.dim_qk + row.dim_v) * i64(sizeof(float));
-  const bool tells = (row.variant & kIntegersVariant) && row.course != Course::ORDERED && !p.deterministic;
   if (parts > 1) time += kUnit + sum_bytes / kBytesOfUnit;
-  if (parts > kEitherOrder && tells) time += kUnit * kStepsOfTelling;
+  if (parts > kEitherOrder && adds_integers(row, p)) time += kUnit * kStepsOfTelling;
   return time;
 }
 
-// What else a share has to gain, as it was counted. Parts of the queries a twentieth; under a mask, where the steps of
-// blocks differ more than was counted, a sixteenth, and parts of several heads' queries an eighth. Several heads a
-// block leave a sixteenth of a long one more at the end there.
-static i64 uncounted_sixteenths(const Problem& p, const KeyTiles& tiles, const BackwardShare& share, i64 time) {
-  const bool has_heads = share.part_heads > 1;
-  if (!is_causal(p)) return share.query_parts > 1 ? time / 20 : 0;
-  if (share.query_parts > 1) return time / (has_heads ? 8 : 16);
-  return has_heads ? kUnit / 16 * share.part_heads * tiles.tiles_q : 0;
+// What parts of the queries have to gain beyond what was counted: a twentieth; under a mask, where the steps of such
+// blocks differ more than that, a sixteenth, or with several heads each an eighth.
+static i64 least_gain(const Problem& p, const BackwardShare& share, i64 time) {
+  if (share.query_parts == 1) return 0;
+  return time / (!is_causal(p) ? 20 : share.part_heads == 1 ? 16 : 8);
 }
 
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks,
@@ -166,8 +174,9 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
     if (is_causal(p) && heads > fewest_heads && heads * head_bytes > in_l2) continue;
     for (i32 parts = 1; parts <= most_parts; ++parts) {
       const BackwardShare other = {heads, ceil_div(p.group, heads), parts};
+      if (adds_integers(row, p) && key_blocks * other.parts() > kMostWavesOfWhole * device.num_sms) continue;
       const i64 counted = sixteenths_of_share(row, p, device, tiles, other);
-      const i64 time = counted + uncounted_sixteenths(p, tiles, other, counted);
+      const i64 time = counted + least_gain(p, other, counted);
       if (least > 0 && time >= least) continue;
       least = time;
       share = other;
@@ -177,7 +186,6 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
 }
 
 bool suits_integers(const KernelRow& row, const Problem& p, const Device& device) {
-  constexpr i64 kMostWaves = 4;
   constexpr i32 kNarrow = 64;
   if (is_packed_k(p)) return false;
   const i64 key_blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, row.tile_k);
@@ -185,7 +193,7 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
     // Wide heads take a tenth longer by them. In turn they do as well under a mask, where key tiles begin at their
     // diagonals, and where these are many. Blocks of a group begin together, and wait.
     constexpr i32 kWidest = 256;
-    const i64 most_waves = row.dim_qk == kWidest ? kMostWaves : 1;
+    const i64 most_waves = row.dim_qk == kWidest ? kMostWavesOfWhole : 1;
     return p.group > 1 || (!is_banded(p) && key_blocks <= most_waves * device.num_sms);
   }
   if ((row.variant & kRoundVariant) && (is_banded(p) || is_packed_q(p) || (p.vectors & MICA_CACHE_LEFTPAD)))
@@ -195,16 +203,18 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
   const BackwardShare in_turn = share_key_tiles(row, p, device, key_blocks);
   const i64 parts = share.parts();
   // They tell one another what they have, and so have to run at once.
-  const i64 most_waves = row.course == Course::ONE_TILE && parts > kEitherOrder ? 1 : kMostWaves;
+  const i64 most_waves = row.course == Course::ONE_TILE && parts > kEitherOrder ? 1 : kMostWavesOfWhole;
   if (parts == 1 || 2 * parts > device.num_sms || key_blocks * parts > most_waves * device.num_sms) return false;
-  // Blocks that share a key tile wait long for their turns with it, but for narrow heads under a mask, whose key tiles
-  // end one after the other. Other turns are as fast as the free order where its shares gain little: two parts have a
-  // tenth to gain, what whole numbers cost; more wait for one another as well.
+  // Blocks that share a key tile wait long for their turns with it, but where there are many of them, or of narrow
+  // heads under a mask, whose key tiles end one after the other. Other turns are as fast as the free order where its
+  // shares gain little: two parts have a tenth to gain, what whole numbers cost; more wait for one another as well.
+  constexpr i64 kMostWavesThatWait = 5;
+  const bool turns_wait = in_turn.parts() > 1 && !(row.dim_qk <= kNarrow && is_causal(p)) &&
+                          key_blocks * in_turn.parts() <= kMostWavesThatWait * device.num_sms;
   const KeyTiles tiles = key_tiles_of(row, p, key_blocks);
   const i64 tenths = parts > kEitherOrder ? 12 : 11;
-  return (in_turn.parts() > 1 && !(row.dim_qk <= kNarrow && is_causal(p))) ||
-         tenths * sixteenths_of_share(row, free, device, tiles, share) <=
-             10 * sixteenths_of_share(row, p, device, tiles, in_turn);
+  return turns_wait || tenths * sixteenths_of_share(row, free, device, tiles, share) <=
+                           10 * sixteenths_of_share(row, p, device, tiles, in_turn);
 }
 
 BackwardShare share_heads(const KernelRow& row, const Problem& p, const Device& device) {
