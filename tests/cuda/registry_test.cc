@@ -528,8 +528,9 @@ TEST(BackwardShare, HeadsAndQueriesAreSharedTogether) {
   EXPECT_EQ(found, int(std::size(cases)));
 }
 
-// In whole numbers where blocks would wait long for their turns with a key tile, or parts of the queries gain more than
-// those cost. Narrow heads under a mask wait little; tiles of 80 queries whose blocks tell one another run at once.
+// In whole numbers, of four waves of blocks at most, where these would wait long for their turns with a key tile, or
+// parts of the queries gain more than those cost. Narrow heads under a mask wait little; tiles of 80 queries whose
+// blocks tell one another run at once.
 TEST(BackwardShare, WholeNumbersAreForWhatWouldWait) {
   struct {
     const char* row;
@@ -541,6 +542,8 @@ TEST(BackwardShare, WholeNumbersAreForWhatWouldWait) {
                      {"backward_tma_sm90_bf16_d64_whole_round", 1, 2260, 16, 2, false, true},
                      {"backward_tma_sm90_bf16_d64_whole_round", 3, 2100, 4, 2, false, false},
                      {"backward_tma_sm90_bf16_d128_whole_q80", 1, 3224, 32, 4, false, false},
+                     {"backward_tma_sm90_bf16_d96_whole", 1, 2108, 24, 4, false, true},
+                     {"backward_tma_sm90_bf16_d128_whole_round", 1, 3224, 32, 4, false, false},
                      {"backward_tma_sm90_bf16_d64_whole", 1, 3334, 4, 1, true, true},
                      {"backward_tma_sm90_bf16_d64_whole", 1, 3120, 16, 4, true, false},
                      {"backward_tma_sm90_bf16_d64_whole", 4, 1161, 8, 4, true, false},
