@@ -120,25 +120,27 @@ constexpr i64 kMostWavesOfWhole = 4;
 // How long they take if each block has `share` of one, in sixteenths of a step.
 static i64 sixteenths_of_share(const KernelRow& row, const Problem& p, const Device& device, const KeyTiles& tiles,
                                const BackwardShare& share) {
-  constexpr i64 kBytesOfUnit = 1 << 18, kStepsOfTelling = 2;
+  constexpr i64 kBytesOfUnit = 1 << 18, kPartsOfStep = 4;
+  constexpr i32 kNarrower = 96;  // columns of narrow heads, whose blocks end the more apart
   const i64 parts = share.parts(), sms = device.num_sms, items = tiles.blocks * parts;
   const i64 beside = parts > 1 ? kStepsOfSharedTile : kStepsOfTile;
   const i64 longest = share.part_heads * ceil_div<i64>(tiles.tiles_q, share.query_parts);
   // Without a mask by waves. Under a causal one the longest come first: until the longest is done, or all are, where an
-  // eighth of a long one is left at the end. Of blocks of several heads, which are long, a sixteenth more is left, but
-  // for two full waves, where the second one's long key tiles follow short ones, and for many.
+  // eighth of a long one is left at the end. Of blocks of several heads, which are long, more is left, but for two full
+  // waves, where the second one's long key tiles follow short ones, and for many.
   i64 time = kUnit * ceil_div(items, sms) * (longest + beside);
   if (is_causal(p)) {
     const bool is_even = (items * 10 >= sms * 19 && items <= sms * 2) || items * 2 >= sms * 7;
     const bool has_whole_heads = share.part_heads > 1 && share.query_parts == 1;
-    time = max_of(kUnit * (longest + beside), kUnit * (items * beside + tiles.steps) / sms + kUnit / 8 * longest);
-    if (has_whole_heads && !is_even) time += kUnit / 16 * longest;
+    const i64 more = !has_whole_heads || is_even ? 0 : row.dim_qk <= kNarrower ? kUnit / 8 : kUnit / 16;
+    const i64 left = (kUnit / 8 + more) * longest;
+    time = max_of(kUnit * (longest + beside), kUnit * (items * beside + tiles.steps) / sms + left);
   }
   // Sums of dK and dV are set to zero before, added to, and read once more; of whole numbers blocks tell one another
-  // the units.
+  // the units, which takes the longer the more they are.
   const i64 sum_bytes = tiles.blocks * row.tile_k * i64(row.dim_qk + row.dim_v) * i64(sizeof(float));
   if (parts > 1) time += kUnit + sum_bytes / kBytesOfUnit;
-  if (parts > kEitherOrder && adds_integers(row, p)) time += kUnit * kStepsOfTelling;
+  if (parts > kEitherOrder && adds_integers(row, p)) time += kUnit + kUnit / kPartsOfStep * parts;
   return time;
 }
 
@@ -205,12 +207,18 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
   // They tell one another what they have, and so have to run at once.
   const i64 most_waves = row.course == Course::ONE_TILE && parts > kEitherOrder ? 1 : kMostWavesOfWhole;
   if (parts == 1 || 2 * parts > device.num_sms || key_blocks * parts > most_waves * device.num_sms) return false;
-  // Blocks that share a key tile wait long for their turns with it, but where there are many of them, or of narrow
-  // heads under a mask, whose key tiles end one after the other. Other turns are as fast as the free order where its
-  // shares gain little: two parts have a tenth to gain, what whole numbers cost; more wait for one another as well.
+  // Blocks that share a key tile wait long for their turns with it, but where there are many of them, or few turns
+  // of narrow heads under a mask, whose key tiles end one after the other. Other turns are as fast as the free order
+  // where its shares gain little: two parts have a tenth to gain, what whole numbers cost; more wait for one another as
+  // well.
   constexpr i64 kMostWavesThatWait = 5;
-  const bool turns_wait = in_turn.parts() > 1 && !(row.dim_qk <= kNarrow && is_causal(p)) &&
-                          key_blocks * in_turn.parts() <= kMostWavesThatWait * device.num_sms;
+  constexpr i64 kFewTurns = 4, kWavesOfTurns = 2;
+  const bool has_few_turns =
+      in_turn.parts() <= kEitherOrder ||
+      (in_turn.parts() <= kFewTurns && key_blocks * in_turn.parts() >= kWavesOfTurns * device.num_sms);
+  const bool ends_in_turn = row.dim_qk <= kNarrow && is_causal(p) && has_few_turns;
+  const bool turns_wait =
+      in_turn.parts() > 1 && !ends_in_turn && key_blocks * in_turn.parts() <= kMostWavesThatWait * device.num_sms;
   const KeyTiles tiles = key_tiles_of(row, p, key_blocks);
   const i64 tenths = parts > kEitherOrder ? 12 : 11;
   return turns_wait || tenths * sixteenths_of_share(row, free, device, tiles, share) <=

@@ -403,8 +403,9 @@ bool suits_variant(const KernelRow& row, const Problem& p, const Device& device)
   const i64 tiles = sequences_of(p) * p.heads_k * ceil_div(keys, row.tile_k);
   if (row.variant & kIntegersVariant) return sums_integers(row, p) && suits_integers(row, p, device);
   if (p.deterministic) return round_tiles(row, p, device) > 0;
-  // Between the two it was not timed in any order. Few key tiles of many keys are faster by 80 queries a tile.
-  const bool is_narrow = row.dim_qk <= kNarrow, has_other = !is_narrow && keys >= kMiddleKeys;
+  // Between the two it was not timed in any order. Few key tiles are as fast in their order (64 columns) or, of many
+  // keys, by 80 queries a tile.
+  const bool is_narrow = row.dim_qk <= kNarrow, has_other = is_narrow || keys >= kMiddleKeys;
   return row.dim_qk % 64 == 0 && !is_banded(p) && keys <= (is_narrow ? kMostKeysOfNarrow : kMostKeys) &&
          (!has_other || tiles > device.num_sms);
 }
