@@ -151,6 +151,27 @@ static i64 least_gain(const Problem& p, const BackwardShare& share, i64 time) {
   return time / (!is_causal(p) ? 20 : share.part_heads == 1 ? 16 : 8);
 }
 
+// Whether a fixed order may have sums of dK and dV: for groups of less than four heads they are more than half of what
+// any other workspace is, so that any order's kernels have to have them as well.
+static bool may_have_sums(const KernelRow& row, const Problem& p, const Device& device) {
+  constexpr i32 kManyHeads = 4;
+  if (p.group >= kManyHeads) return true;
+  Problem free = p;
+  free.deterministic = 0;
+  const KernelTable& table = kernel_table();
+  for (i32 index = 0; index < table.num_rows; ++index) {
+    const KernelRow& other = table.rows[index];
+    const bool may_be_free = other.role == Role::BACKWARD && other.dtype == row.dtype && other.dim_qk == row.dim_qk &&
+                             other.dim_v == row.dim_v && other.served == row.served && other.traits.uses_maps &&
+                             other.course != Course::HEADS && !(other.variant & kIntegersVariant) &&
+                             p.hint_len_k >= other.traits.least_keys;
+    if (!may_be_free) continue;
+    const i64 key_blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, other.tile_k);
+    if (share_key_tiles(other, free, device, key_blocks).parts() == 1) return false;
+  }
+  return true;
+}
+
 BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Device& device, i64 key_blocks,
                               i32 most_query_parts) {
   constexpr i32 kWideHeads = 129;
@@ -160,16 +181,15 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
   // of steps.
   const bool is_even = !is_packed_q(p) && (is_causal(p) ? p.max_len_q == p.max_len_k : !is_banded(p));
   const i32 most_parts = p.deterministic || !is_even ? 1 : min_of(most_query_parts, ceil_div(p.max_len_q, row.tile_q));
-  // Equal parts of a group: each adds to dK and dV. In turn they gain by more of them, but not where their sums would
-  // be as large as dQ's.
-  const bool is_wide = row.dim_qk >= kWideHeads, has_sums = by_waves.head_parts > 1 || p.group >= 4;
-  const i32 fewest_heads = !is_wide && p.deterministic && has_sums ? 1 : by_waves.part_heads;
+  // Equal parts of a group: each adds to dK and dV. In turn they gain by more of them.
+  const bool is_wide = row.dim_qk >= kWideHeads, is_in_turn = p.deterministic && !is_wide;
+  const i32 fewest_heads = !is_in_turn ? by_waves.part_heads : may_have_sums(row, p, device) ? 1 : p.group;
   const i32 most_heads = is_wide ? by_waves.part_heads : p.group;
   // Under a mask a block's heads follow one another, and blocks of different lengths are at different ones: L2 should
   // keep all of them.
   const i64 head_bytes = p.max_len_q * bytes_of_query_row(row, p), in_l2 = device.l2_bytes / 5 * 2;
   const KeyTiles tiles = key_tiles_of(row, p, key_blocks);
-  BackwardShare share = by_waves;
+  BackwardShare share = {fewest_heads, ceil_div(p.group, fewest_heads), 1};
   i64 least = 0;
   for (i32 heads = most_heads; heads >= fewest_heads; --heads) {
     if (p.group % heads != 0 && heads != by_waves.part_heads) continue;
@@ -207,6 +227,7 @@ bool suits_integers(const KernelRow& row, const Problem& p, const Device& device
   // They tell one another what they have, and so have to run at once.
   const i64 most_waves = row.course == Course::ONE_TILE && parts > kEitherOrder ? 1 : kMostWavesOfWhole;
   if (parts == 1 || 2 * parts > device.num_sms || key_blocks * parts > most_waves * device.num_sms) return false;
+  if (!may_have_sums(row, p, device)) return false;
   // Blocks that share a key tile wait long for their turns with it, but where there are many of them, or few turns
   // of narrow heads under a mask, whose key tiles end one after the other. Other turns are as fast as the free order
   // where its shares gain little: two parts have a tenth to gain, what whole numbers cost; more wait for one another as
