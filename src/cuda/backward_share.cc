@@ -183,19 +183,21 @@ BackwardShare share_key_tiles(const KernelRow& row, const Problem& p, const Devi
   const i32 most_parts = p.deterministic || !is_even ? 1 : min_of(most_query_parts, ceil_div(p.max_len_q, row.tile_q));
   // Equal parts of a group: each adds to dK and dV. In turn they gain by more of them.
   const bool is_wide = row.dim_qk >= kWideHeads, is_in_turn = p.deterministic && !is_wide;
-  const i32 fewest_heads = !is_in_turn ? by_waves.part_heads : may_have_sums(row, p, device) ? 1 : p.group;
+  const i32 in_turn = is_in_turn && may_have_sums(row, p, device) ? 1 : p.group;
+  const i32 fewest_heads = is_in_turn ? in_turn : by_waves.part_heads;
   const i32 most_heads = is_wide ? by_waves.part_heads : p.group;
   // Under a mask a block's heads follow one another, and blocks of different lengths are at different ones: L2 should
   // keep all of them.
   const i64 head_bytes = p.max_len_q * bytes_of_query_row(row, p), in_l2 = device.l2_bytes / 5 * 2;
   const KeyTiles tiles = key_tiles_of(row, p, key_blocks);
-  BackwardShare share = {fewest_heads, ceil_div(p.group, fewest_heads), 1};
+  BackwardShare share = {p.group, 1, 1};
   i64 least = 0;
-  for (i32 heads = most_heads; heads >= fewest_heads; --heads) {
-    if (p.group % heads != 0 && heads != by_waves.part_heads) continue;
+  for (i32 heads = most_heads; heads > 0 && heads >= fewest_heads; --heads) {
+    const i32 head_parts = ceil_div(p.group, heads);
+    if (head_parts * heads != p.group && heads != by_waves.part_heads) continue;
     if (is_causal(p) && heads > fewest_heads && heads * head_bytes > in_l2) continue;
     for (i32 parts = 1; parts <= most_parts; ++parts) {
-      const BackwardShare other = {heads, ceil_div(p.group, heads), parts};
+      const BackwardShare other = {heads, head_parts, parts};
       if (adds_integers(row, p) && key_blocks * other.parts() > kMostWavesOfWhole * device.num_sms) continue;
       const i64 counted = sixteenths_of_share(row, p, device, tiles, other);
       const i64 time = counted + least_gain(p, other, counted);
