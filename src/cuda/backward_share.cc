@@ -164,7 +164,7 @@ static bool may_have_sums(const KernelRow& row, const Problem& p, const Device& 
     const bool may_be_free = other.role == Role::BACKWARD && other.dtype == row.dtype && other.dim_qk == row.dim_qk &&
                              other.dim_v == row.dim_v && other.served == row.served && other.traits.uses_maps &&
                              other.course != Course::HEADS && !(other.variant & kIntegersVariant) &&
-                             p.hint_len_k >= other.traits.least_keys;
+                             p.hint_len_k >= least_keys(other, p);
     if (!may_be_free) continue;
     const i64 key_blocks = i64(p.batch) * p.heads_k * ceil_div(p.max_len_k, other.tile_k);
     if (share_key_tiles(other, free, device, key_blocks).parts() == 1) return false;

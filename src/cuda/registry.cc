@@ -445,11 +445,16 @@ bool suits(const KernelRow& row, const Problem& p, const Device& device) {
   return false;
 }
 
+}  // namespace
+
 // Without a mask every block is long enough for costlier beginnings from fewer keys on.
 i32 least_keys(const KernelRow& row, const Problem& p) {
   const bool is_cut = p.window_right < MICA_MAX_SEQLEN || p.window_left < MICA_MAX_SEQLEN;
   return row.traits.least_keys == kLongKeys && !is_cut ? kMiddleKeys : row.traits.least_keys;
 }
+
+namespace {
+
 // Kernels of e4m3 keys that compute with bf16 take queries of e4m3, too.
 bool reads_queries(const KernelRow& row, const Problem& p) {
   return row.dtype == MICA_NONE || row.dtype == p.dtype ||

@@ -126,6 +126,8 @@ bool is_principal(Role role, i32 pass);
 // Writes "" when the row can run the problem on the device, else the first reason why not. Returns how many questions
 // it got right, so that an error can name the row that came closest.
 i32 why_not(i32 row, const KernelChoice& choice, char* text, size_t text_bytes);
+// From how many keys on a row is fast enough for the problem.
+i32 least_keys(const KernelRow& row, const Problem& problem);
 
 // The first row of a role, or of the problem's pass, that can run. -1: none. find_principal_apart: of those that take V
 // from anywhere.
