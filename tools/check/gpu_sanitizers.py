@@ -125,7 +125,8 @@ def main():
     for tool in given.tools.split(","):
         mine = [r for r in results if r["tool"] == tool]
         found = [sum(r["findings"] or 0 for r in mine if r["known"] == known) for known in (False, True)]
-        why = ", ".join(f"{found[1]} of {k} ({v})" for k, v in KNOWN.get(tool, {}).items()) if found[1] else ""
+        known = ", ".join(f"{k} ({v})" for k, v in KNOWN.get(tool, {}).items())
+        why = f"{found[1]} in all of {known}" if found[1] else ""
         print(f"{tool:12}{sum(len(r['cases']) for r in mine):8}{sum(r['passed'] for r in mine):8}{found[0]:10}  {why}")
     print(f"{time.time() - begin:.0f} s" + (f", {ended} processes stopped by --seconds" if ended else ""))
     if given.json:
